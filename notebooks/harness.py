@@ -1,0 +1,337 @@
+"""The method, shared by every experiment notebook: precision modes, the training step, warm-up and the timed epoch.
+
+This file is the only place where these cells are edited; sync.py copies each section, from its '# %%' line to the
+next, into the notebooks, so that a single notebook works alone. It is plain Python: the tests import it.
+"""
+
+import math
+import os
+import statistics
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from instruments import (
+    Diverged,
+    StepClock,
+    Stop,
+    Unsupported,
+    count_syncs,
+    note_scale,
+    progress,
+    read_peaks,
+    release_memory,
+    reset_peaks,
+    synchronize,
+)
+
+
+# %% Parameter check -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+def check_parameters(parameters, choices):
+    """Return `parameters` with whole-number rates made floats; stop with one sentence at the first wrong value.
+
+    `choices` maps names to their possible values. Numbers named in `minimum` below are checked against it.
+    """
+    minimum = {"batch_size": 1, "epochs": 1, "repeats": 1, "bptt": 1, "layers": 1, "units": 1}
+    minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0}
+    checked = {
+        name: float(value) if type(value) is int and name == "lr" else value for name, value in parameters.items()
+    }
+    for name, value in checked.items():
+        if name in minimum and (type(value) is not int or value < minimum[name]):
+            raise Stop(f"{name} is {value!r}; it must be a whole number of {minimum[name]} or more.")
+        if name in ("lr", "clip") and (type(value) not in (int, float) or not 0 < value < float("inf")):
+            raise Stop(f"{name} is {value!r}; it must be a number above 0.")
+        if name == "dropout" and not (type(value) in (int, float) and 0 <= value < 1):
+            raise Stop(f"dropout is {value!r}; it must be a number from 0 up to, but not including, 1.")
+        if name == "channels_last" and type(value) is not bool:
+            raise Stop(f"channels_last is {value!r}; it must be True or False.")
+    choices = {**choices, "execution": ("eager", "compile", "cuda_graph")}
+    for name, possible in choices.items():
+        if checked[name] not in possible:
+            raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
+    names = checked["precisions"]
+    if not isinstance(names, list) or not names or any(name not in PRECISIONS for name in names):
+        raise Stop(f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISIONS)}.")
+    scale = checked["loss_scale"]
+    if scale != "dynamic" and (type(scale) not in (int, float) or not 0 < scale < float("inf")):
+        raise Stop(f'loss_scale is {scale!r}; it must be "dynamic" or a number above 0.')
+    return checked
+
+
+def check_output_dir(output_dir):
+    """Stop with one sentence where no record could be written."""
+    try:
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        probe = Path(output_dir) / f".writable.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise Stop(f"output_dir {output_dir!r} cannot be written ({error.strerror}); choose another folder.") from None
+
+
+# %% Precision modes -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+PRECISIONS = {  # what each name means; everything else about a run is the same
+    "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scaled": False},
+    "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scaled": False},
+    "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scaled": True},
+    "amp_bf16": {
+        "tf32": False,
+        "autocast": torch.bfloat16,
+        "weights": torch.float32,
+        "masters": False,
+        "scaled": False,
+    },
+    "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scaled": True},
+    "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scaled": True},
+}
+
+
+def check_supported(precision, execution, device):
+    """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself."""
+    if execution == "cuda_graph":
+        raise Unsupported('execution="cuda_graph" is not available yet; use "eager" or "compile"')
+    if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
+        raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if precision == "tf32" and major < 8:
+            raise Unsupported(f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {major}.{minor}")
+        if precision == "amp_bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise Unsupported(f"this GPU (compute capability {major}.{minor}) would only emulate bfloat16")
+
+
+def set_fp32_precision(precision):
+    """Set PyTorch's three switches for fp32 arithmetic and return them as read back: {"matmul", "conv", "rnn"}.
+
+    PyTorch ships with TF32 on for convolutions and RNNs, so an "fp32" that sets nothing is not IEEE fp32 there.
+    """
+    wanted = "tf32" if PRECISIONS[precision]["tf32"] else "ieee"
+    # set_float32_matmul_precision sets the matmul switch and the older flag that torch.compile reads together.
+    torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
+    torch.backends.cuda.matmul.fp32_precision = wanted
+    torch.backends.cudnn.conv.fp32_precision = wanted
+    torch.backends.cudnn.rnn.fp32_precision = wanted
+    switches = {
+        "matmul": torch.backends.cuda.matmul,
+        "conv": torch.backends.cudnn.conv,
+        "rnn": torch.backends.cudnn.rnn,
+    }
+    return {name: switch.fp32_precision for name, switch in switches.items()}
+
+
+def autocast(precision, device):
+    """Return the autocast context of the mode; it wraps forward and loss only, entered and left at every step."""
+    dtype = PRECISIONS[precision]["autocast"]
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+
+
+def cast_model(model, precision):
+    """Cast `model` in place and return its fp32 master copies, one per parameter, which the optimizer updates.
+
+    A parameter that stays fp32 is its own master. o2_fp16 keeps batch normalisation in fp32, o3_fp16 nothing.
+    """
+    mode = PRECISIONS[precision]
+    masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
+    model.to(mode["weights"])
+    if not mode["masters"]:
+        return list(model.parameters())
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.float()
+    pairs = zip(model.parameters(), masters, strict=True)
+    return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
+
+
+# %% Loss scaling -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+class HalfScaler:
+    """Scales by a fixed number where the gradients themselves are fp16, which GradScaler refuses (o3_fp16)."""
+
+    def __init__(self, scale):
+        self.fixed = float(scale)
+        self.finite = None
+
+    def scale(self, loss):
+        return loss * self.fixed
+
+    def unscale_(self, optimizer):
+        gradients = [
+            weight.grad for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None
+        ]
+        # Looked for before unscaling: an infinity stays one, and the check sees what the backward pass produced.
+        self.finite = torch.stack(torch._foreach_norm(gradients, float("inf"))).isfinite().all()
+        torch._foreach_mul_(gradients, 1 / self.fixed)
+
+    def step(self, optimizer):
+        if self.finite.item():  # waits for the GPU, as GradScaler does
+            optimizer.step()
+
+    def update(self, new_scale=None):
+        """Keep the scale: it is fixed."""
+
+    def get_scale(self):
+        return self.fixed
+
+
+def make_scaler(precision, loss_scale, device):
+    """Return the loss scaler of the mode; one that is not enabled passes everything through.
+
+    fp16 gradients of fp32 weights or masters: torch.amp.GradScaler, dynamic or fixed. o3_fp16: none, or a number.
+    """
+    if precision == "o3_fp16" and loss_scale != "dynamic":
+        return HalfScaler(loss_scale)
+    enabled = PRECISIONS[precision]["scaled"] and precision != "o3_fp16"
+    start = 65536.0 if loss_scale == "dynamic" else float(loss_scale)
+    return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
+
+
+# %% Training step -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+class Trainer:
+    """Holds what one training run needs and takes its steps.
+
+    `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
+    needs (the hidden state of an RNN), or None. `sgd` goes to torch.optim.SGD. The optimizer is the same non-fused
+    one in every mode: PyTorch's fused SGD touches its momentum at a step that must be skipped.
+    """
+
+    def __init__(
+        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **sgd
+    ):
+        self.precision, self.compute_loss, self.device, self.clip = precision, compute_loss, device, clip
+        self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
+        self.network = model  # as it was built: weights are saved and restored through it
+        self.masters = cast_model(model, precision)
+        self.weights = list(model.parameters())
+        self.model = torch.compile(model) if execution == "compile" else model
+        self.optimizer = torch.optim.SGD(self.masters, foreach=True, **sgd)
+        self.optimizer.register_step_post_hook(self._count_update)
+        self.scaler = make_scaler(precision, loss_scale, device)
+        self.steps = self.updates = 0
+
+    def _count_update(self, *_):
+        self.updates += 1
+
+    @property
+    def skipped_steps(self):
+        """How many steps were not carried out because a gradient overflowed; known without asking the GPU."""
+        return self.steps - self.updates
+
+    def step(self, batch, carry=None):
+        """Take one step and return (loss on the device, carry); a step that overflows changes no weight."""
+        for weight in self.weights:
+            weight.grad = None
+        with autocast(self.precision, self.device):
+            loss, carry = self.compute_loss(self.model, batch, carry)
+        self.scaler.scale(loss).backward()
+        halves = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m and w.grad is not None]
+        if halves:  # o2_fp16: the optimizer sees fp32 copies of the fp16 gradients
+            for _, master in halves:
+                master.grad = torch.empty_like(master) if master.grad is None else master.grad
+            torch._foreach_copy_([master.grad for _, master in halves], [weight.grad for weight, _ in halves])
+        self.scaler.unscale_(self.optimizer)  # before clipping, so that the limit means what it says
+        if self.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.masters, self.clip, foreach=True)
+        self.scaler.step(self.optimizer)
+        self.scaler.update(self.fixed_scale)
+        if halves:
+            torch._foreach_copy_([weight for weight, _ in halves], [master for _, master in halves])
+        self.steps += 1
+        return loss.detach(), carry
+
+    def set_lr(self, lr):
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+
+# %% Warm-up -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+def endless(batches):
+    """Yield from `batches()` again and again."""
+    while True:
+        yield from batches()
+
+
+def warm_up(record, trainer, batches, at_least=10, at_most=60):
+    """Take steps until their time is stable, then put weights and optimizer back; only the loss scale stays settled.
+
+    cuDNN tries its algorithms, torch.compile compiles and the allocator grows here, outside every timing. Stable:
+    the median of the last five steps within 5% of the five before, and none of them skipped. The memory peak so far
+    goes to the record apart, because the search's workspaces can be larger than the training.
+    """
+    if trainer.device.type != "cuda":
+        at_least = at_most = 1
+    saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
+    masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
+    started, times, skips, carry = time.perf_counter(), [], [], None
+    for batch in endless(batches):
+        begin = time.perf_counter()
+        _, carry = trainer.step(batch, carry)
+        synchronize(trainer.device)
+        times.append(time.perf_counter() - begin)
+        skips.append(trainer.skipped_steps)
+        before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
+        stable = abs(last - before) <= 0.05 * before and skips[-1] == skips[-5:][0]
+        if len(times) >= at_most or (stable and len(times) >= at_least):
+            break
+    read_peaks(record, trainer.device, "_with_warmup")
+    release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
+    record.host_syncs_per_step = count_syncs(trainer, batches, carry, steps=3)
+    trainer.network.load_state_dict(saved)
+    with torch.no_grad():
+        for master, value in zip(trainer.masters, masters, strict=True):
+            master.copy_(value)
+    trainer.optimizer.state.clear()
+    record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps
+    record.warmup_seconds = time.perf_counter() - started
+    trainer.steps = trainer.updates = 0
+
+
+# %% Timed epoch -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+def timed_epoch(record, trainer, batches, lr_at=None, label=""):
+    """Train on `batches` once under the meter and add time, loss and memory to the record.
+
+    The loop asks the GPU for nothing: the loss is summed there, and read when the clock has stopped. `lr_at(step)`
+    gives the learning rate, with steps counted through all epochs. Raises Diverged where the loss is not finite.
+    """
+    reset_peaks(trainer.device)
+    total, counted, carry = torch.zeros((), device=trainer.device), 0, None
+    note_scale(record, trainer)
+    clock = StepClock(trainer.device)
+    with progress(record.steps_per_epoch, label) as bar:
+        clock.start()
+        for batch in batches:
+            if lr_at is not None:
+                trainer.set_lr(lr_at(trainer.steps))
+            skipped = trainer.skipped_steps
+            loss, carry = trainer.step(batch, carry)
+            if trainer.skipped_steps == skipped:
+                total += loss
+                counted += 1
+            else:
+                note_scale(record, trainer)
+            clock.tick()
+            bar.advance()
+        seconds, step_ms = clock.stop()
+    record.epoch_seconds.append(seconds)
+    record.step_ms_all.extend(step_ms)
+    record.skipped_steps = (record.skipped_steps or 0) + len(step_ms) - counted
+    read_peaks(record, trainer.device)
+    note_scale(record, trainer)
+    if not counted:
+        raise Diverged(
+            f"every step was skipped: the gradients overflow fp16 at loss scale {trainer.scaler.get_scale():g}"
+        )
+    record.train_loss.append(total.item() / counted)
+    if not math.isfinite(record.train_loss[-1]):
+        raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
+
+
+@contextmanager
+def evaluating(trainer):
+    """Evaluation mode without gradients, and without a cuDNN search, whose workspaces would count as training's."""
+    trainer.network.eval()
+    torch.backends.cudnn.benchmark = False
+    with torch.no_grad(), autocast(trainer.precision, trainer.device):
+        yield trainer.network
+    torch.backends.cudnn.benchmark = True
+    trainer.network.train()

@@ -1,0 +1,217 @@
+"""The run record: what one run writes down, how it is named, stored, read back and judged.
+
+Only the standard library is used, so that run_all.py and the summary can import it without loading PyTorch.
+sync.py copies the sections below, each from its '# %%' line to the next, into the notebooks.
+"""
+
+# %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title What a run writes down
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
+PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
+
+
+@dataclass
+class RunRecord:
+    """One run: one notebook, one set of parameters, one precision, one seed. A field that was not measured is None."""
+
+    run_id: str
+    notebook: str
+    precision: str
+    parameters: dict  # every parameter of the notebook; written out as flat keys
+    schema_version: int = 1
+    status: str = "failed"  # one of STATUSES; a run is not "ok" until it has ended well
+    reason: str | None = None  # one sentence, for every status but "ok"
+    started_at: str | None = None  # ISO 8601, UTC
+    finished_at: str | None = None
+    dataset_used: str | None = None  # what dataset="auto" became
+    dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
+    synthetic: bool | None = None  # made-up data: proves plumbing, says nothing about quality
+    train_samples: int | None = None
+    eval_samples: int | None = None
+    sample_unit: str | None = None  # "images" or "tokens"
+    steps_per_epoch: int | None = None
+    warmup_steps: int | None = None
+    warmup_seconds: float | None = None  # before the clock starts: cuDNN's search, compilation, loss scale settling
+    epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
+    step_ms_median: float | None = None  # over every timed step
+    step_ms_p10: float | None = None
+    step_ms_p90: float | None = None
+    step_ms_all: list = field(default_factory=list)  # every timed step; too long to be written
+    samples_per_second: float | None = None  # samples of an epoch / median epoch time
+    peak_allocated_mib: float | None = None  # PyTorch's tensors in the timed steps
+    peak_reserved_mib: float | None = None  # what PyTorch's allocator took from the driver in the timed steps
+    peak_allocated_with_warmup_mib: float | None = None  # includes the workspaces that cuDNN's search tried
+    peak_reserved_with_warmup_mib: float | None = None
+    data_on_device_mib: float | None = None  # part of the peak: the data set kept on the device
+    device_used_mib: float | None = None  # NVML, whole device, after training
+    device_used_before_mib: float | None = None  # NVML, before this process touched the device
+    device_memory_reason: str | None = None  # why NVML gave no figure
+    train_loss: list = field(default_factory=list)  # mean per epoch
+    metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
+    metric_better: str | None = None  # "higher" or "lower"
+    metric: list = field(default_factory=list)  # on held-out data, after each epoch
+    chance_metric: float | None = None  # what a model that ignores its input reaches
+    loss_scale_trace: list = field(default_factory=list)  # [step, scale] at the start, each skip, each epoch's end
+    skipped_steps: int | None = None  # timed steps whose gradients overflowed
+    warmup_skipped_steps: int | None = None
+    host_syncs_per_step: float | None = None  # waits for the GPU counted by torch.cuda.set_sync_debug_mode
+    device_type: str | None = None  # "cuda" or "cpu"
+    gpu_name: str | None = None
+    gpu_uuid: str | None = None
+    compute_capability: str | None = None
+    device_total_mib: float | None = None
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    cudnn_version: str | None = None
+    torch_version: str | None = None
+    timm_version: str | None = None
+    python_version: str | None = None
+    host_platform: str | None = None
+    host_cores: int | None = None
+    fp32_precision_matmul: str | None = None  # the three switches as read back while the run was on
+    fp32_precision_conv: str | None = None
+    fp32_precision_rnn: str | None = None
+    autocast_dtype: str | None = None
+    parameter_dtypes: str | None = None  # for example "float16 + float32"
+    commit: str | None = None  # of the suite, where it is known
+
+
+# %% Writing records -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title Name a record and write it whole or not at all
+def run_id_of(notebook, parameters, precision):
+    """Return a readable name, unique for the notebook, the precision and every parameter but the folders."""
+    kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
+    text = json.dumps([notebook, precision, kept], sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    dataset = "csv" if kept.get("csv_path") else kept["dataset"]
+    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}", digest)
+    return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
+
+
+def new_record(notebook, parameters, precision, facts):
+    """Return the record of a run that is about to start; `facts` are fields known beforehand."""
+    return RunRecord(run_id_of(notebook, parameters, precision), notebook, precision, parameters, **facts)
+
+
+def write_record(record, output_dir):
+    """Write `output_dir/<run_id>.json` whole or not at all, and return its path.
+
+    The keys are flat: the parameters beside the fields of RunRecord. A number that is not finite becomes null.
+    """
+    flat = {name: value for name, value in asdict(record).items() if name not in ("parameters", "step_ms_all")}
+    flat = {**record.parameters, **flat}
+    path = Path(output_dir) / f"{record.run_id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(finite(flat), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def finite(value):
+    """Return `value` with every NaN and infinity replaced by None: JSON has neither."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# %% Reading records -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title Read every record below a folder
+import zipfile
+
+
+def read_records(folder):
+    """Return (records, left out): every record below `folder` as a flat dict, and (path, reason) of what is no record.
+
+    Zip archives of records are read too. Other JSON files, such as those of Jupyter, are passed over in silence
+    only when they do not claim to be a record (no `run_id`).
+    """
+    records, left_out = [], []
+    for name, text in record_texts(Path(folder), left_out):
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            left_out.append((name, f"not readable as JSON ({error})"))
+            continue
+        if not isinstance(record, dict) or "run_id" not in record:
+            continue
+        missing = [
+            key for key in ("notebook", "precision", "status", "model", "batch_size", "seed") if key not in record
+        ]
+        if missing:
+            left_out.append((name, f"lacks {', '.join(missing)}"))
+        elif record["status"] not in STATUSES:
+            left_out.append((name, f"unknown status {record['status']!r}"))
+        else:
+            records.append({**record, "path": name})
+    return records, left_out
+
+
+def record_texts(folder, left_out):
+    """Yield (name, text) of every JSON file below `folder`, also inside zips; add what cannot be read to `left_out`."""
+    for path in sorted(folder.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            if path.suffix == ".json" and path.is_file():
+                yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
+            elif path.suffix == ".zip" and path.is_file():
+                with zipfile.ZipFile(path) as archive:
+                    for name in sorted(archive.namelist()):
+                        if name.endswith(".json"):
+                            yield f"{path.relative_to(folder)}/{name}", archive.read(name).decode("utf-8")
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            left_out.append((str(path.relative_to(folder)), f"not readable ({error})"))
+
+
+# %% Comparing records -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title Which runs may be compared, and which of them did not learn
+NOT_COMPARED = ("precisions", "seed", "path", *PLACES)
+
+
+def comparison_key(record):
+    """Return what must be equal before two runs are compared: notebook, device, data and every parameter but the
+    precision, the seed and the folders."""
+    parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
+    same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
+    return tuple((name, json.dumps(record.get(name))) for name in same)
+
+
+def gain_over_chance(record):
+    """Return by what factor the last metric beats chance (1 = no better), or None where it is not known."""
+    last = record["metric"][-1] if record.get("metric") else None
+    chance = record.get("chance_metric")
+    if not last or not chance:
+        return None
+    return last / chance if record["metric_better"] == "higher" else chance / last
+
+
+def find_diverged(records, learned=1.10, chance=1.02):
+    """Return {run_id: reason} of the comparable runs that ended no better than chance although others learned.
+
+    A run has learned when it beats chance by `learned`; one below `chance` has not. Where no run has learned, as in a
+    plumbing check of two steps, nothing is said.
+    """
+    gains = {record["run_id"]: gain_over_chance(record) for record in records if record["status"] == "ok"}
+    gains = {run_id: gain for run_id, gain in gains.items() if gain is not None}
+    if not any(gain >= learned for gain in gains.values()):
+        return {}
+    best = max(gains.values())
+    return {
+        run_id: f"ended no better than chance ({gain:.2f}x) where another precision reached {best:.2f}x"
+        for run_id, gain in gains.items()
+        if gain <= chance
+    }

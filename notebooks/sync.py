@@ -1,0 +1,169 @@
+"""Copies the shared sections into the notebooks, and the badges into the notebooks and the README.
+
+    python notebooks/sync.py           rewrite what is stale
+    python notebooks/sync.py --check   change nothing; name what is stale and exit with 1
+
+A section runs in one of SOURCES from its '# %%' line to the next. A notebook cell belongs to a section when its first
+line equals that line.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+NOTEBOOKS = Path(__file__).resolve().parent
+SOURCES = ("record.py", "instruments.py", "harness.py", "results.py")
+FOLDED_SOURCES = ("record.py", "instruments.py")  # the method and the results stay open
+MARK = "# %% "
+ONLY_IN_SUMMARY = ("Reading records",)
+IN_SUMMARY = ("Run record", "Reading records", "Comparing records")
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
+BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
+MEND = "run: python notebooks/sync.py"
+
+
+def read_sections(folder=NOTEBOOKS):
+    """Return {first line: (title, text, folded)} of every shared section in `folder`."""
+    sections = {}
+    for source in SOURCES:
+        parts = re.split(rf"^(?={MARK})", (folder / source).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        for text in (part.rstrip() for part in parts[1:]):
+            first_line = text.partition("\n")[0]
+            title = first_line.removeprefix(MARK).partition(" -- ")[0]
+            sections[first_line] = (title, text, source in FOLDED_SOURCES)
+    return sections
+
+
+def sections_needed(notebook, titles):
+    """Return the titles that the notebook of this file name must have, in no order."""
+    return set(IN_SUMMARY) if notebook == "summary.ipynb" else set(titles) - set(ONLY_IN_SUMMARY)
+
+
+def repository_url(root):
+    """Return (GitHub address, where it stands: "pyproject", "origin" or None); other hosts have no such badges."""
+    settings = (
+        tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+        if (root / "pyproject.toml").exists()
+        else {}
+    )
+    url = settings.get("project", {}).get("urls", {}).get("Repository")
+    if url:
+        return github_address(url), "pyproject"
+    answer = subprocess.run(
+        ["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
+    )
+    url = github_address(answer.stdout)
+    return url, "origin" if url else None
+
+
+def github_address(text):
+    """Return "https://github.com/OWNER/NAME" for any usual form of that address, else None."""
+    found = re.search(r"github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?/?$", text.strip())
+    return f"https://github.com/{found[1]}/{found[2]}" if found else None
+
+
+def badges(url, notebook):
+    """Return the badge block of a notebook; without an address, the sentence that says how to upload it instead."""
+    if not url:
+        line = (
+            f"To run `{notebook}` without a GPU of your own, upload this one file: "
+            "on Colab with *File > Upload notebook*, on Kaggle with *Create > New Notebook > File > Import Notebook*."
+        )
+    else:
+        path = url.removeprefix("https://github.com/") + f"/blob/main/notebooks/{notebook}"
+        colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
+        line = (
+            f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
+            f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src=https://github.com/{path})"
+        )
+    return f"<!-- badges -->\n{line}\n<!-- /badges -->"
+
+
+def synced_notebook(path, sections, url):
+    """Return the notebook at `path` as it should be (a dict), and the problems no copying can mend."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    found, problems = set(), []
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        first_line = text.partition("\n")[0]
+        if cell["cell_type"] == "markdown":
+            text = BADGES.sub(lambda _: badges(url, path.name), text)
+        elif first_line in sections:
+            title, text, folded = sections[first_line]
+            found.add(title)
+            cell["metadata"] = dict(FOLDED) if folded else {}
+        elif first_line.startswith(MARK):
+            problems.append(f"{path.name} has a cell of an unknown section: {first_line}")
+        cell["source"] = text.splitlines(keepends=True)
+    for title in sorted(sections_needed(path.name, [title for title, _, _ in sections.values()]) - found):
+        problems.append(f"{path.name} lacks the section {title!r}: add a cell with its '# %%' line, then {MEND}")
+    return notebook, problems
+
+
+def stale_files(root, folder=NOTEBOOKS, check=False):
+    """Yield (path, text it should have, problems) of every notebook and the README that is not as it should be.
+
+    Where the address is only that of the clone's origin, `check` also accepts files without badges: whoever clones the
+    repository has changed nothing.
+    """
+    sections = read_sections(folder)
+    url, found_in = repository_url(root)
+    addresses = (url, None) if check and found_in == "origin" else (url,)
+    paths = sorted(folder.glob("*.ipynb"))
+    if not paths or not sections:
+        yield folder, None, [f"no {'notebooks' if not paths else 'sections'} below {folder.name}: nothing was checked"]
+    for path in paths:
+        texts, problems = [], []
+        for address in addresses:
+            notebook, problems = synced_notebook(path, sections, address)
+            texts.append(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+        if problems or path.read_text(encoding="utf-8") not in texts:
+            yield path, texts[0], problems
+    readme = root / "README.md"
+    if readme.exists():
+        now = readme.read_text(encoding="utf-8")
+        blocks = [readme_badges(address, [path.name for path in paths]) for address in addresses]
+        texts = [BADGES.sub(lambda _, block=block: block, now) for block in blocks]
+        if now not in texts:
+            yield readme, texts[0], []
+
+
+def readme_badges(url, notebooks):
+    """Return the README's block: a line with badges for every notebook, or one sentence where there is no address."""
+    if not url:
+        line = "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with *File > Import Notebook*."
+        return f"<!-- badges -->\n{line}\n<!-- /badges -->"
+    lines = [f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks]
+    return "\n".join(["<!-- badges -->", *lines, "<!-- /badges -->"])
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something is stale")
+    check = parser.parse_args(arguments).check
+    root, failed = NOTEBOOKS.parent, False
+    for path, text, problems in stale_files(root, check=check):
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        failed |= bool(problems)
+        if text is None or text == path.read_text(encoding="utf-8"):
+            continue
+        if check:
+            failed = True
+            print(f"{path.relative_to(root)} is stale; {MEND}", file=sys.stderr)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"{path.relative_to(root)} rewritten")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

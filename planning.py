@@ -1,0 +1,245 @@
+"""What a batch is asked to do: studies, the notebooks' own parameters, the runs they make, the devices there are."""
+
+import ast
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "notebooks"))
+from record import run_id_of  # noqa: E402
+
+PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
+NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
+PATHS = ("data_dir", "csv_path")  # given with -p they are relative to the folder the user stands in
+ENTRY_KEYS = {"notebook": str, "parameters": dict, "sweep": dict, "cpu": dict, "minutes": (int, float)}
+TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Mistake(Exception):
+    """A request that cannot be met; the message is one sentence that says what is possible."""
+
+
+class Device(NamedTuple):
+    """A GPU, or a share of the CPU; `visible` is what CUDA_VISIBLE_DEVICES becomes for its runs."""
+
+    index: int
+    label: str
+    visible: str = ""
+    name: str = "CPU"
+
+
+class Run(NamedTuple):
+    """One notebook with one set of parameters and one precision, and where its results go."""
+
+    run_id: str
+    notebook: Path
+    precision: str
+    parameters: dict  # all of them, exactly as the notebook gets them
+    folder: Path
+    minutes: float  # rough, on one H200
+
+    @property
+    def record_path(self):
+        return self.folder / f"{self.run_id}.json"
+
+    @property
+    def log_path(self):
+        return self.folder / "logs" / f"{self.run_id}.log"
+
+
+def place(path):
+    """Return `path` relative to this file's folder where it lies below, so that no record names a machine's folder."""
+    path = Path(path).resolve()
+    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+
+
+def load_studies(path):
+    """Return {name: study} of a studies file; raise Mistake where its form is wrong."""
+    try:
+        studies = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Mistake(f"{path} cannot be read ({error.strerror}).") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise Mistake(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    form = "the form is explained at the head of notebooks/studies.yaml"
+    if not isinstance(studies, dict) or not studies:
+        raise Mistake(f"{path} must map names to studies; {form}.")
+    for name, study in studies.items():
+        entries = study.get("runs") if isinstance(study, dict) else None
+        if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
+            raise Mistake(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {form}.")
+        for number, entry in enumerate(entries, 1):
+            where = f"entry {number} of study {name} in {path}"
+            if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
+                raise Mistake(f"{where} must name its `notebook`; {form}.")
+            for key, value in entry.items():
+                if not isinstance(value, ENTRY_KEYS.get(key, ())):
+                    raise Mistake(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
+            for key, values in entry.get("sweep", {}).items():
+                if key == "precisions" or not isinstance(values, list) or not values:
+                    raise Mistake(f"{where} must sweep `{key}` over a list of values (not `precisions`); {form}.")
+    return {str(name): study for name, study in studies.items()}
+
+
+def notebook_defaults(path):
+    """Return {name: default} of the notebook's cell tagged `parameters`.
+
+    It is read here because papermill.inspect_notebook cuts a text at its first '#' and takes two seconds to import.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        tagged = [cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", ())]
+        if not tagged:
+            raise ValueError("there is no such cell")
+        nodes = ast.parse("".join(tagged[0])).body
+        pairs = [(n.targets[0] if isinstance(n, ast.Assign) else n.target, n.value) for n in nodes]
+        defaults = {target.id: ast.literal_eval(value) for target, value in pairs}
+    except FileNotFoundError:
+        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
+        raise Mistake(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
+        wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
+        raise Mistake(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
+    missing = [name for name in NEEDED if name not in defaults]
+    if missing:
+        raise Mistake(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
+    return defaults
+
+
+def parse_overrides(pairs):
+    """Return {name: (text, value)} of the -p options, each value read as a YAML literal."""
+    overrides = {}
+    for name, text in pairs:
+        if name == "output_dir":
+            raise Mistake("output_dir cannot be set with -p; use --output-dir DIR.")
+        text = place(Path(text).expanduser()) if name in PATHS and text else text
+        try:
+            overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
+        except (ValueError, yaml.YAMLError):
+            raise Mistake(f"-p {name} {text} is not readable; quote the value as in YAML.") from None
+    return overrides
+
+
+def fitted(name, value, default, notebook):
+    """Return `value` in the type of the notebook's `default`, so that both compute the same run id."""
+    if name == "precisions":
+        names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+        unknown = [str(word) for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
+        if unknown or not names:
+            words = ", ".join(map(str, unknown))
+            raise Mistake(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
+        return list(dict.fromkeys(names))
+    scale = name == "loss_scale"  # "dynamic" or a number
+    if (isinstance(default, float) and type(value) in (int, str)) or (scale and isinstance(value, str)):
+        with suppress(ValueError):
+            value = float(value)  # YAML reads 1e-3 as text
+    if default is None or type(value) is type(default) or (scale and type(value) in (int, float)):
+        return value
+    wanted = TYPE_WORDS.get(type(default), type(default).__name__)
+    raise Mistake(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
+
+
+def merged_parameters(notebook, defaults, given, overrides):
+    """Return the notebook's parameters with `given` and then the -p `overrides` in place of its defaults."""
+    unknown = [name for name in (*given, *overrides) if name not in defaults]
+    if unknown:
+        known = ", ".join(sorted(defaults))
+        raise Mistake(f"notebook {notebook} has no parameter {', '.join(unknown)}; it has {known}.")
+    parameters = {**defaults, **given}
+    for name, (text, value) in overrides.items():
+        # Where the notebook wants text, a number or a date is text too.
+        plain = isinstance(defaults[name], str) and not isinstance(value, str | list | dict) and name != "loss_scale"
+        parameters[name] = text if plain else value
+    return {name: fitted(name, value, defaults[name], notebook) for name, value in parameters.items()}
+
+
+def plan(study, notebooks, folder, overrides, on_gpu):
+    """Return (comparisons, left out): lists of runs equal in all but precision, longest first, and what needs a GPU."""
+    comparisons, left_out, seen = [], [], set()
+    for entry in study["runs"]:
+        name, path = entry["notebook"], notebooks / f"{entry['notebook']}.ipynb"
+        defaults = notebook_defaults(path)
+        if not on_gpu and "cpu" not in entry:
+            left_out.append(name)
+            continue
+        given, sweep = (entry.get("parameters", {}), entry.get("sweep", {})) if on_gpu else (entry["cpu"], {})
+        sweep = {key: values for key, values in sweep.items() if key not in overrides}
+        combinations = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+        for combination in combinations:
+            parameters = merged_parameters(name, defaults, {**given, **combination}, overrides)
+            names = {run_id_of(name, parameters, precision): precision for precision in parameters["precisions"]}
+            minutes = entry.get("minutes", 1) / len(combinations) / len(names)
+            runs = []
+            for run_id in [run_id for run_id in names if run_id not in seen]:  # two entries may ask for the same run
+                own = {**parameters, "precisions": [names[run_id]], "output_dir": place(folder)}
+                runs.append(Run(run_id, path, names[run_id], own, folder, minutes))
+            seen.update(names)
+            comparisons += [runs] if runs else []
+    return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
+
+
+def installed_gpus():
+    """Return the GPUs that NVML, or else nvidia-smi, finds on this machine."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        found = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        # nvidia-ml-py3 7.352.0 answers in bytes.
+        found = [[word.decode() if isinstance(word, bytes) else word for word in words] for words in found]
+        return [Device(i, f"gpu{i}", uuid, name) for i, (uuid, name) in enumerate(found)]
+    except Exception:  # no binding, no driver, or one that does not answer: each binding raises its own class
+        command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[word.strip() for word in line.split(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
+    return [Device(int(index), f"gpu{index}", uuid, name) for index, uuid, name in rows if index.isdigit()]
+
+
+def visible_gpus():
+    """Return the installed GPUs, or those that an existing CUDA_VISIBLE_DEVICES leaves, in its order."""
+    gpus, setting = installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if setting is None or not gpus:
+        return gpus
+    chosen = []
+    for word in (word.strip() for word in setting.split(",")):
+        found = [gpu for gpu in gpus if word == str(gpu.index) or (word[:4] == "GPU-" and gpu.visible.startswith(word))]
+        if word.startswith("MIG-"):  # a slice of a GPU, which the lists above do not know
+            found = [Device(len(chosen), f"mig{len(chosen)}", word, "MIG slice")]
+        if not found:
+            break  # CUDA, too, ignores the rest of the list
+        chosen += [gpu for gpu in found if gpu not in chosen]
+    return chosen
+
+
+def choose_devices(gpus, jobs):
+    """Return the devices for `--gpus` and `--jobs`: GPUs, or `jobs` shares of the CPU where there is none."""
+    there = {} if gpus == "none" else {str(gpu.index): gpu for gpu in visible_gpus()}
+    wanted = list(there) if gpus in ("all", "none") else [word.strip() for word in gpus.split(",")]
+    unknown = [word for word in wanted if word not in there]
+    if unknown:
+        known = f"the GPUs here are {', '.join(there)}" if there else "none was found (--gpus none runs on the CPU)"
+        raise Mistake(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; {known}.")
+    if not wanted:
+        return [Device(i, f"cpu{i}") for i in range(jobs or 1)]
+    if jobs:
+        raise Mistake("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
+    devices = [there[word] for word in dict.fromkeys(wanted)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
+    check = [sys.executable, "-c", "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 3)"]
+    if subprocess.run(check, env=environment, capture_output=True, check=False).returncode:
+        raise Mistake("PyTorch cannot use the GPU here: install its CUDA build, or run on the CPU with --gpus none.")
+    return devices

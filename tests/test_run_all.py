@@ -1,0 +1,507 @@
+"""The batch runner on tiny notebooks that write real records, fail, die, hang or learn nothing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import planning  # noqa: E402
+import run_all  # noqa: E402
+
+PARAMETERS = """
+dataset = "auto"  # "auto" or a name
+model = "tiny"
+precisions = ["fp32", "amp_bf16"]
+batch_size = 4  # samples
+lr = 0.1
+loss_scale = "dynamic"
+channels_last: bool = False
+seed = 0
+csv_path = ""
+mode = "ok"
+data_dir = "data"
+output_dir = "outputs/tiny"
+"""
+START = f"""
+import os, signal, subprocess, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT / "notebooks")!r})
+from record import RunRecord, run_id_of, write_record
+
+class Stop(Exception):
+    pass
+
+names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
+parameters = {{name: globals()[name] for name in names.split()}}
+print("study", os.environ["MIXED_PRECISION_STUDY"])
+"""
+ACT = """
+if mode == "fail":
+    raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
+if mode == "stop":
+    raise Stop("model is 'x'; possible are tiny and small.")
+if mode == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode == "hang":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    time.sleep(600)
+if mode == "flaky" and not Path(data_dir, "mended").exists():
+    raise ValueError("not mended yet")
+"""
+WRITE = """
+for precision in precisions if mode != "silent" else ():
+    record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
+    record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
+    record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
+    record.metric = [0.2, 0.9]
+    if mode == "flat" and precision != "fp32":
+        record.metric = [0.1, 0.1]
+    record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
+    write_record(record, output_dir)
+"""
+AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
+SUMMARY = (
+    'records_dir = "."',
+    "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')\n"
+    "assert 'broken' not in Path(records_dir).name",
+)
+MIX = {
+    "ok": {"lr": 1},
+    "flat": {},
+    **{mode: {"precisions": ["fp32"]} for mode in ("fail", "stop", "kill", "silent", "late")},
+}
+STUDIES = {
+    "mix": {
+        "description": "every end",
+        "runs": [{"notebook": "tiny", "cpu": {"mode": mode, **values}} for mode, values in MIX.items()],
+    },
+    "one": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32"]}}]},
+    "flaky": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": "flaky"}}]},
+    "hang": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32", "tf32"], "mode": "hang"}}]},
+    "gpu_only": {"runs": [{"notebook": "tiny", "minutes": 4, "sweep": {"model": ["a", "b"], "seed": [0, 1]}}]},
+}
+BASE = ("--gpus", "none", "--no-progress-bar")
+
+
+def write_notebook(path, *sources):
+    """Write a notebook whose first cell is tagged `parameters`."""
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    cells[0].metadata["tags"] = ["parameters"]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def command(folder, *words):
+    return [
+        sys.executable,
+        str(ROOT / "run_all.py"),
+        "--studies",
+        str(folder / "studies.yaml"),
+        *BASE,
+        *map(str, words),
+    ]
+
+
+def call(folder, *words, **options):
+    """Run the command line as a person does and return what became of it."""
+    return subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=240, **options)
+
+
+def records_of(folder):
+    return {record["mode"]: record for record in map(json.loads, (p.read_text() for p in folder.glob("*.json")))}
+
+
+def survivors(study):
+    """Return the processes that were started for a study and still live."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MIXED_PRECISION_STUDY") == study and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A folder with studies, the notebook they run and a summary."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    write_notebook(folder / "summary.ipynb", *SUMMARY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """The same without a summary, which takes longer than a tiny run."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def batch(suite):
+    """One run of the study in which runs end in every way, and its output folder."""
+    output = suite / "mixed"
+    return call(suite, "mix", "--output-dir", output, "--jobs", 2), output
+
+
+def test_ok_run_leaves_record_and_executed_notebook(batch):
+    done, output = batch
+    records = [record for record in map(json.loads, (p.read_text() for p in output.glob("*.json")))]
+    ok = {record["precision"]: record for record in records if record["mode"] == "ok"}
+    assert sorted(ok) == ["amp_bf16", "fp32"]
+    for record in ok.values():
+        assert (record["status"], record["lr"], record["metric"]) == ("ok", 1.0, [0.2, 0.9])
+        cells = nbformat.read(output / f"{record['run_id']}.ipynb", 4).cells
+        assert any("study mix" in out.get("text", "") for cell in cells for out in cell.get("outputs", ()))
+        assert not (output / "logs" / f"{record['run_id']}.log").exists()
+    assert "2.5 s/epoch, 1,234 samples/s, 57 MiB peak, accuracy 0.9" in done.stdout
+    assert "NO GPU" in done.stdout
+    assert "9/9" in done.stdout
+
+
+def test_each_end_has_its_status_reason_and_exit_status(batch):
+    done, output = batch
+    records = records_of(output)
+    assert done.returncode == 1, done.stdout + done.stderr
+    ends = {mode: (record["status"], record["reason"]) for mode, record in records.items()}
+    assert ends["fail"] == ("failed", "ValueError: no such layer")
+    assert ends["stop"] == ("failed", "model is 'x'; possible are tiny and small.")
+    assert ends["kill"][0] == "killed"
+    assert "kernel died" in ends["kill"][1]
+    assert ends["silent"][0] == "failed"
+    assert "without writing a record" in ends["silent"][1]
+    assert ends["late"] == ("ok", None)
+    assert "after the record: RuntimeError: the chart broke" in done.stdout
+    for mode in ("fail", "kill"):
+        assert (output / "logs" / f"{records[mode]['run_id']}.log").stat().st_size
+        assert records[mode]["started_at"] <= records[mode]["finished_at"]
+        assert records[mode]["device_type"] == "cpu"
+    assert not survivors("mix")
+
+
+def test_run_no_better_than_chance_is_diverged(batch):
+    done, output = batch
+    flat = [json.loads(p.read_text()) for p in output.glob("*.json")]
+    flat = {record["precision"]: record for record in flat if record["mode"] == "flat"}
+    assert flat["fp32"]["status"] == "ok"
+    assert flat["amp_bf16"]["status"] == "diverged"
+    assert flat["amp_bf16"]["reason"].startswith("ended no better than chance")
+    assert flat["amp_bf16"]["metric"] == [0.1, 0.1]
+    assert "diverged" in done.stdout
+
+
+def test_table_lists_every_run_under_a_header_with_units(batch):
+    done, output = batch
+    lines = done.stdout.splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("run  "))
+    assert "epoch (s)" in lines[header]
+    assert "peak (MiB)" in lines[header]
+    rows = lines[header + 1 : header + 10]
+    assert sorted(row.split()[0] for row in rows) == sorted(path.stem for path in output.glob("*.json"))
+
+
+def test_summary_is_executed_and_exported(batch):
+    done, output = batch
+    assert "9 records" in (output / "summary.ipynb").read_text()
+    assert "9 records" in (output / "summary.html").read_text(encoding="utf-8")
+    assert "summary.html" in done.stdout
+
+
+def test_second_start_executes_nothing(suite, batch):
+    _, output = batch
+    pattern = re.compile(r"tiny-.*\.(json|ipynb)")
+    before = {p.name: p.stat().st_mtime_ns for p in output.iterdir() if pattern.fullmatch(p.name)}
+    done = call(suite, "mix", "--output-dir", output)
+    after = {p.name: p.stat().st_mtime_ns for p in output.iterdir() if pattern.fullmatch(p.name)}
+    assert before == after
+    assert len(before) == 18
+    assert "9 finished already and skipped" in done.stdout
+    assert done.returncode == 1  # what failed is still failed
+
+
+def test_dry_run_starts_nothing_and_marks_the_finished(suite, batch):
+    _, output = batch
+    before = {p: p.stat().st_mtime_ns for p in output.rglob("*")}
+    done = call(suite, "mix", "--output-dir", output, "--dry-run", "--retry-failed")
+    assert done.returncode == 0
+    assert done.stdout.count("(finished)") == 5
+    assert done.stdout.count("tiny-tiny-auto") == 9
+    assert before == {p: p.stat().st_mtime_ns for p in output.rglob("*")}
+    nowhere = suite / "nowhere"
+    assert "(finished)" not in call(suite, "mix", "--output-dir", nowhere, "--dry-run").stdout
+    assert not nowhere.exists()
+
+
+def test_run_id_is_the_one_the_notebook_computes(suite):
+    defaults = planning.notebook_defaults(suite / "tiny.ipynb")
+    study = {"runs": [{"notebook": "tiny", "parameters": {"lr": 1}, "sweep": {"seed": [0, 1]}}]}
+    overrides = run_all.parse_overrides([("loss_scale", "1024"), ("model", "7"), ("precisions", "fp32, tf32")])
+    comparisons, _ = run_all.plan(study, suite, suite / "out", overrides, on_gpu=True)
+    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]] * 2
+    for seed, runs in enumerate(comparisons):
+        own = {**defaults, "lr": 1.0, "seed": seed, "loss_scale": 1024, "model": "7"}
+        for run in runs:
+            assert run.run_id == planning.run_id_of("tiny", own, run.precision)
+            assert run.run_id == planning.run_id_of("tiny", run.parameters, run.precision)
+            assert type(run.parameters["lr"]) is float
+
+
+def test_retry_failed_and_fresh(bare, tmp_path):
+    output, data = tmp_path / "out", tmp_path / "data"
+    data.mkdir()
+    words = ("flaky", "--output-dir", output, "-p", "data_dir", data)
+    assert call(bare, *words).returncode == 1
+    assert records_of(output)["flaky"]["status"] == "failed"
+    (data / "mended").touch()
+    assert "1 finished already" in call(bare, *words).stdout
+    assert records_of(output)["flaky"]["status"] == "failed"
+    again = call(bare, *words, "--retry-failed")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "no summary was made" in again.stdout
+    assert records_of(output)["flaky"]["status"] == "ok"
+    assert call(bare, *words, "--fresh").returncode == 0
+    (archive,) = tmp_path.glob("out.archived-*")
+    assert len(list(archive.glob("tiny-*.json"))) == len(list(output.glob("tiny-*.json"))) == 1
+
+
+def test_unreadable_record_is_made_again_and_a_broken_summary_is_told(suite, tmp_path):
+    output = tmp_path / "broken"
+    output.mkdir()
+    (run,) = run_all.plan(STUDIES["one"], suite, output, {}, on_gpu=False)[0][0]
+    run.record_path.write_text('{"run_id": "tiny')
+    done = call(suite, "one", "--output-dir", output)
+    assert run_all.read_record(run.record_path)["status"] == "ok"
+    assert done.returncode == 1
+    assert "the summary failed, the records are whole" in done.stdout
+    assert not (output / "summary.html").exists()
+
+
+def test_timeout_kills_the_kernel_and_what_it_started(bare, tmp_path):
+    done = call(bare, "hang", "--output-dir", tmp_path, "--timeout", 0.1, "-p", "precisions", "fp32")
+    record = records_of(tmp_path)["hang"]
+    assert record["status"] == "timeout"
+    assert "0.1" in record["reason"]
+    assert done.returncode == 1
+    assert not survivors("hang")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_all_and_writes_no_record(bare, tmp_path, number):
+    process = subprocess.Popen(command(bare, "hang", "--output-dir", tmp_path), stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(survivors("hang")) < 3 and time.monotonic() < deadline:  # papermill, kernel, the kernel's child
+        time.sleep(0.2)
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "interrupted: 0 of 2 runs" in text
+    assert "the same command runs the rest" in text
+    assert not list(tmp_path.glob("*.json"))
+    assert not survivors("hang")
+
+
+WRONG = {
+    "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one."),
+    "parameter": (["one", "-p", "epoch", "3"], "notebook tiny has no parameter epoch; it has batch_size"),
+    "precision": (["one", "-p", "precisions", "fp32,fp64"], "unknown precision fp64; possible are fp32, tf32"),
+    "whole number": (["one", "-p", "batch_size", "1.5"], "batch_size of notebook tiny must be a whole number, not 1.5"),
+    "flag": (["one", "-p", "channels_last", "1"], "channels_last of notebook tiny must be true or false, not 1"),
+    "number": (["one", "-p", "lr", "fast"], "lr of notebook tiny must be a number, not 'fast'"),
+    "text": (["one", "-p", "model", "[a]"], "model of notebook tiny must be text"),
+    "value": (["one", "-p", "model", "[a"], "not readable"),
+    "gpu": (["one", "--gpus", "99"], "there is no GPU 99"),
+    "output_dir": (["one", "-p", "output_dir", "x"], "use --output-dir"),
+    "needs gpu": (["gpu_only"], "needs a GPU"),
+    "ray": (["one", "--ray", "auto"], "not available yet"),
+    "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
+    "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
+}
+
+
+@pytest.mark.parametrize("words, sentence", WRONG.values(), ids=WRONG)
+def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, words, sentence):
+    output = tmp_path / "out"
+    argv = ["--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(output), *words]
+    assert run_all.main(argv) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("a: [", "not valid YAML"),
+        ("- a", "must map names to studies"),
+        ("", "must map names to studies"),
+        ("one: {runs: 3}", "needs a plain name and a list of entries"),
+        ("../up: {runs: [{notebook: tiny}]}", "needs a plain name"),
+        ("one: {runs: [{cpu: {}}]}", "must name its `notebook`"),
+        ("one: {runs: [{notebook: tiny, extra: 1}]}", "`extra`"),
+        ("one: {runs: [{notebook: tiny, sweep: {seed: 1}}]}", "must sweep `seed` over a list"),
+        ("one: {runs: [{notebook: absent, cpu: {}}]}", "there is no notebook absent"),
+        ("one: {runs: [{notebook: torn, cpu: {}}]}", "notebook torn must be a notebook"),
+        ("one: {runs: [{notebook: untagged, cpu: {}}]}", "notebook untagged must be a notebook with a cell tagged"),
+        ("one: {runs: [{notebook: derived, cpu: {}}]}", "notebook derived must be a notebook with a cell tagged"),
+        ("one: {runs: [{notebook: poor, cpu: {}}]}", "lacks the parameters dataset, model"),
+        ("one: {runs: [{notebook: poor, cpu: {}}]}\nboth: &a [*a]", "needs a plain name"),
+    ],
+)
+def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
+    (tmp_path / "studies.yaml").write_text(text)
+    (tmp_path / "torn.ipynb").write_text('{"cells": [')
+    write_notebook(tmp_path / "derived.ipynb", "x = 3 * y")
+    write_notebook(tmp_path / "poor.ipynb", "seed = 1")
+    write_notebook(tmp_path / "untagged.ipynb", "seed = 1")
+    book = json.loads((tmp_path / "untagged.ipynb").read_text())
+    book["cells"][0]["metadata"] = {}
+    (tmp_path / "untagged.ipynb").write_text(json.dumps(book))
+    assert run_all.main(["one", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    argv = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "file" / "out")]
+    assert run_all.main(argv) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_all.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", ".", "--fresh"]) == 2
+    assert "choose another --output-dir" in capsys.readouterr().err
+
+
+def test_list_needs_no_papermill(suite):
+    code = "import sys, run_all; status = run_all.main(sys.argv[1:]); sys.exit(status or 'papermill' in sys.modules)"
+    words = [sys.executable, "-c", code, "--list", "--studies", str(suite / "studies.yaml")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"gpu_only +8 runs +about 4 minutes", done.stdout)
+    assert "every end" in done.stdout
+
+
+def test_paths_below_the_suite_are_relative(tmp_path, monkeypatch):
+    assert run_all.place(ROOT / "outputs" / "quick") == "outputs/quick"
+    assert run_all.place(tmp_path) == tmp_path.resolve().as_posix()
+    monkeypatch.chdir(tmp_path)
+    paths = run_all.parse_overrides([("data_dir", "here"), ("csv_path", "a.csv")])
+    assert paths["data_dir"][1] == (tmp_path.resolve() / "here").as_posix()
+    assert paths["csv_path"][1] == (tmp_path.resolve() / "a.csv").as_posix()
+
+
+def fake_nvml(as_bytes, count=2):
+    """Return a stand-in for pynvml; nvidia-ml-py3 7.352.0 answers in bytes."""
+    text = str.encode if as_bytes else str
+    return types.SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: count,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda index: text(f"GPU-{index}{index}{index}-abc"),
+        nvmlDeviceGetName=lambda index: text("NVIDIA Made-up"),
+    )
+
+
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_gpus_from_either_binding(monkeypatch, as_bytes):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(as_bytes))
+    assert planning.visible_gpus() == [
+        (0, "gpu0", "GPU-000-abc", "NVIDIA Made-up"),
+        (1, "gpu1", "GPU-111-abc", "NVIDIA Made-up"),
+    ]
+
+
+def test_gpus_without_binding_come_from_nvidia_smi(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert planning.visible_gpus() == []
+    lines = "0, GPU-aa-bb, NVIDIA Made-up, large\n1, GPU-cc-dd, NVIDIA Other\n"
+    answer = types.SimpleNamespace(stdout=lines)
+    monkeypatch.setattr(planning.subprocess, "run", lambda *words, **options: answer)
+    assert [gpu.visible for gpu in planning.visible_gpus()] == ["GPU-aa-bb", "GPU-cc-dd"]
+    assert planning.visible_gpus()[0].name == "NVIDIA Made-up, large"
+
+
+@pytest.mark.parametrize(
+    "setting, seen",
+    [("1", [1]), ("1,0", [1, 0]), ("GPU-111", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-x/1/0", ["MIG-x/1/0"])],
+)
+def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(True))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    expected = [one if isinstance(one, str) else f"GPU-{one}{one}{one}-abc" for one in seen]
+    assert [gpu.visible for gpu in planning.visible_gpus()] == expected
+
+
+def test_gpu_that_pytorch_cannot_use(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(False))
+    monkeypatch.setattr(planning.subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
+    with pytest.raises(run_all.Mistake, match="CUDA build"):
+        run_all.choose_devices("1", None)
+    with pytest.raises(run_all.Mistake, match="the GPUs here are 0, 1"):
+        run_all.choose_devices("0,5", None)
+    with pytest.raises(run_all.Mistake, match="--jobs is for the CPU"):
+        run_all.choose_devices("all", 2)
+    assert [device.label for device in run_all.choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
+
+
+def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkeypatch, capsys):
+    started = []
+
+    def launch(run, environment):
+        uuid = environment["CUDA_VISIBLE_DEVICES"]
+        started.append((run.run_id, uuid))
+        fields = {"status": "ok", "gpu_uuid": uuid.removeprefix("GPU-")}
+        record = run_all.RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
+        run.log_path.write_text("")
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        active = run_all.Active(run, process, run_all.signature(run.record_path), "now")
+        run_all.write_record(record, run.folder)
+        return active
+
+    devices = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
+    monkeypatch.setattr(run_all, "launch", launch)
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: devices)
+    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
+    argv = ["gpu_only", "--studies", str(suite / "studies.yaml"), "--no-progress-bar", "--output-dir", str(tmp_path)]
+    assert run_all.main([*argv, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("tiny-") == 8
+    assert run_all.main(argv) == 0
+    comparisons, _ = run_all.plan(STUDIES["gpu_only"], suite, tmp_path, {}, on_gpu=True)
+    where = dict(started)
+    homes = [{where[run.run_id] for run in runs} for runs in comparisons]
+    assert len(started) == 8
+    assert all(len(home) == 1 for home in homes)
+    assert set.union(*homes) == {"GPU-0", "GPU-1"}
+    # A comparison that lost one record is completed on the GPU on which the rest of it ran.
+    lost = next(runs[1] for runs, home in zip(comparisons, homes, strict=True) if home == {"GPU-1"})
+    lost.record_path.unlink()
+    started.clear()
+    assert run_all.main(argv) == 0
+    assert started == [(lost.run_id, "GPU-1")]

@@ -1,0 +1,45 @@
+"""studies.yaml against the notebooks it names: every entry can be planned as it stands, with and without a GPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import planning  # noqa: E402
+
+NOTEBOOKS = ROOT / "notebooks"
+STUDIES = planning.load_studies(NOTEBOOKS / "studies.yaml")
+ENTRIES = [(name, number, entry) for name, study in STUDIES.items() for number, entry in enumerate(study["runs"], 1)]
+
+
+def test_there_are_entries_and_a_default_study():
+    assert len(ENTRIES) >= 6
+    assert "quick" in STUDIES
+    assert "full" in STUDIES
+    assert all(study.get("description") for study in STUDIES.values())
+
+
+@pytest.mark.parametrize("name, number, entry", ENTRIES, ids=[f"{name}-{number}" for name, number, _ in ENTRIES])
+def test_entry_names_a_notebook_and_its_parameters(name, number, entry):
+    defaults = planning.notebook_defaults(NOTEBOOKS / f"{entry['notebook']}.ipynb")
+    for part in ("parameters", "sweep", "cpu"):
+        assert set(entry.get(part, ())) <= set(defaults), part
+    for on_gpu in (True, False) if "cpu" in entry else (True,):
+        comparisons, left_out = planning.plan({"runs": [entry]}, NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
+        assert comparisons
+        assert not left_out
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_quick_compares_the_four_precisions_in_every_experiment(on_gpu):
+    comparisons, left_out = planning.plan(STUDIES["quick"], NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
+    assert not left_out
+    assert {runs[0].notebook.stem for runs in comparisons} == {
+        "cifar_resnet",
+        "efficientnet_regression",
+        "lstm_language_model",
+    }
+    for runs in comparisons:
+        assert [run.precision for run in runs] == ["fp32", "tf32", "amp_fp16", "amp_bf16"]
