@@ -30,18 +30,10 @@ try:
 except ModuleNotFoundError as error:
     print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
     sys.exit(2)
-from planning import (
-    ROOT,
-    Mistake,
-    Run,
-    choose_devices,
-    load_studies,
-    parse_overrides,
-    place,
-    plan,
-)  # shows where record is
+from planning import ROOT, Mistake, Run, choose_devices, load_studies, parse_overrides, place, plan
 
 # isort: split
+# planning has added the folder in which record lies
 from record import STATUSES, RunRecord, comparison_key, find_diverged, write_record
 
 RETRIED = ("failed", "timeout", "killed")  # what --retry-failed runs again; the other statuses are results
@@ -106,18 +98,21 @@ def prepare_folder(folder, fresh):
 
 
 def suite_commit():
-    """Return the commit of this clone, with "-dirty" where tracked files differ from it, or None outside a clone."""
+    """Return the commit of this clone, with "-dirty" where tracked files differ from it, or what the environment says."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     if (ROOT / ".git").exists():  # else git would answer for a repository around this folder
         with suppress(OSError, subprocess.SubprocessError):
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return None
+    return os.environ.get("MIXED_PRECISION_COMMIT")  # whoever copied the suite without its history can still say
 
 
 def child_environment(study, commit, device=None):
     """Return the environment of a run, in which it sees one GPU or none."""
     changes = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1", "MPLBACKEND": None, "MIXED_PRECISION_STUDY": study}
-    changes |= {"CUDA_VISIBLE_DEVICES": device.visible if device else "", "MIXED_PRECISION_COMMIT": commit}
+    changes |= {
+        "CUDA_VISIBLE_DEVICES": device.visible if device else "",
+        "MIXED_PRECISION_COMMIT": commit or os.environ.get("MIXED_PRECISION_COMMIT"),
+    }
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
 
@@ -412,7 +407,7 @@ def summarise(study, folder, notebook):
 def run_study(study, comparisons, folder, devices, args):
     """Run one study and its summary, and return whether nothing failed."""
     runs, to_do = sum(map(len, comparisons)), sum(len(unfinished(comparison, args)) for comparison in comparisons)
-    names = ", ".join(f"{device.label} {device.name}" for device in devices)
+    names = ", ".join(f"{device.label} ({device.name})" for device in devices)
     say(f"{study}: {runs} runs into {place(folder)} on {names}; {runs - to_do} finished already and skipped")
     try:
         run_batch(study, comparisons, devices, args, suite_commit())

@@ -235,7 +235,8 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update(self.fixed_scale)
         if halves:
-            torch._foreach_copy_([weight for weight, _ in halves], [master for _, master in halves])
+            with torch.no_grad():
+                torch._foreach_copy_([weight for weight, _ in halves], [master for _, master in halves])
         self.steps += 1
         return loss.detach(), carry
 

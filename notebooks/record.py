@@ -6,13 +6,7 @@ sync.py copies the sections below, each from its '# %%' line to the next, into t
 
 # %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title What a run writes down
-import hashlib
-import json
-import math
-import os
-import re
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
@@ -86,6 +80,15 @@ class RunRecord:
 
 # %% Writing records -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title Name a record and write it whole or not at all
+import hashlib
+import json
+import math
+import os
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+
 def run_id_of(notebook, parameters, precision):
     """Return a readable name, unique for the notebook, the precision and every parameter but the folders."""
     kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
@@ -130,7 +133,10 @@ def finite(value):
 
 # %% Reading records -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title Read every record below a folder
+import json
 import zipfile
+from pathlib import Path
+import zlib
 
 
 def read_records(folder):
@@ -160,25 +166,39 @@ def read_records(folder):
     return records, left_out
 
 
+UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
+
+
 def record_texts(folder, left_out):
     """Yield (name, text) of every JSON file below `folder`, also inside zips; add what cannot be read to `left_out`."""
     for path in sorted(folder.rglob("*")):
-        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        name = path.relative_to(folder)
+        if any(part.startswith(".") for part in name.parts):
             continue
         try:
             if path.suffix == ".json" and path.is_file():
-                yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
+                yield str(name), path.read_text(encoding="utf-8")
             elif path.suffix == ".zip" and path.is_file():
                 with zipfile.ZipFile(path) as archive:
-                    for name in sorted(archive.namelist()):
-                        if name.endswith(".json"):
-                            yield f"{path.relative_to(folder)}/{name}", archive.read(name).decode("utf-8")
-        except (OSError, ValueError, zipfile.BadZipFile) as error:
-            left_out.append((str(path.relative_to(folder)), f"not readable ({error})"))
+                    yield from zipped_texts(archive, name, left_out)
+        except UNREADABLE as error:
+            left_out.append((str(name), f"not readable ({error})"))
+
+
+def zipped_texts(archive, archive_name, left_out):
+    """Yield (name, text) of every JSON file in a zip; a broken one costs only itself. macOS adds hidden ones."""
+    for name in sorted(archive.namelist()):
+        if Path(name).suffix == ".json" and not Path(name).name.startswith("."):
+            try:
+                yield f"{archive_name}/{name}", archive.read(name).decode("utf-8")
+            except UNREADABLE as error:
+                left_out.append((f"{archive_name}/{name}", f"not readable ({error})"))
 
 
 # %% Comparing records -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title Which runs may be compared, and which of them did not learn
+import json
+
 NOT_COMPARED = ("precisions", "seed", "path", *PLACES)
 
 

@@ -214,6 +214,7 @@ def test_table_lists_every_run_under_a_header_with_units(batch):
     assert "epoch (s)" in lines[header]
     assert "peak (MiB)" in lines[header]
     rows = lines[header + 1 : header + 10]
+    assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
     assert sorted(row.split()[0] for row in rows) == sorted(path.stem for path in output.glob("*.json"))
 
 

@@ -1,0 +1,46 @@
+"""What the tests share: the shared sections as modules, and the cells of a notebook as functions."""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+matplotlib.use("Agg")
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
+sys.path[:0] = [str(ROOT), str(NOTEBOOKS)]
+
+
+def read_notebook(name):
+    return json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def code_cells(name):
+    """Return {cell id: source} of a notebook's code cells, in order."""
+    return {cell["id"]: "".join(cell["source"]) for cell in read_notebook(name)["cells"] if cell["cell_type"] == "code"}
+
+
+def run_cells(name, last, **parameters):
+    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
+    names = {"__name__": name, "display": print}
+    cells = code_cells(name)
+    assert last in cells, f"{name} has no cell {last!r}"
+    for cell_id, source in cells.items():
+        exec(compile(source, f"{name}.ipynb:{cell_id}", "exec"), names)
+        if cell_id == "parameters":
+            unknown = set(parameters) - set(names)
+            assert not unknown, f"{name} has no parameter {unknown}"
+            names.update(parameters)
+        if cell_id == last:
+            return names
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path, monkeypatch):
+    """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("MIXED_PRECISION_COMMIT", "MIXED_PRECISION_STUDY", "TQDM_DISABLE", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)

@@ -1,0 +1,230 @@
+"""Made-up run records for the tests of the summary: every status, several seeds and devices, and files that are none.
+
+The numbers are round, so that the tests know the answers: see `write_everything`.
+"""
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "notebooks"))
+from record import RunRecord, run_id_of, write_record
+
+PARAMETERS = {
+    "cifar_resnet": {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "epochs": 3, "loader": "gpu"},
+    "efficientnet_regression": {"dataset": "auto", "model": "tf_efficientnet_b0", "batch_size": 32, "epochs": 3},
+    "lstm_language_model": {"dataset": "auto", "model": "lstm", "batch_size": 20, "epochs": 1, "bptt": 35},
+}
+USUAL = {"max_steps": 0, "lr": 0.1, "loss_scale": "dynamic", "execution": "eager", "repeats": 1, "seed": 0}
+USUAL |= {"data_dir": "../data", "output_dir": "../outputs", "precisions": ["fp32"]}
+DATA = {
+    "cifar_resnet": {
+        "dataset_used": "cifar10",
+        "sample_unit": "images",
+        "train_samples": 50_000,
+        "steps_per_epoch": 391,
+    },
+    "efficientnet_regression": {"dataset_used": "elpv", "sample_unit": "images", "train_samples": 2_100},
+    "lstm_language_model": {"dataset_used": "wikitext-2", "sample_unit": "tokens", "train_samples": 2_088_628},
+}
+METRICS = {
+    "cifar_resnet": ("accuracy", "higher", 0.1, lambda epoch: 0.5 + 0.1 * epoch),
+    "efficientnet_regression": ("mean_absolute_error", "lower", 0.3, lambda epoch: 0.2 - 0.02 * epoch),
+    "lstm_language_model": ("perplexity", "lower", 33_278, lambda epoch: 251.0 - 30 * epoch),
+}
+SWITCHES = {
+    name: "tf32" if name == "tf32" else "ieee"
+    for name in ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
+}
+H200 = {"device_type": "cuda", "gpu_name": "NVIDIA H200", "gpu_uuid": "GPU-1", "compute_capability": "9.0"}
+TURING = {
+    "device_type": "cuda",
+    "gpu_name": "NVIDIA GeForce RTX 2080 Ti",
+    "gpu_uuid": "GPU-2",
+    "compute_capability": "7.5",
+}
+CPU = {"device_type": "cpu"}
+SOFTWARE = {"driver_version": "580.1", "cuda_version": "13.0", "cudnn_version": "91000", "torch_version": "2.9.1"}
+SOFTWARE |= {
+    "timm_version": "1.0.20",
+    "python_version": "3.11.9",
+    "host_platform": "Linux",
+    "host_cores": 16,
+    "commit": "abc123",
+}
+
+
+def make(
+    notebook, precision, *, device=H200, seconds=(6.0, 6.1, 6.2), peak=4096.0, shift=0.0, parameters=None, **fields
+):
+    """Return the record of a run that went well; `shift` is added to its metric, `fields` replace what is set here."""
+    values = {**USUAL, **PARAMETERS[notebook], **(parameters or {})}
+    record = RunRecord(
+        run_id_of(notebook, values, precision), notebook, precision, values, status="ok", synthetic=False
+    )
+    name, better, chance, at = METRICS[notebook]
+    switch = SWITCHES[precision]
+    epochs = len(seconds)
+    known = {
+        "started_at": "2025-11-01T10:00:00+00:00",
+        "finished_at": "2025-11-01T10:10:00+00:00",
+        "epoch_seconds": list(seconds),
+        "train_loss": [2.0 / (epoch + 1) + 0.01 * values["seed"] for epoch in range(epochs)],
+        "metric_name": name,
+        "metric_better": better,
+        "chance_metric": chance,
+        "metric": [at(epoch) + shift for epoch in range(epochs)],
+        "fp32_precision_matmul": switch,
+        "fp32_precision_conv": switch,
+        "fp32_precision_rnn": switch,
+        "autocast_dtype": {"amp_fp16": "float16", "amp_bf16": "bfloat16"}.get(precision),
+        **DATA[notebook],
+        **SOFTWARE,
+        **device,
+    }
+    known["samples_per_second"] = DATA[notebook]["train_samples"] / sorted(seconds)[epochs // 2]
+    if device["device_type"] == "cuda":
+        data = 150.0 if notebook == "cifar_resnet" else 0.0
+        known |= {"peak_allocated_mib": peak, "device_used_mib": peak + 1500, "data_on_device_mib": data}
+    if precision.endswith("fp16"):
+        known |= {"skipped_steps": 2, "loss_scale_trace": [[0, 65536.0], [5, 32768.0]]}
+    for field, value in {**known, **fields}.items():
+        setattr(record, field, value)
+    return record
+
+
+def make_failed(notebook, precision, status, reason, **rest):
+    """Return the record of a run that did not end well, at once and without figures."""
+    nothing = {"seconds": [1.0], "peak_allocated_mib": None, "device_used_mib": None, "samples_per_second": None}
+    nothing |= {"epoch_seconds": [], "train_loss": [], "metric": []}
+    return make(notebook, precision, **{**nothing, "status": status, "reason": reason, **rest})
+
+
+def write_cifar(folder):
+    """ResNet-18 at three seeds: against fp32, tf32 2x, amp_fp16 2x with half the memory, amp_bf16 like tf32."""
+    for seed in range(3):
+        times = [6.0 + 0.2 * epoch + 0.1 * seed for epoch in range(3)]
+        changes = {"parameters": {"seed": seed}}
+        write_record(make("cifar_resnet", "fp32", seconds=times, **changes), folder)
+        half = [time / 2 for time in times]
+        write_record(make("cifar_resnet", "tf32", seconds=half, peak=3000.0, **changes), folder)
+        amp = make(
+            "cifar_resnet", "amp_fp16", seconds=half, peak=(4096 - 150) / 2 + 150, shift=0.01 * (seed + 1), **changes
+        )
+        write_record(amp, folder)
+        level = [time * factor for time, factor in zip(half, (0.99, 1.0, 1.02), strict=True)]
+        bf16 = make("cifar_resnet", "amp_bf16", seconds=level, peak=2200.0, shift=0.01 * (seed - 1), **changes)
+        write_record(bf16, folder)
+    write_record(make("cifar_resnet", "o2_fp16", seconds=[2.5, 2.6, 2.7], peak=2000.0), folder)
+    for seed in (1, 2):
+        oom = make_failed("cifar_resnet", "o2_fp16", "oom", "CUDA out of memory", parameters={"seed": seed})
+        write_record(oom, folder)
+    stuck = make("cifar_resnet", "o3_fp16", seconds=[2.4, 2.4, 2.4], metric=[0.1, 0.1, 0.1])
+    write_record(stuck, folder)  # status ok, but at chance: the summary finds it
+
+
+def write_others(folder):
+    """The other comparisons on the H200: no fp32, HTML in a reason, one epoch, a killed kernel, synthetic data."""
+    big = {"parameters": {"model": "resnet50", "batch_size": 512}}
+    write_record(make_failed("cifar_resnet", "fp32", "oom", "CUDA out of memory", **big), folder)
+    write_record(make("cifar_resnet", "tf32", seconds=[20.0, 20.0, 20.0], peak=60_000.0, **big), folder)
+    write_record(make("cifar_resnet", "amp_fp16", seconds=[10.0, 10.0, 10.0], peak=30_000.0, **big), folder)
+    name = "efficientnet_regression"
+    for channels_last in (False, True):
+        layout = {"parameters": {"channels_last": channels_last}}
+        write_record(make(name, "fp32", seconds=[4.0, 4.1, 4.2], peak=11_000.0, **layout), folder)
+        write_record(make(name, "amp_fp16", seconds=[5.0, 5.1, 5.2], peak=5_300.0, shift=0.01, **layout), folder)
+    layout = {"parameters": {"channels_last": True}}
+    write_record(make_failed(name, "amp_bf16", "timeout", "ended after 30 minutes", **layout), folder)
+    reason = "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ " + "and so on " * 20 + "to the end"
+    write_record(make_failed(name, "o2_fp16", "failed", reason, **layout), folder)
+    name = "lstm_language_model"
+    write_record(make(name, "fp32", seconds=[16.0], peak=900.0), folder)
+    write_record(make(name, "tf32", seconds=[14.0], peak=900.0), folder)
+    unknown = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None, "driver_version": None}
+    write_record(make_failed(name, "amp_fp16", "killed", "the kernel was killed by signal 9", **unknown), folder)
+    write_record(make_failed(name, "o3_fp16", "unsupported", "needs a fixed loss scale"), folder)
+    made_up = {"parameters": {"model": "gru", "dataset": "synthetic"}, "dataset_used": "synthetic", "synthetic": True}
+    write_record(make(name, "fp32", seconds=[3.0, 3.1], peak=500.0, **made_up), folder)
+    write_record(make(name, "amp_fp16", seconds=[3.0, 3.2], peak=400.0, **made_up), folder)
+
+
+def write_second_gpu(folder):
+    """The same ResNet-18 runs on an older card: same run_ids, other device, other driver in one of the runs."""
+    write_record(make("cifar_resnet", "fp32", device=TURING, seconds=[15.0, 15.1, 15.2], peak=2000.0), folder)
+    other = {"driver_version": "570.9"}
+    write_record(
+        make("cifar_resnet", "amp_fp16", device=TURING, seconds=[10.0, 10.1, 10.2], peak=1500.0, **other), folder
+    )
+    reason = "TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has 7.5"
+    write_record(make_failed("cifar_resnet", "tf32", "unsupported", reason, device=TURING), folder)
+
+
+def write_not_used(folder):
+    """What the summary must leave out and name: {path: a word of the reason}, and files that it passes over."""
+    name = "efficientnet_regression"
+    layout = {"parameters": {"channels_last": False}}
+    write_record(make("cifar_resnet", "fp32", device=CPU), folder / "cpu")
+    fake = make(
+        name, "fp32", dataset_used="synthetic", synthetic=True, finished_at="2025-11-02T00:00:00+00:00", **layout
+    )
+    write_record(fake, folder / "fake")
+    old = make("cifar_resnet", "fp32", seconds=[99.0, 99.0, 99.0], finished_at="2025-10-01T00:00:00+00:00")
+    write_record(old, folder / "old")
+    (folder / "truncated.json").write_text('{"run_id": "cut off", "status": "o', encoding="utf-8")
+    good = json.loads((folder / "old" / f"{old.run_id}.json").read_text(encoding="utf-8"))
+    for file, changes in {
+        "status.json": {"status": "fine"},
+        "precision.json": {"precision": "fp8"},
+        "number.json": {"peak_allocated_mib": "much"},
+        "untimed.json": {"epoch_seconds": []},
+        "later.json": {"schema_version": 99},
+    }.items():
+        (folder / file).write_text(json.dumps({**good, "run_id": file, **changes}), encoding="utf-8")
+    (folder / "poor.json").write_text('{"run_id": "poor"}', encoding="utf-8")
+    (folder / "broken.zip").write_bytes(b"PK no zip")
+    (folder / "foreign.json").write_text("[1, 2, 3]", encoding="utf-8")  # passed over in silence, as the next
+    (folder / "settings.json").write_text('{"theme": "dark"}', encoding="utf-8")
+    return {
+        f"cpu/{old.run_id}.json": "CPU",
+        f"fake/{fake.run_id}.json": "synthetic",
+        f"old/{old.run_id}.json": "older copy",
+        "truncated.json": "JSON",
+        "status.json": "unknown status",
+        "precision.json": "unknown precision",
+        "number.json": "peak_allocated_mib",
+        "untimed.json": "epoch_seconds",
+        "later.json": "schema version",
+        "poor.json": "lacks",
+        "broken.zip": "not readable",
+    }
+
+
+def write_everything(folder):
+    """Write all of it below `folder`, the second GPU inside a zip archive; return what must be left out, and why."""
+    write_cifar(folder / "cifar")
+    write_others(folder / "others")
+    write_second_gpu(folder / "second")
+    with zipfile.ZipFile(folder / "second.zip", "w") as archive:
+        archive.writestr("__MACOSX/._record.json", b"\x00\xa3")  # what macOS adds
+        for path in sorted((folder / "second").iterdir()):
+            archive.write(path, path.name)
+            path.unlink()
+    return write_not_used(folder)
+
+
+def write_many(folder):
+    """Forty comparisons, to look at the charts: two data sets, five models, two executions and two batch sizes."""
+    for dataset in ("cifar10", "cifar100"):
+        for model, cost in (("resnet18", 6), ("resnet34", 10), ("resnet50", 22), ("resnet101", 37), ("resnet152", 52)):
+            for execution, pace in (("eager", 1.0), ("compile", 0.8)):
+                for batch_size in (128, 512):
+                    values = {"dataset": dataset, "model": model, "execution": execution, "batch_size": batch_size}
+                    for precision, factor in {"fp32": 1, "tf32": 0.42, "amp_fp16": 0.47, "amp_bf16": 0.46}.items():
+                        times = [cost * pace * factor * (1 + 0.01 * epoch) for epoch in range(3)]
+                        rest = {"dataset_used": dataset, "peak": 40.0 * cost * batch_size / 128 * (1 + factor)}
+                        record = make("cifar_resnet", precision, seconds=times, parameters=values, **rest)
+                        write_record(record, folder)
+                        record.gpu_name, record.epoch_seconds = "NVIDIA A100-SXM4-80GB", [1.6 * time for time in times]
+                        write_record(record, folder / "a100") if execution == "eager" and batch_size == 128 else None

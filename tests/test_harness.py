@@ -1,0 +1,317 @@
+"""The method: precision modes, loss scaling, the training step, warm-up, the timed epoch."""
+
+import copy
+import math
+import shutil
+
+import harness
+import instruments
+import pytest
+import record as records
+import torch
+
+CPU = torch.device("cpu")
+MODES = tuple(harness.PRECISIONS)
+SCALED = ("amp_fp16", "o2_fp16", "o3_fp16")
+
+
+def small_network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 4),
+    )
+
+
+def compute_loss(network, batch, carry):
+    images, labels = batch
+    images = images.to(next(network.parameters()).dtype)
+    return torch.nn.functional.cross_entropy(network(images).float(), labels), carry
+
+
+def make_batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
+
+
+def make_trainer(precision, loss=compute_loss, **options):
+    options = {"lr": 0.1, "momentum": 0.9, **options}
+    scale = options.pop("loss_scale", 1024.0 if precision == "o3_fp16" else "dynamic")
+    return harness.Trainer(small_network(), precision, loss, device=CPU, loss_scale=scale, **options)
+
+
+def make_record(precision="fp32"):
+    parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
+    return records.new_record("n", parameters, precision, {"sample_unit": "images", "metric_name": "accuracy"})
+
+
+def everything(trainer):
+    """Return copies of all that a skipped step must leave as it was."""
+    momenta = [value for state in trainer.optimizer.state.values() for value in state.values() if value is not None]
+    return copy.deepcopy([[w.detach() for w in trainer.weights], [m.detach() for m in trainer.masters], momenta])
+
+
+def same_bits(first, second):
+    return len(first) == len(second) and all(
+        len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_the_switches_are_set_and_read_back(precision):
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    assert harness.set_fp32_precision(precision) == {"matmul": wanted, "conv": wanted, "rnn": wanted}
+    assert torch.backends.cudnn.conv.fp32_precision == wanted
+    assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # torch.compile reads the older flag
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
+    trainer = make_trainer(precision)
+    convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
+    half = precision in ("o2_fp16", "o3_fp16")
+    assert convolution.weight.dtype == linear.weight.dtype == (torch.float16 if half else torch.float32)
+    assert norm.weight.dtype == norm.running_mean.dtype == (torch.float16 if precision == "o3_fp16" else torch.float32)
+    assert {m.dtype for m in trainer.masters} == {torch.float16 if precision == "o3_fp16" else torch.float32}
+    optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
+    assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after_it(precision):
+    seen = []
+
+    def loss(network, batch, carry):
+        seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+        return compute_loss(network, batch, carry)
+
+    make_trainer(precision, loss).step(make_batch())
+    wanted = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
+    assert seen[0][0] is (wanted is not None)
+    assert wanted is None or seen[0][1] == wanted
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_masters_start_from_the_fp32_weights_and_the_model_follows_them():
+    start = [weight.detach().clone() for weight in small_network().parameters()]
+    trainer = make_trainer("o2_fp16")
+    assert all(torch.equal(a, b) for a, b in zip(start, trainer.masters, strict=True))
+    trainer.step(make_batch())
+    assert not torch.equal(start[0], trainer.masters[0])
+    assert all(torch.equal(w, m.to(w.dtype)) for w, m in zip(trainer.weights, trainer.masters, strict=True))
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_every_mode_learns_and_follows_fp32(precision):
+    reference, trainer, batch = make_trainer("fp32"), make_trainer(precision), make_batch()
+    losses = [[t.step(batch)[0].item() for _ in range(20)] for t in (reference, trainer)]
+    assert losses[1][-1] < losses[1][0] - 0.1
+    tolerance = 0.0 if precision == "tf32" else 0.05
+    assert losses[1][-1] == pytest.approx(losses[0][-1], abs=tolerance)
+
+
+def overflowing(network, batch, carry):
+    """A loss whose gradients are infinite where batch[2] says so."""
+    loss, carry = compute_loss(network, batch[:2], carry)
+    return loss * (math.inf if batch[2] else 1.0), carry
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_skipped_step_leaves_weights_momentum_and_masters_bitwise_as_they_were(precision, at):
+    trainer = make_trainer(precision, overflowing)
+    for step in range(at):
+        trainer.step((*make_batch(step), False))
+    before = everything(trainer)
+    trainer.step((*make_batch(), True))
+    assert trainer.skipped_steps == 1
+    assert same_bits(before, everything(trainer))
+    trainer.step((*make_batch(), False))
+    assert trainer.skipped_steps == 1
+    assert not same_bits(before, everything(trainer))
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+def test_a_dynamic_scale_backs_off_and_grows(precision):
+    trainer = make_trainer(precision, overflowing)
+    trainer.scaler.set_growth_interval(3)
+    trainer.step((*make_batch(), True))
+    assert trainer.scaler.get_scale() == 32768
+    for _ in range(3):
+        trainer.step((*make_batch(), False))
+    assert trainer.scaler.get_scale() == 65536
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_fixed_scale_stays_through_an_overflow(precision):
+    trainer = make_trainer(precision, overflowing, loss_scale=128)
+    for overflow in (False, True, False):
+        trainer.step((*make_batch(), overflow))
+    assert trainer.scaler.get_scale() == 128
+    assert trainer.skipped_steps == 1
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_modes_without_scaling_have_none(precision):
+    assert not make_trainer(precision).scaler.is_enabled()
+    assert not make_trainer("o3_fp16", loss_scale="dynamic").scaler.is_enabled()
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_clipping_comes_after_unscaling(precision):
+    """With plain SGD at rate 1 the update's norm is the clipped gradient's, whatever the loss was scaled with."""
+    trainer = make_trainer(precision, lr=1.0, momentum=0.0, clip=0.01)
+    before = [master.detach().clone() for master in trainer.masters]
+    trainer.step(make_batch())
+    moved = [(a.float() - b.float()) for a, b in zip(before, trainer.masters, strict=True)]
+    norm = torch.stack([part.norm() for part in moved]).norm().item()
+    assert norm == pytest.approx(0.01, rel=0.05 if precision == "o3_fp16" else 1e-3)
+
+
+def test_unsupported_modes_say_why(monkeypatch):
+    for precision in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16"):
+        with pytest.raises(instruments.Unsupported, match=f"{precision} needs an NVIDIA GPU"):
+            harness.check_supported(precision, "eager", CPU)
+    harness.check_supported("fp32", "eager", CPU)
+    harness.check_supported("amp_bf16", "compile", CPU)
+    with pytest.raises(instruments.Unsupported, match="not available yet"):
+        harness.check_supported("fp32", "cuda_graph", CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    turing = torch.device("cuda")
+    harness.check_supported("amp_fp16", "eager", turing)
+    with pytest.raises(instruments.Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
+        harness.check_supported("tf32", "eager", turing)
+    with pytest.raises(instruments.Unsupported, match="emulate bfloat16"):
+        harness.check_supported("amp_bf16", "eager", turing)
+
+
+PARAMETERS = {
+    "dataset": "auto",
+    "precisions": ["fp32"],
+    "batch_size": 8,
+    "epochs": 1,
+    "max_steps": 0,
+    "lr": 1,
+    "loss_scale": "dynamic",
+    "execution": "eager",
+    "channels_last": False,
+    "repeats": 1,
+    "seed": 0,
+}
+
+
+def test_right_parameters_pass_and_a_whole_rate_becomes_a_float():
+    checked = harness.check_parameters(PARAMETERS, {"dataset": ("auto", "other")})
+    assert checked == {**PARAMETERS, "lr": 1.0}
+    assert type(checked["lr"]) is float
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"batch_size": -1}, "batch_size is -1; it must be a whole number of 1 or more"),
+        ({"batch_size": 1.5}, "batch_size is 1.5"),
+        ({"epochs": True}, "epochs is True"),
+        ({"max_steps": -1}, "0 or more"),
+        ({"lr": 0}, "lr is 0.0; it must be a number above 0"),
+        ({"lr": math.inf}, "lr is inf"),
+        ({"dataset": "mnist"}, "dataset is 'mnist'; possible are auto, other"),
+        ({"precisions": ["fp99"]}, "some of fp32, tf32, amp_fp16, amp_bf16, o2_fp16, o3_fp16"),
+        ({"precisions": []}, "precisions is"),
+        ({"precisions": "fp32"}, "it must be a list"),
+        ({"loss_scale": "static"}, 'it must be "dynamic" or a number above 0'),
+        ({"loss_scale": 0}, "loss_scale is 0"),
+        ({"execution": "graph"}, "possible are eager, compile, cuda_graph"),
+        ({"channels_last": 1}, "True or False"),
+    ],
+)
+def test_wrong_parameters_stop_with_one_sentence(wrong, sentence):
+    with pytest.raises(instruments.Stop) as stopped:
+        harness.check_parameters({**PARAMETERS, **wrong}, {"dataset": ("auto", "other")})
+    assert sentence in str(stopped.value)
+    assert len(stopped.value._render_traceback_()) == 1
+
+
+def test_an_output_folder_that_cannot_be_written_stops_with_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(instruments.Stop, match=r"cannot be written .*choose another folder"):
+        harness.check_output_dir(str(tmp_path / "file"))
+    harness.check_output_dir(str(tmp_path / "new" / "folder"))
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_warm_up_puts_everything_back_but_the_scale(precision):
+    trainer, record = make_trainer(precision), make_record(precision)
+    start = copy.deepcopy([list(trainer.network.state_dict().values()), [m.detach() for m in trainer.masters]])
+    harness.warm_up(record, trainer, lambda: iter([make_batch(0), make_batch(1)]))
+    assert all(torch.equal(a, b) for a, b in zip(start[0], trainer.network.state_dict().values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(start[1], trainer.masters, strict=True))
+    assert not trainer.optimizer.state
+    assert trainer.steps == trainer.skipped_steps == 0
+    assert record.warmup_steps == 1  # on the CPU nothing settles
+    assert record.warmup_seconds > 0
+    first = trainer.step(make_batch())[0]
+    assert torch.equal(first, make_trainer(precision).step(make_batch())[0])
+
+
+def test_a_timed_epoch_fills_the_record():
+    trainer, record = make_trainer("fp32"), make_record()
+    expected = make_trainer("fp32")
+    losses = [expected.step(make_batch(number))[0].item() for number in range(3)]
+    rates = []
+    harness.timed_epoch(record, trainer, (make_batch(n) for n in range(3)), lambda step: rates.append(step) or 0.1)
+    assert rates == [0, 1, 2]
+    assert record.train_loss == [pytest.approx(sum(losses) / 3)]
+    assert len(record.epoch_seconds) == 1
+    assert len(record.step_ms_all) == 3
+    assert sum(record.step_ms_all) == pytest.approx(record.epoch_seconds[0] * 1000, rel=0.2)
+    assert record.loss_scale_trace == []
+    assert record.peak_allocated_mib is None  # no GPU: not zero
+
+
+def test_skipped_steps_are_counted_and_their_loss_is_left_out():
+    trainer, record = make_trainer("amp_fp16", overflowing), make_record("amp_fp16")
+    harness.timed_epoch(record, trainer, [(*make_batch(n), n == 1) for n in range(4)])
+    assert record.skipped_steps == 1
+    assert math.isfinite(record.train_loss[0])
+    assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0]]
+
+
+def test_an_epoch_without_a_single_update_has_diverged():
+    trainer, record = make_trainer("amp_fp16", overflowing, loss_scale=64), make_record("amp_fp16")
+    with pytest.raises(instruments.Diverged, match=r"every step was skipped.*loss scale 64"):
+        harness.timed_epoch(record, trainer, [(*make_batch(), True)] * 2)
+    assert record.skipped_steps == 2
+    assert len(record.epoch_seconds) == 1  # what was measured stays
+
+
+def test_a_loss_that_is_not_finite_has_diverged():
+    with pytest.raises(instruments.Diverged, match="not finite after 2 steps"):
+        harness.timed_epoch(make_record(), make_trainer("fp32", overflowing), [(*make_batch(), True)] * 2)
+
+
+def test_evaluating_takes_no_gradients_and_goes_back_to_training():
+    trainer = make_trainer("amp_bf16")
+    with harness.evaluating(trainer) as network:
+        assert not network.training
+        assert not torch.is_grad_enabled()
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.backends.cudnn.benchmark is False
+    assert trainer.network.training
+    assert torch.backends.cudnn.benchmark is True
+
+
+@pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler")
+def test_compiled_steps_equal_eager_ones():
+    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution="compile")
+    harness.set_fp32_precision("fp32")
+    losses = [[t.step(make_batch(n))[0].item() for n in range(3)] for t in (eager, compiled)]
+    assert type(compiled.model).__name__ == "OptimizedModule"
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

@@ -1,0 +1,133 @@
+"""The run record: names, writing, reading, comparing."""
+
+import json
+import math
+import os
+import zipfile
+
+import pytest
+import record as records
+
+PARAMETERS = {
+    "dataset": "auto",
+    "model": "resnet18",
+    "precisions": ["fp32"],
+    "batch_size": 128,
+    "lr": 0.1,
+    "seed": 0,
+    "data_dir": "data",
+    "output_dir": "outputs",
+}
+
+
+def make(precision="fp32", **facts):
+    parameters = {**PARAMETERS, **facts.pop("parameters", {})}
+    return records.new_record("cifar_resnet", parameters, precision, facts)
+
+
+def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
+    name = records.run_id_of("cifar_resnet", PARAMETERS, "fp32")
+    assert name.startswith("cifar_resnet-resnet18-auto-fp32-b128-s0-")
+    same = [{"data_dir": "x"}, {"output_dir": "y"}, {"precisions": ["fp32", "tf32"]}]
+    assert {records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in same} == {name}
+    other = [{"lr": 0.2}, {"seed": 1}, {"batch_size": 64}, {"model": "resnet34"}, {"extra": 1}]
+    names = {records.run_id_of("cifar_resnet", {**PARAMETERS, **change}, "fp32") for change in other}
+    names |= {records.run_id_of("cifar_resnet", PARAMETERS, "tf32"), records.run_id_of("lstm", PARAMETERS, "fp32")}
+    assert len(names | {name}) == 8
+
+
+def test_a_name_is_a_safe_file_name():
+    parameters = {**PARAMETERS, "model": "../a b/c:d", "dataset": "auto", "csv_path": "/etc/x.csv"}
+    name = records.run_id_of("n", parameters, "fp32")
+    assert "/" not in name
+    assert "-csv-" in name
+
+
+def test_a_record_is_flat_and_reads_back(tmp_path):
+    record = make(status="ok", epoch_seconds=[1.5, math.nan], chance_metric=math.inf)
+    record.step_ms_all = [1.0] * 1000
+    path = records.write_record(record, tmp_path / "new")
+    assert path.name == f"{record.run_id}.json"
+    flat = json.loads(path.read_text())
+    assert flat["lr"] == 0.1
+    assert flat["epoch_seconds"] == [1.5, None]  # JSON has no NaN
+    assert flat["chance_metric"] is None
+    assert "parameters" not in flat
+    assert "step_ms_all" not in flat
+    found, left_out = records.read_records(tmp_path)
+    assert [item["run_id"] for item in found] == [record.run_id]
+    assert left_out == []
+
+
+def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
+    record = make(status="ok")
+    path = records.write_record(record, tmp_path)
+    before = path.read_text()
+
+    def disk_full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", disk_full)
+    record.status = "failed"
+    with pytest.raises(OSError, match="No space"):
+        records.write_record(record, tmp_path)
+    assert path.read_text() == before
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]  # and no temporary file is left
+
+
+def test_reading_says_what_it_left_out(tmp_path):
+    good = make(status="ok")
+    records.write_record(good, tmp_path / "deep" / "er")
+    (tmp_path / "cut.json").write_text('{"run_id": "x", "status"')
+    (tmp_path / "strange.json").write_text(json.dumps({**vars(good), **PARAMETERS, "status": "fine"}))
+    (tmp_path / "short.json").write_text('{"run_id": "x"}')
+    (tmp_path / "other.json").write_text('{"cells": []}')
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "broken.zip").write_bytes(b"PK no")
+    hidden = tmp_path / ".ipynb_checkpoints"
+    hidden.mkdir()
+    (hidden / "x.json").write_text("{")
+    with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
+        archive.write(tmp_path / "deep" / "er" / f"{good.run_id}.json", "inside/a.json")
+    found, left_out = records.read_records(tmp_path)
+    assert sorted(item["path"] for item in found) == [f"deep/er/{good.run_id}.json", "more.zip/inside/a.json"]
+    reasons = dict(left_out)
+    assert set(reasons) == {"cut.json", "strange.json", "short.json", "broken.zip"}
+    assert "not readable as JSON" in reasons["cut.json"]
+    assert "unknown status 'fine'" in reasons["strange.json"]
+    assert "lacks notebook" in reasons["short.json"]
+
+
+def test_only_equal_conditions_are_compared():
+    def flat(precision="fp32", gpu="H200", **parameters):
+        record = make(precision, gpu_name=gpu, parameters=parameters)
+        return {**record.parameters, **{k: v for k, v in vars(record).items() if k != "parameters"}}
+
+    key = records.comparison_key(flat())
+    assert records.comparison_key(flat("tf32", seed=3, output_dir="z")) == key
+    for other in (flat(gpu="T4"), flat(batch_size=64), flat(lr=0.2), flat(model="resnet34")):
+        assert records.comparison_key(other) != key
+
+
+def run(precision, metric, better="higher", chance=0.1, status="ok"):
+    return {
+        "run_id": precision,
+        "status": status,
+        "metric": metric,
+        "metric_better": better,
+        "chance_metric": chance,
+    }
+
+
+def test_a_run_at_chance_is_found_where_another_learned():
+    found = records.find_diverged([run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])])
+    assert set(found) == {"b"}
+    assert "no better than chance" in found["b"]
+    perplexity = [run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)]
+    assert set(records.find_diverged(perplexity)) == {"b"}
+
+
+def test_where_nobody_learned_nobody_is_accused():
+    assert records.find_diverged([run("a", [0.1]), run("b", [0.09])]) == {}
+    assert records.find_diverged([run("a", []), run("b", [0.1], chance=None)]) == {}
+    assert records.find_diverged([run("a", [0.9]), run("b", [0.1], status="oom")]) == {}

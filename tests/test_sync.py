@@ -1,0 +1,166 @@
+"""The shared sections, the badges, and the state of the notebook sources."""
+
+import ast
+import json
+import shutil
+import subprocess
+
+import papermill
+import pytest
+import sync
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+
+ALL = (*EXPERIMENTS, "summary")
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the suite's notebooks, settings and README, which a test may spoil."""
+    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(sync, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(sync.stale_files, "__defaults__", (tmp_path / "notebooks", False))
+    monkeypatch.setattr(sync.read_sections, "__defaults__", (tmp_path / "notebooks",))
+    return tmp_path
+
+
+def test_nothing_is_stale(copy, capsys):
+    assert sync.main(["--check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_stale_cell_is_named_with_the_command_and_mended(copy, capsys):
+    path = copy / "notebooks" / "cifar_resnet.ipynb"
+    notebook = json.loads(path.read_text())
+    cell = next(cell for cell in notebook["cells"] if "# %% Training step" in "".join(cell["source"]))
+    cell["source"].append("\nx = 1")
+    path.write_text(json.dumps(notebook))
+    assert sync.main(["--check"]) == 1
+    assert "notebooks/cifar_resnet.ipynb is stale; run: python notebooks/sync.py" in capsys.readouterr().err
+    assert sync.main([]) == 0
+    assert sync.main(["--check"]) == 0
+    assert path.read_text() == (NOTEBOOKS / "cifar_resnet.ipynb").read_text()
+
+
+def test_an_edited_section_makes_every_notebook_stale(copy, capsys):
+    path = copy / "notebooks" / "record.py"
+    path.write_text(path.read_text().replace("def finite(", "def finite_numbers("))
+    assert sync.main(["--check"]) == 1
+    assert capsys.readouterr().err.count("is stale") == len(EXPERIMENTS)  # the summary writes no records
+
+
+def test_a_missing_and_an_unknown_section_are_named(copy, capsys):
+    path = copy / "notebooks" / "lstm_language_model.ipynb"
+    path.write_text(path.read_text().replace("# %% Training step -- ", "# %% Training stop -- "))
+    assert sync.main(["--check"]) == 1
+    problems = capsys.readouterr().err
+    assert "lstm_language_model.ipynb lacks the section 'Training step'" in problems
+    assert "unknown section: # %% Training stop" in problems
+
+
+def test_a_check_over_nothing_fails(copy, capsys):
+    for path in (copy / "notebooks").glob("*.ipynb"):
+        path.unlink()
+    assert sync.main(["--check"]) == 1
+    assert "nothing was checked" in capsys.readouterr().err
+
+
+def set_url(root, url):
+    path = root / "pyproject.toml"
+    path.write_text(path.read_text() + f'\n[project.urls]\nRepository = "{url}"\n')
+
+
+def test_badges_come_from_pyproject(copy):
+    set_url(copy, "https://github.com/someone/study")
+    assert sync.main(["--check"]) == 1
+    assert sync.main([]) == 0
+    assert sync.main(["--check"]) == 0
+    for name in ALL:
+        text = (copy / "notebooks" / f"{name}.ipynb").read_text()
+        assert f"colab.research.google.com/github/someone/study/blob/main/notebooks/{name}.ipynb" in text
+        assert (
+            f"kaggle.com/kernels/welcome?src=https://github.com/someone/study/blob/main/notebooks/{name}.ipynb" in text
+        )
+        assert name in (copy / "README.md").read_text().split("<!-- badges -->")[1]
+
+
+def test_badges_from_the_origin_are_written_but_a_clone_without_them_is_not_stale(copy):
+    subprocess.run(["git", "init", "-q", str(copy)], check=True)
+    subprocess.run(["git", "-C", str(copy), "remote", "add", "origin", "git@github.com:a-b/c.d.git"], check=True)
+    assert sync.main(["--check"]) == 0
+    assert sync.main([]) == 0
+    assert "github/a-b/c.d/blob/main" in (copy / "notebooks" / "summary.ipynb").read_text()
+    assert sync.main(["--check"]) == 0
+
+
+def test_without_an_address_the_text_says_how_to_upload(copy):
+    assert sync.repository_url(copy) == (None, None)
+    assert "Upload notebook" in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
+    assert "colab.research" not in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
+
+
+@pytest.mark.parametrize("text", ["https://example.org/a/b.git", "/some/folder/b", "", "git@gitlab.com:a/b.git"])
+def test_other_hosts_have_no_such_badges(text):
+    assert sync.github_address(text) is None
+
+
+def test_sections_are_short_and_files_near_their_size():
+    sections = sync.read_sections()
+    assert len(sections) >= 12
+    for title, text, _ in sections.values():
+        assert len(text.splitlines()) <= 80, title
+    limits = {"harness.py": 350, "instruments.py": 400, "record.py": 250, "results.py": 100}
+    assert set(limits) == set(sync.SOURCES)
+    for name, limit in limits.items():
+        assert len((NOTEBOOKS / name).read_text().splitlines()) <= limit, name
+
+
+def test_every_section_is_in_every_notebook_that_needs_it():
+    titles = {title for title, _, _ in sync.read_sections().values()}
+    for name in ALL:
+        first_lines = {source.partition("\n")[0] for source in code_cells(name).values()}
+        needed = sync.sections_needed(f"{name}.ipynb", titles)
+        assert len(needed) >= 3
+        assert {title for line, (title, _, _) in sync.read_sections().items() if line in first_lines} == needed
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sources_carry_no_outputs_and_cells_are_short(name):
+    notebook = read_notebook(name)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(ids) == len(set(ids))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+            shared = "".join(cell["source"]).startswith(sync.MARK)
+            assert len(cell["source"]) <= (80 if shared else 60), cell["id"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_papermill_sees_every_parameter(name, capsys):
+    cells = [cell for cell in read_notebook(name)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    assert len(cells) == 1
+    tree = ast.parse("".join(cells[0]["source"]))
+    values = {line.targets[0].id: ast.literal_eval(line.value) for line in tree.body}  # flat literals only
+    assert all("  # " in line for line in cells[0]["source"])
+    seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
+    assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values
+
+
+COMMON = "dataset model precisions batch_size epochs max_steps lr loss_scale execution repeats seed data_dir output_dir"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_experiments_have_the_parameters_of_the_design(name):
+    seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
+    assert set(COMMON.split()) <= set(seen)
+    assert ("channels_last" in seen) is (name != "lstm_language_model")
+    assert ast.literal_eval(seen["precisions"]["default"]) == ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+    tree = ast.parse(code_cells(name)["check"])
+    call = next(
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
+    )
+    given = {keyword.arg: keyword.value.id for keyword in call.keywords}
+    assert given == {key: key for key in seen}  # the record gets each parameter under its own name
