@@ -73,18 +73,12 @@ def check_output_dir(output_dir):
 
 # %% Precision modes -- the same in every notebook; edit notebooks/harness.py, then run sync.py
 PRECISIONS = {  # what each name means; everything else about a run is the same
-    "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scaled": False},
-    "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scaled": False},
-    "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scaled": True},
-    "amp_bf16": {
-        "tf32": False,
-        "autocast": torch.bfloat16,
-        "weights": torch.float32,
-        "masters": False,
-        "scaled": False,
-    },
-    "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scaled": True},
-    "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scaled": True},
+    "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
+    "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
+    "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
+    "amp_bf16": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
+    "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scale": True},
+    "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scale": True},
 }
 
 
@@ -181,7 +175,7 @@ def make_scaler(precision, loss_scale, device):
     """
     if precision == "o3_fp16" and loss_scale != "dynamic":
         return HalfScaler(loss_scale)
-    enabled = PRECISIONS[precision]["scaled"] and precision != "o3_fp16"
+    enabled = PRECISIONS[precision]["scale"] and precision != "o3_fp16"
     start = 65536.0 if loss_scale == "dynamic" else float(loss_scale)
     return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
 

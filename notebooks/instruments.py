@@ -50,7 +50,7 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
     raise Stop(f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch")
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if device.type == "cuda":
-    print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}")
+    print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
 else:
     print(
         "No GPU: everything runs on the CPU, which shows that it works and measures nothing. For a GPU, on Colab choose"
@@ -243,6 +243,7 @@ def nvml_memory(uuid=None):
 
 
 MEMORY_BEFORE = nvml_memory() if not torch.cuda.is_initialized() else {"used_mib": None}
+print(torch.cuda.get_device_name() if device.type == "cuda" else "The device is the CPU.")
 
 
 def read_device_memory(record, device):

@@ -135,8 +135,8 @@ def finite(value):
 # @title Read every record below a folder
 import json
 import zipfile
-from pathlib import Path
 import zlib
+from pathlib import Path
 
 
 def read_records(folder):
@@ -219,11 +219,11 @@ def gain_over_chance(record):
     return last / chance if record["metric_better"] == "higher" else chance / last
 
 
-def find_diverged(records, learned=1.10, chance=1.02):
+def find_diverged(records, learned=1.5, chance=1.02):
     """Return {run_id: reason} of the comparable runs that ended no better than chance although others learned.
 
-    A run has learned when it beats chance by `learned`; one below `chance` has not. Where no run has learned, as in a
-    plumbing check of two steps, nothing is said.
+    A run has learned when it beats chance by the factor `learned`, and has not when it stays below `chance`. Where no
+    run has learned, as in a plumbing check of two steps or after too few epochs, nothing is said.
     """
     gains = {record["run_id"]: gain_over_chance(record) for record in records if record["status"] == "ok"}
     gains = {run_id: gain for run_id, gain in gains.items() if gain is not None}

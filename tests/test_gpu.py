@@ -74,6 +74,7 @@ def test_tf32_and_ieee_really_differ():
 
 
 def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
+    instruments.release_memory(GPU)
     before, record = torch.cuda.memory_allocated(), make_record()
 
     def train():
