@@ -98,7 +98,7 @@ def prepare_folder(folder, fresh):
 
 
 def suite_commit():
-    """Return the commit of this clone, with "-dirty" where tracked files differ from it, or what the environment says."""
+    """Return the commit of this clone, "-dirty" added where tracked files differ, or what the environment says."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     if (ROOT / ".git").exists():  # else git would answer for a repository around this folder
         with suppress(OSError, subprocess.SubprocessError):

@@ -329,6 +329,7 @@ def guarded(record, output_dir, device):
         record.status, record.reason = type(error).__name__.lower(), str(error)
     except Exception as error:
         record.status = "oom" if is_out_of_memory(error) else "failed"
+        read_peaks(record, device, "_with_warmup")  # how far it came
         first_line = str(error).strip().partition("\n")[0]
         record.reason = f"{type(error).__name__}: {first_line}"[:400]
         described = traceback.format_exc() if record.status == "failed" else None

@@ -1,4 +1,4 @@
-"""Copies the shared sections into the notebooks, and the badges into the notebooks and the README.
+"""Copies the shared sections and badges into the notebooks; badges and the reference run's figures into the README.
 
     python notebooks/sync.py           rewrite what is stale
     python notebooks/sync.py --check   change nothing; name what is stale and exit with 1
@@ -10,9 +10,12 @@ line equals that line.
 import argparse
 import json
 import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from record import read_records
 
 try:
     import tomllib
@@ -27,6 +30,8 @@ ONLY_IN_SUMMARY = ("Reading records",)
 IN_SUMMARY = ("Run record", "Reading records", "Comparing records")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
+HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
+HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
 MEND = "run: python notebooks/sync.py"
 
 
@@ -132,6 +137,8 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         now = readme.read_text(encoding="utf-8")
         blocks = [readme_badges(address, [path.name for path in paths]) for address in addresses]
         texts = [BADGES.sub(lambda _, block=block: block, now) for block in blocks]
+        table = headline(read_records(root / "outputs" / "reference")[0])
+        texts = [HEADLINE.sub(lambda _: table, text) for text in texts]
         if now not in texts:
             yield readme, texts[0], []
 
@@ -143,6 +150,36 @@ def readme_badges(url, notebooks):
         return f"<!-- badges -->\n{line}\n<!-- /badges -->"
     lines = [f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks]
     return "\n".join(["<!-- badges -->", *lines, "<!-- /badges -->"])
+
+
+def headline(records):
+    """Return the README's first table: seconds per epoch and peak GiB of every GPU comparison in the reference run."""
+    rows, cards = {}, set()
+    for record in records:
+        if record["status"] == "ok" and record["gpu_name"] and record["precision"] in HEADLINE_PRECISIONS:
+            name = f"{record['model']}, {record['dataset_used']}, batch {record['batch_size']}"
+            rows.setdefault(name, {})[record["precision"]] = record
+            cards.add(
+                f"{record['gpu_name']}, driver {record['driver_version']}, CUDA {record['cuda_version']}, "
+                f"cuDNN {record['cudnn_version']}, PyTorch {record['torch_version']}, timm {record['timm_version']}"
+            )
+    lines = [f"| training, one epoch | {' | '.join(f'`{name}`' for name in HEADLINE_PRECISIONS)} |", "|---" * 5 + "|"]
+    for name, row in sorted(rows.items()):
+        cells = []
+        base = statistics.median(row["fp32"]["epoch_seconds"]) if "fp32" in row else None
+        for precision in HEADLINE_PRECISIONS:
+            record = row.get(precision)
+            seconds = statistics.median(record["epoch_seconds"]) if record else None
+            faster = f" ({base / seconds:.2f}x)" if record and base and precision != "fp32" else ""
+            memory = f"{record['peak_allocated_mib'] / 1024:.2f} GiB" if record else ""
+            cells.append(f"{seconds:.2f} s{faster}, {memory}" if record else "-")
+        counts = sorted({len(record["epoch_seconds"]) for record in row.values()})
+        lines.append(f"| {name} (n = {' or '.join(map(str, counts))}) | {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"Measured on {'; '.join(sorted(cards))}. n: timed epochs; the median is shown." if cards else "None yet.",
+    ]
+    return "\n".join(["<!-- headline -->", *lines, "<!-- /headline -->"])
 
 
 def main(arguments=None):

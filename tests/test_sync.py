@@ -100,6 +100,26 @@ def test_without_an_address_the_text_says_how_to_upload(copy):
     assert "colab.research" not in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
 
 
+def test_the_headline_is_computed_from_records():
+    def record(precision, seconds, status="ok", **facts):
+        facts = {"gpu_name": "T4", "driver_version": "5", "cuda_version": "13", "cudnn_version": "9", **facts}
+        facts |= {"torch_version": "2.9", "timm_version": "1", "status": status, "precision": precision}
+        facts |= {"model": "m", "dataset_used": "d", "batch_size": 8, "peak_allocated_mib": 512}
+        return {**facts, "epoch_seconds": seconds}
+
+    table = sync.headline(
+        [
+            record("fp32", [3.0, 4.0, 5.0]),
+            record("amp_fp16", [2.0, 2.0, 1.0]),
+            record("tf32", [1.0], status="oom"),
+            record("amp_bf16", [1.0], gpu_name=None),
+        ]
+    )
+    assert "| m, d, batch 8 (n = 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
+    assert "T4, driver 5, CUDA 13, cuDNN 9, PyTorch 2.9, timm 1" in table
+    assert "None yet" in sync.headline([])
+
+
 @pytest.mark.parametrize("text", ["https://example.org/a/b.git", "/some/folder/b", "", "git@gitlab.com:a/b.git"])
 def test_other_hosts_have_no_such_badges(text):
     assert sync.github_address(text) is None

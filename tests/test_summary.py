@@ -1,0 +1,380 @@
+"""The summary on made-up records: what it leaves out, its figures, its gaps, and its one sentence where nothing is."""
+
+import csv
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+
+import made_up_records as made_up
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+from conftest import NOTEBOOKS, code_cells, read_notebook, run_cells
+from matplotlib.text import Text
+from record import write_record
+
+CHARTS = ("epoch_time", "scaled_time", "peak_memory", "throughput", "training_curves")
+H200 = "resnet18 · cifar10, b128 · H200"
+LOUD = "CPU plumbing check: not a measurement"
+
+
+def execute(folder):
+    """Run a copy of the notebook that lies alone among the records, as on Colab; return (process, output notebook)."""
+    shutil.copy(NOTEBOOKS / "summary.ipynb", folder / "alone.ipynb")
+    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "alone.ipynb", "summary.ipynb"]
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return process, json.loads((folder / "summary.ipynb").read_text(encoding="utf-8"))
+
+
+def outputs(notebook):
+    return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
+
+
+def shown(notebook, kind="text/plain"):
+    """Return all that the notebook shows: what it prints, and what it displays as `kind`."""
+    printed = ["".join(output.get("text", "")) for output in outputs(notebook)]
+    return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs(notebook)])
+
+
+def explore(folder, last="table"):
+    """Run the notebook's cells here; return their names and the charts, as figures that are still open to questions."""
+    with matplotlib.rc_context():
+        names, charts = run_cells("summary", "drawing", records_dir=str(folder), save_charts=False), {}
+        names["show_chart"] = lambda figure, name: charts.update({name: figure})
+        cells = list(code_cells("summary").items())
+        start = 1 + [cell_id for cell_id, _ in cells].index("drawing")
+        for cell_id, source in cells[start:]:
+            exec(compile(source, f"summary.ipynb:{cell_id}", "exec"), names)
+            if cell_id == last:
+                break
+        for figure in charts.values():
+            figure.draw_without_rendering()
+            plt.close(figure)
+    return names, charts
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+
+
+def rows_of(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return {(row["title"], row["precision"], row["baseline"]): row for row in csv.DictReader(file)}
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """(folder, what must be left out, process, executed notebook) of the records with every status."""
+    folder = tmp_path_factory.mktemp("everything")
+    left_out = made_up.write_everything(folder)
+    return folder, left_out, *execute(folder)
+
+
+@pytest.fixture(scope="module")
+def explored(everything):
+    return explore(everything[0])
+
+
+def test_counts_what_is_found_used_and_left_out(everything):
+    _, left_out, process, notebook = everything
+    assert process.returncode == 0, process.stderr
+    assert "45 records found below .: 34 used, 11 left out." in shown(notebook)
+    table = next("".join(output["data"]["text/plain"]) for output in outputs(notebook) if "data" in output)
+    lines = {line.split()[0]: line for line in table.splitlines()[1:]}
+    assert set(lines) == set(left_out)
+    assert [path for path, word in left_out.items() if word not in lines[path]] == []
+    assert "foreign.json" not in table and "settings.json" not in table and "__MACOSX" not in table
+
+
+def test_environment_marks_what_differs(everything):
+    text = shown(everything[3])
+    assert "DIFFERS: 570.9 | 580.1" in text
+    assert "**RTX 2080 Ti**: mind that these differ between its runs: driver." in shown(everything[3], "text/markdown")
+    assert "ieee / ieee / ieee, autocast float16" in text and "tf32 / tf32 / tf32, autocast off" in text
+
+
+def test_figures_of_the_table_are_those_of_the_records(everything):
+    rows = rows_of(everything[0] / "summary.csv")
+    amp = rows[H200, "amp_fp16", "fp32"]
+    assert [float(amp[name]) for name in ("speed_up", "speed_up_low", "speed_up_high")] == pytest.approx([2, 2, 2])
+    assert (amp["paired_epochs"], amp["paired_seeds"], amp["verdict"]) == ("9", "3", "faster")
+    assert float(amp["memory_saved_percent"]) == pytest.approx(50)  # the 150 MiB of data are in neither peak
+    names = ("quality_change", "quality_change_low", "quality_change_high")
+    assert [float(amp[name]) for name in names] == pytest.approx([0.02, 0.01, 0.03])
+    assert (amp["quality_seeds"], amp["quality_verdict"], amp["metric"]) == ("3", "better", "accuracy")
+
+    level = rows[H200, "amp_bf16", "tf32"]
+    assert float(level["speed_up_low"]) == pytest.approx(1 / 1.02)
+    assert float(level["speed_up_high"]) == pytest.approx(1 / 0.99)
+    assert level["verdict"] == "no measurable difference"
+    assert level["quality_verdict"] == "equal"  # the seeds disagree on the sign
+    assert rows[H200, "o2_fp16", "fp32"]["paired_seeds"] == "1"  # of the other two seeds one side ran out of memory
+
+    slow = next(row for (title, *key), row in rows.items() if "no channels_last" in title and key[0] == "amp_fp16")
+    assert (slow["verdict"], slow["quality_verdict"], slow["metric"]) == ("slower", "worse", "mean absolute error")
+    single = rows["lstm · wikitext-2, b20 · H200", "tf32", "fp32"]
+    assert (single["verdict"], single["paired_epochs"]) == ("n too small for a range", "1")
+
+
+def test_what_is_missing_is_said_in_the_table(everything):
+    rows = rows_of(everything[0] / "summary.csv")
+    big = "resnet50 · cifar10, b512 · H200"
+    assert rows[big, "amp_fp16", "fp32"]["verdict"] == "fp32: oom"
+    assert float(rows[big, "amp_fp16", "tf32"]["speed_up"]) == 2
+    assert rows[H200, "o3_fp16", "fp32"]["verdict"] == "o3_fp16: diverged"
+    assert rows["resnet18 · cifar10, b128 · RTX 2080 Ti", "tf32", "fp32"]["verdict"] == "tf32: unsupported"
+    assert rows["lstm · wikitext-2, b20 · H200", "amp_fp16", "fp32"]["verdict"] == "amp_fp16: killed"
+
+
+def test_every_run_that_did_not_end_well_is_listed_with_its_whole_reason(everything):
+    text = shown(everything[3])
+    assert "9 of the 34 runs did not end well" in shown(everything[3], "text/markdown")
+    for reason in (
+        "CUDA out of memory",
+        "ended no better than chance",
+        "ended after 30 minutes",
+        "and so on to the end",
+    ):
+        assert reason in text
+
+
+def test_charts_are_read_in_sentences(everything):
+    text = shown(everything[3], "text/markdown")
+    for sentence in (
+        r"efficientnet\_regression: from **4.10** (fp32, tf\_efficientnet\_b0 · elpv, b32 · no channels\_last · H200)"
+        r" to **5.10** seconds per epoch (amp_fp16, ",
+        "amp_bf16 takes **0.50** of fp32's time in 1 comparison: faster in 1.",
+        "amp_fp16 saves **20% to 52%** of fp32's peak, the data set apart.",
+        "The whole device stands 1.46 GiB above PyTorch's peak.",
+        r"lstm\_language\_model: from **130,539**",
+        "** tokens per second",
+        r"cifar\_resnet: between precisions the last accuracy differs most from **0.7** (fp32) to **0.72**",
+        "timed steps were skipped because a gradient overflowed.",
+        "Of 13 ratios: faster 7, no measurable difference 3, slower 2, n too small for a range 1.",
+    ):
+        assert sentence in text
+
+
+def test_html_in_a_record_is_shown_as_text(everything):
+    page = shown(everything[3], "text/html")
+    assert "&lt;script&gt;" in page and "&lt;b&gt;bold" in page
+    assert "<script" not in page and "<b>" not in page
+
+
+def test_charts_are_saved_small_and_beside_the_records(everything):
+    folder, _, _, notebook = everything
+    for name in CHARTS:
+        content = (folder / f"{name}.png").read_bytes()
+        assert content.startswith(b"\x89PNG") and 10_000 < len(content) < 200_000
+    images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    assert [image["alt"] for image in images] == [f"Chart: {name.replace('_', ' ')}" for name in CHARTS]
+    assert (folder / "summary.ipynb").stat().st_size < 700_000
+
+
+def test_gaps_are_labelled_and_devices_kept_apart(explored):
+    names, charts = explored
+    said = texts(charts["epoch_time"])
+    assert {"oom", "diverged", "unsupported", "timeout", "failed", "killed", "not run"} <= set(said)
+    assert any("* o2_fp16: oom (2 of 3)" in text for text in said)
+    assert any("(no fp32: tf32 = 1)" in text for text in texts(charts["scaled_time"]))
+    assert {"cifar_resnet\nH200\nn = 3 to 9 (epochs)", "cifar_resnet\nRTX 2080 Ti\nn = 3 (epochs)"} <= set(said)
+    assert any("(synthetic), b20" in text for text in said)
+    assert {group["device"] for group in names["comparisons"]} == {"H200", "RTX 2080 Ti"}
+    assert not any(LOUD in text for figure in charts.values() for text in texts(figure))
+
+
+def test_bars_are_medians_and_reach_from_smallest_to_largest(explored):
+    names, _ = explored
+    number = [group["title"] for group in names["comparisons"]].index(H200)
+    assert names["epoch_times"][number, "fp32"] == pytest.approx((6.3, 6.0, 6.6, 9))
+    assert names["scaled"][number, "amp_fp16"] == pytest.approx((0.5, 0.5, 0.5, 9))
+    assert names["peaks"][number, "fp32"][0] == 4.0 and names["whole"][number, "fp32"][0] == (4096 + 1500) / 1024
+    assert names["throughput"][number, "fp32"][1:3] == pytest.approx((50_000 / 6.6, 50_000 / 6.0))
+
+
+def test_no_text_lies_on_another(explored):
+    for name, figure in explored[1].items():
+        for axes in figure.axes:
+            boxes = [text.get_window_extent().padded(-1) for text in axes.texts]
+            pairs = itertools.combinations(zip(boxes, axes.texts, strict=True), 2)
+            hits = [(a[1].get_text(), b[1].get_text()) for a, b in pairs if a[0].overlaps(b[0])]
+            assert hits == [], name
+
+
+def test_cpu_records_alone_are_charted_under_a_loud_title(tmp_path):
+    for precision in ("fp32", "amp_bf16"):
+        write_record(made_up.make("cifar_resnet", precision, device=made_up.CPU, seconds=[5.0]), tmp_path)
+    names, charts = explore(tmp_path)
+    assert names["on_cpu"] and set(charts) == set(CHARTS)
+    assert all(LOUD in texts(figure) for figure in charts.values())
+    assert "not measured" in texts(charts["peak_memory"])
+
+
+def test_all_runs_failed_still_gives_a_report(tmp_path):
+    for status in ("oom", "timeout"):
+        record = made_up.make_failed("cifar_resnet", "fp32", status, "<i>$x$ and $y$</i>", parameters={"model": status})
+        write_record(record, tmp_path)
+    names, charts = explore(tmp_path)
+    assert {"oom", "timeout"} <= set(texts(charts["epoch_time"])) and set(charts) == set(CHARTS)
+    assert [row["speed_up"] for row in names["rows"]] == []  # fp32 alone has nothing to be compared with
+
+
+def test_forty_comparisons_fit_into_rows(tmp_path):
+    made_up.write_many(tmp_path)
+    names, charts = explore(tmp_path, last="epoch-time")
+    assert len(names["comparisons"]) == 50
+    rows = names["facet_rows"]()
+    assert sorted(itertools.chain(*itertools.chain(*rows))) == list(range(50))
+    assert max(sum(map(len, row)) for row in rows) <= 6
+    assert charts["epoch_time"].get_figheight() > 2 * len(rows)
+    models = [group["model"] for group in names["comparisons"][:5]]
+    assert models == ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+
+
+def test_nothing_to_read_ends_in_one_sentence(tmp_path):
+    (tmp_path / "foreign.json").write_text('{"theme": "dark"}', encoding="utf-8")
+    process, notebook = execute(tmp_path)
+    assert process.returncode != 0
+    errors = [output for output in outputs(notebook) if output["output_type"] == "error"]
+    assert [output["ename"] for output in errors] == ["Stop"]
+    assert [len(output["traceback"]) for output in errors] == [1]
+    assert errors[0]["traceback"][0].startswith("Stopped: no usable run record lies below")
+    assert "Files panel" in errors[0]["traceback"][0]
+
+
+def test_missing_folder_ends_in_one_sentence(tmp_path):
+    with pytest.raises(Exception, match="there is no folder records_dir") as caught:
+        run_cells("summary", "reading", records_dir=str(tmp_path / "gone"))
+    assert type(caught.value).__name__ == "Stop" and "\n" not in str(caught.value)
+    assert len(caught.value._render_traceback_()) == 1
+
+
+def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch, capsys):
+    write_record(made_up.make("cifar_resnet", "fp32"), tmp_path / "outputs" / "quick")
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert run_cells("summary", "reading")["folder"] == "../outputs"
+    assert "1 record found below ../outputs: 1 used, 0 left out." in capsys.readouterr().out
+
+
+def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
+    write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
+    (tmp_path / "summary.csv").mkdir()
+    names = run_cells("summary", "drawing", records_dir=str(tmp_path))
+    said = []
+    names["say"] = said.append
+    names["save_file"]("summary.csv", b"")
+    assert len(said) == 1 and said[0].startswith("summary.csv was not saved: ")
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    """The notebook's functions, from a run of its cells on a single record."""
+    folder = tmp_path_factory.mktemp("single")
+    write_record(made_up.make("cifar_resnet", "fp32"), folder)
+    return explore(folder)[0]
+
+
+def flat(record, path="made up"):
+    """Return a record as it is read back from its file."""
+    values = {**record.parameters, **vars(record), "path": path}
+    return {name: value for name, value in values.items() if name not in ("parameters", "step_ms_all")}
+
+
+def test_runs_on_different_cards_are_not_paired(functions):
+    other = {**made_up.H200, "gpu_uuid": "GPU-9"}
+    runs = [made_up.make("cifar_resnet", "fp32"), made_up.make("cifar_resnet", "tf32", device=other, seconds=[3.0] * 3)]
+    (group,) = functions["group_runs"]([flat(run) for run in runs])
+    gain = functions["speed_up"](group, "tf32", "fp32")
+    assert gain == pytest.approx((6.1 / 3, None, None, 0, 0))
+    assert functions["judge"](gain) == "not paired: other card or seed"
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        ((2.0, 1.9, 2.1, 3, 1), "faster"),
+        ((0.5, 0.4, 0.6, 3, 1), "slower"),
+        ((1.1, 0.9, 1.2, 3, 1), "no measurable difference"),
+        ((2.0, 2.0, 2.0, 1, 1), "n too small for a range"),
+    ],
+)
+def test_verdict_follows_the_range(functions, gain, verdict):
+    assert functions["judge"](gain) == verdict
+
+
+def test_run_killed_early_joins_its_comparison_only_where_that_is_certain(functions):
+    unknown = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None, "gpu_uuid": None}
+    killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **unknown)
+    one = made_up.make("cifar_resnet", "fp32")
+    two = made_up.make("cifar_resnet", "fp32", device=made_up.TURING)
+    used, left_out = functions["sort_out"]([flat(killed, "a"), flat(one, "b")])
+    assert left_out == [] and len(functions["group_runs"](used)) == 1
+    used, _ = functions["sort_out"]([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert len(functions["group_runs"](used)) == 3
+    killed.gpu_uuid = "GPU-2"  # what run_all.py knows: the card, not yet the data
+    used, _ = functions["sort_out"]([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert [group["device"] for group in functions["group_runs"](used)] == ["H200", "RTX 2080 Ti"]
+
+
+def test_real_data_is_kept_though_a_synthetic_copy_is_newer(functions):
+    real = made_up.make("lstm_language_model", "fp32")
+    fake = made_up.make("lstm_language_model", "fp32", dataset_used="synthetic", synthetic=True)
+    fake.finished_at = "2030-01-01T00:00:00+00:00"
+    used, left_out = functions["sort_out"]([flat(fake, "fake"), flat(real, "real")])
+    assert [record["path"] for record in used] == ["real"]
+    assert left_out == [("fake", "synthetic data, beside real data in the same comparison")]
+
+
+def test_labels_name_only_the_settings_that_differ(functions):
+    values = itertools.product(("eager", "compile"), (True, False))
+    values = [{"execution": execution, "channels_last": layout, "lr": 0.2} for execution, layout in values]
+    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
+    functions["label_groups"](groups)
+    assert [group["lines"] for group in groups] == [
+        ["resnet18", "cifar10, b128", layout, execution]
+        for layout in ("no channels_last", "channels_last")
+        for execution in ("compile", "eager")
+    ]
+
+
+def test_same_data_asked_for_in_two_ways_is_told_apart(functions):
+    values = [{"dataset": "auto"}, {"dataset": "cifar10"}]
+    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
+    functions["label_groups"](groups)
+    assert [group["lines"][2:] for group in groups] == [["dataset=auto"], ["dataset=cifar10"]]
+
+
+def test_repeats_begin_again_at_the_first_epoch(functions):
+    values = {"epochs": 2, "repeats": 2}
+    record = flat(made_up.make("cifar_resnet", "fp32", seconds=[1.0] * 4, parameters=values))
+    (group,) = functions["group_runs"]([{**record, "metric": [0.5, 0.7, 0.6, 0.8]}])
+    axes = plt.figure().subplots()
+    functions["draw_curves"](axes, group, "metric")
+    (line, *_) = axes.lines
+    plt.close(axes.figure)
+    assert list(line.get_xdata()) == [1, 2] and list(line.get_ydata()) == pytest.approx([0.55, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"), [("<b>", "&lt;b&gt;"), ("a_b*c", r"a\_b\*c"), ("$x$ | `y`", r"\$x\$ \| \`y\`")]
+)
+def test_text_of_a_record_is_plain_in_markdown(functions, text, escaped):
+    assert functions["plain"](text) == escaped
+
+
+@pytest.mark.parametrize(("number", "text"), [(0.41234, "0.412"), (6.1, "6.10"), (12, "12.0"), (19230.77, "19,231")])
+def test_numbers_have_three_digits_that_count(functions, number, text):
+    assert functions["short"](number) == text
+
+
+def test_notebook_keeps_to_the_house_rules():
+    notebook = read_notebook("summary")
+    assert 22 <= len(notebook["cells"]) <= 28
+    assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
+        "parameters"
+    ]
+    own = {name: source for name, source in code_cells("summary").items() if not source.startswith("# %% ")}
+    assert {name: source.count("\n") + 1 for name, source in own.items() if source.count("\n") >= 60} == {}
