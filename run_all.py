@@ -389,7 +389,7 @@ def summarise(study, folder, notebook):
     executed, log_path = folder / "summary.ipynb", folder / "logs" / "summary.log"
     parameters = {"records_dir": place(folder)}
     execute = papermill_command(notebook, executed, log_path.with_suffix(".yaml"), parameters)
-    for command in (execute, ["nbconvert", "--to", "html", place(executed)]):
+    for command in (execute, ["nbconvert", "--to", "html", "--no-input", place(executed)]):
         process = start(command, log_path, child_environment(study, None))
         try:
             process.wait()

@@ -63,6 +63,10 @@ def draw_results(records):
 
 def read_results(records):
     """Return one sentence per precision: its time against fp32 and tf32, paired epoch by epoch."""
+    if any(record.device_type == "cpu" for record in records):
+        return (
+            "These runs were on the CPU: they show that the notebook works and say nothing about what a precision buys."
+        )
     timed = {record.precision: record for record in records if record.status == "ok"}
     sentences = []
     for base in (name for name in ("fp32", "tf32") if name in timed):
@@ -73,7 +77,7 @@ def read_results(records):
             low, high = min(ratios), max(ratios)
             verdict = "no measurable difference" if low <= 1 <= high else "faster" if low > 1 else "slower"
             verdict = verdict if len(ratios) > 1 else "one epoch only: no spread, so no verdict"
-            middle = statistics.median(ratios)
+            middle = statistics.median(timed[base].epoch_seconds) / statistics.median(record.epoch_seconds)
             sentences.append(
                 f"{name} against {base}: {middle:.2f}x ({low:.2f} to {high:.2f}, n = {len(ratios)}): {verdict}."
             )

@@ -79,7 +79,7 @@ def badges(url, notebook):
     """Return the badge block of a notebook; without an address, the sentence that says how to upload it instead."""
     if not url:
         line = (
-            f"To run `{notebook}` without a GPU of your own, upload this one file: "
+            f"To open `{notebook}` on Colab or Kaggle, upload this one file: "
             "on Colab with *File > Upload notebook*, on Kaggle with *Create > New Notebook > File > Import Notebook*."
         )
     else:
