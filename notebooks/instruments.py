@@ -17,8 +17,11 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # the bars here are plain text
 
 
 class Stop(Exception):
@@ -61,8 +64,6 @@ else:
 
 # %% Meter -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
 # @title Time and memory of a training epoch
-import warnings
-
 MIB = 2**20
 
 
