@@ -38,10 +38,11 @@ def results_table(records):
 
 
 def draw_results(records):
-    """Draw seconds per epoch (bar: median; line: smallest to largest) and peak memory in MiB, one bar per precision."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+    """Draw seconds per epoch (bar: median; line: smallest to largest), peak memory in MiB, and the metric by epoch."""
+    figure, (*axes, curves) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     for place, record in enumerate(records):
         seconds, colour = record.epoch_seconds, COLOURS[record.precision]
+        curves.plot(range(1, len(record.metric) + 1), record.metric, color=colour, marker="o", label=record.precision)
         heights = (statistics.median(seconds) if seconds else None, record.peak_allocated_mib)
         for axis, height in zip(axes, heights, strict=True):
             if record.status == "ok" and height is not None:
@@ -55,7 +56,9 @@ def draw_results(records):
             axes[0].vlines(place, min(seconds), max(seconds), color="grey", linewidth=3)
     for axis, label in zip(axes, ("seconds per epoch", "peak memory allocated (MiB)"), strict=True):
         axis.set(ylabel=label, xlim=(-0.6, len(records) - 0.4), ylim=(0, None))
-        axis.set_xticks(range(len(records)), [record.precision for record in records])
+        axis.set_xticks(range(len(records)), [record.precision for record in records], rotation=20)
+    curves.set(xlabel="epoch", ylabel=records[0].metric_name.replace("_", " "))
+    curves.xaxis.get_major_locator().set_params(integer=True)
     if any(record.device_type == "cpu" for record in records):
         figure.suptitle("CPU plumbing check: not a measurement", color="firebrick")
     return figure

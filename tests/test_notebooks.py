@@ -328,7 +328,7 @@ def test_wikitext_lines_become_numbers(language, tmp_path):
 
 
 def test_guessing_by_frequency_gives_the_perplexity_of_that_guess(language, monkeypatch):
-    data = language["SimpleNamespace"](train=torch.tensor([0, 0, 1]), valid=torch.tensor([0, 1]), words=2)
+    data = language["SimpleNamespace"](train=torch.tensor([0, 0, 1]), valid=torch.tensor([0, 1]), vocabulary="ab")
     monkeypatch.setitem(language, "data", data)
     assert language["chance_perplexity"]() == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
 

@@ -55,7 +55,9 @@ def test_the_cpu_is_never_judged():
 def test_bars_have_the_suites_colours_and_failures_are_labelled_gaps():
     shown = [run("fp32", (2.0, 3.0), peak_allocated_mib=8.0), run("amp_fp16", status="oom")]
     figure = results.draw_results(shown)
-    time_axis, memory_axis = figure.axes
+    time_axis, memory_axis, curves = figure.axes
+    assert [list(line.get_ydata()) for line in curves.lines] == [[0.5], []]
+    assert (curves.get_xlabel(), curves.get_ylabel()) == ("epoch", "accuracy")
     assert [bar.get_height() for bar in time_axis.patches] == [2.5]
     assert [bar.get_height() for bar in memory_axis.patches] == [8.0]
     assert time_axis.get_ylabel() == "seconds per epoch"
