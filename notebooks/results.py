@@ -73,9 +73,7 @@ def read_results(records):
     timed = {record.precision: record for record in records if record.status == "ok"}
     sentences = []
     for base in (name for name in ("fp32", "tf32") if name in timed):
-        for name, record in timed.items():
-            if name in ("fp32", base):
-                continue
+        for name, record in [item for item in timed.items() if item[0] not in ("fp32", base)]:
             ratios = [b / a for a, b in zip(record.epoch_seconds, timed[base].epoch_seconds, strict=True)]
             low, high = min(ratios), max(ratios)
             verdict = "no measurable difference" if low <= 1 <= high else "faster" if low > 1 else "slower"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from record import read_records
+from record import comparison_key, read_records
 
 try:
     import tomllib
@@ -157,29 +157,37 @@ def headline(records):
     rows, cards = {}, set()
     for record in records:
         if record["status"] == "ok" and record["gpu_name"] and record["precision"] in HEADLINE_PRECISIONS:
-            name = f"{record['model']}, {record['dataset_used']}, batch {record['batch_size']}"
-            rows.setdefault(name, {})[record["precision"]] = record
+            rows.setdefault(comparison_key(record), {}).setdefault(record["precision"], []).append(record)
             cards.add(
                 f"{record['gpu_name']}, driver {record['driver_version']}, CUDA {record['cuda_version']}, "
                 f"cuDNN {record['cudnn_version']}, PyTorch {record['torch_version']}, timm {record['timm_version']}"
             )
     lines = [f"| training, one epoch | {' | '.join(f'`{name}`' for name in HEADLINE_PRECISIONS)} |", "|---" * 5 + "|"]
-    for name, row in sorted(rows.items()):
-        cells = []
-        base = statistics.median(row["fp32"]["epoch_seconds"]) if "fp32" in row else None
-        for precision in HEADLINE_PRECISIONS:
-            record = row.get(precision)
-            seconds = statistics.median(record["epoch_seconds"]) if record else None
-            faster = f" ({base / seconds:.2f}x)" if record and base and precision != "fp32" else ""
-            memory = f"{record['peak_allocated_mib'] / 1024:.2f} GiB" if record else ""
-            cells.append(f"{seconds:.2f} s{faster}, {memory}" if record else "-")
-        counts = sorted({len(record["epoch_seconds"]) for record in row.values()})
-        lines.append(f"| {name} (n = {' or '.join(map(str, counts))}) | {' | '.join(cells)} |")
+    lines += [headline_row(row) for row in rows.values()]  # one comparison each
     lines += [
         "",
         f"Measured on {'; '.join(sorted(cards))}. n: timed epochs; the median is shown." if cards else "None yet.",
     ]
     return "\n".join(["<!-- headline -->", *lines, "<!-- /headline -->"])
+
+
+def headline_row(row):
+    """Return a line of the table from {precision: records of every seed}."""
+    one = next(iter(row.values()))[0]
+    times = {name: [time for run in runs for time in run["epoch_seconds"]] for name, runs in row.items()}
+    counts = sorted({len(seconds) for seconds in times.values()})
+    layout = ", channels_last" if one.get("channels_last") else ""
+    name = f"{one['model']} on {one['dataset_used']}, batch {one['batch_size']}{layout}"
+    cells = [f"{name} (n = {' or '.join(map(str, counts))})"]
+    for precision in HEADLINE_PRECISIONS:
+        if precision not in row:
+            cells.append("-")
+            continue
+        seconds = statistics.median(times[precision])
+        compared = "fp32" in row and precision != "fp32"
+        faster = f" ({statistics.median(times['fp32']) / seconds:.2f}x)" if compared else ""
+        cells.append(f"{seconds:.2f} s{faster}, {max(r['peak_allocated_mib'] for r in row[precision]) / 1024:.2f} GiB")
+    return f"| {' | '.join(cells)} |"
 
 
 def main(arguments=None):

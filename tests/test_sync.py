@@ -17,6 +17,10 @@ ALL = (*EXPERIMENTS, "summary")
 def copy(tmp_path, monkeypatch):
     """A copy of the suite's notebooks, settings and README, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    reference = ROOT / "outputs" / "reference"  # the README's first table is computed from its records
+    (tmp_path / "outputs" / "reference").mkdir(parents=True)
+    for path in reference.glob("*.json"):
+        shutil.copy(path, tmp_path / "outputs" / "reference" / path.name)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(sync, "NOTEBOOKS", tmp_path / "notebooks")
@@ -104,18 +108,23 @@ def test_the_headline_is_computed_from_records():
     def record(precision, seconds, status="ok", **facts):
         facts = {"gpu_name": "T4", "driver_version": "5", "cuda_version": "13", "cudnn_version": "9", **facts}
         facts |= {"torch_version": "2.9", "timm_version": "1", "status": status, "precision": precision}
-        facts |= {"model": "m", "dataset_used": "d", "batch_size": 8, "peak_allocated_mib": 512}
-        return {**facts, "epoch_seconds": seconds}
+        facts = {"model": "m", "dataset_used": "d", "batch_size": 8, "peak_allocated_mib": 512, **facts}
+        return {"notebook": "n", "device_type": "cuda", **facts, "epoch_seconds": seconds}
 
     table = sync.headline(
         [
-            record("fp32", [3.0, 4.0, 5.0]),
+            record("fp32", [3.0, 5.0], seed=0),
+            record("fp32", [4.0], seed=1),
             record("amp_fp16", [2.0, 2.0, 1.0]),
             record("tf32", [1.0], status="oom"),
             record("amp_bf16", [1.0], gpu_name=None),
+            record("tf32", [3.0], channels_last=True),
+            record("amp_bf16", [1.0], batch_size=16),
         ]
     )
-    assert "| m, d, batch 8 (n = 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
+    assert "| m on d, batch 8 (n = 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
+    assert "| m on d, batch 8, channels_last (n = 1) | - | 3.00 s, 0.50 GiB | - | - |" in table  # never mixed
+    assert "| m on d, batch 16 (n = 1) | - | - | - | 1.00 s, 0.50 GiB |" in table
     assert "T4, driver 5, CUDA 13, cuDNN 9, PyTorch 2.9, timm 1" in table
     assert "None yet" in sync.headline([])
 
