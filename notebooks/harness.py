@@ -47,13 +47,16 @@ def check_parameters(parameters, choices):
             raise Stop(f"dropout is {value!r}; it must be a number from 0 up to, but not including, 1.")
         if name == "channels_last" and type(value) is not bool:
             raise Stop(f"channels_last is {value!r}; it must be True or False.")
+        if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
+            raise Stop(f"{name} is {value!r}; it must be text in quotes.")
     choices = {**choices, "execution": ("eager", "compile", "cuda_graph")}
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
     names = checked["precisions"]
-    if not isinstance(names, list) or not names or any(name not in PRECISIONS for name in names):
-        raise Stop(f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISIONS)}.")
+    known = isinstance(names, list) and names and all(name in list(PRECISIONS) for name in names)
+    if not known or len(set(names)) < len(names):
+        raise Stop(f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISIONS)}, each once.")
     scale = checked["loss_scale"]
     if scale != "dynamic" and (type(scale) not in (int, float) or not 0 < scale < float("inf")):
         raise Stop(f'loss_scale is {scale!r}; it must be "dynamic" or a number above 0.')

@@ -44,6 +44,7 @@ def require_packages(packages):
         raise Stop(f"these packages are missing; install them with: pip install {' '.join(missing)}")
     if missing:
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
+        importlib.invalidate_caches()  # or a package installed just now is not found
 
 
 require_packages({"torch": "torch", "timm": "timm", "torchvision": "torchvision", "pandas": "pandas", "tqdm": "tqdm"})

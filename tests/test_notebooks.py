@@ -243,6 +243,15 @@ def test_elpv_comes_from_its_package_or_is_asked_for(regression, monkeypatch, ca
     assert regression["load_data"]("auto", "").source == "synthetic"
     assert "MADE-UP IMAGES" in capsys.readouterr().out
 
+    def offline(command, check):
+        raise regression["subprocess"].CalledProcessError(1, command)
+
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")  # there it is installed, if there is a network
+    monkeypatch.setattr(regression["subprocess"], "run", offline)
+    assert regression["load_data"]("auto", "").source == "synthetic"
+    with pytest.raises(regression["Stop"], match="pip install elpv-dataset"):
+        regression["load_data"]("elpv", "")
+
 
 def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch):
     batch = (torch.zeros(2, 3, 32, 48), torch.tensor([0.0, 1.0]))

@@ -1,0 +1,52 @@
+"""The reference run that is published: complete, real, small, and free of anything about the machine's folders."""
+
+import json
+import re
+
+import harness
+import results
+from conftest import EXPERIMENTS, ROOT, run_cells
+from record import RunRecord, read_records
+
+import planning
+
+FOLDER = ROOT / "outputs" / "reference"
+
+
+def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
+    records, left_out = read_records(FOLDER)
+    assert left_out == []
+    assert {record["notebook"] for record in records} == set(EXPERIMENTS)
+    for record in records:
+        assert record["status"] == "ok"
+        assert record["gpu_name"] == "NVIDIA H200"
+        assert record["synthetic"] is False
+        assert record["host_syncs_per_step"] == (1 if record["precision"] == "amp_fp16" else 0)
+        assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"] >= 2
+        assert set(RunRecord.__dataclass_fields__) - {"parameters", "step_ms_all"} <= set(record)
+        notebook = json.loads((FOLDER / f"{record['run_id']}.ipynb").read_text())
+        code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert all(cell["execution_count"] for cell in code)
+        assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    quick = {(r["notebook"], r["precision"]) for r in records if not r.get("channels_last")}
+    assert quick == {(name, precision) for name in EXPERIMENTS for precision in list(harness.PRECISIONS)[:4]}
+
+
+def test_it_is_small_and_names_no_folder_of_a_machine():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert {"summary.html", "summary.ipynb", "scaled_time.png", "README.md"} <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) < 5_000_000
+    for path in files:
+        if path.suffix in (".json", ".ipynb", ".html", ".md", ".csv"):
+            found = re.search(r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+", path.read_text(encoding="utf-8"))
+            assert not found, f"{path.name}: {found[0]}"
+
+
+def test_precisions_have_one_order_and_one_colour_everywhere():
+    order = list(harness.PRECISIONS)
+    assert list(results.COLOURS) == list(planning.PRECISION_NAMES) == order
+    summary = run_cells("summary", "imports")["PRECISIONS"]
+    assert list(summary) == order
+    assert {name: style[0].lower() for name, style in summary.items()} == {
+        name: colour.lower() for name, colour in results.COLOURS.items()
+    }
