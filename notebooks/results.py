@@ -23,17 +23,16 @@ def results_table(records):
     rows = {}
     for record in records:
         last = {record.metric_name: record.metric[-1]} if record.metric else {}
-        rows[record.precision] = {
-            "status": record.status,
-            "s/epoch": statistics.median(record.epoch_seconds) if record.epoch_seconds else None,
-            "ms/step": record.step_ms_median,
-            "samples/s": record.samples_per_second,
-            "peak MiB": record.peak_allocated_mib,
-            "device MiB": record.device_used_mib,
-            "skipped steps": record.skipped_steps,
-            **last,
-            "reason": record.reason or "",
+        numbers = {
+            "s/epoch": (statistics.median(record.epoch_seconds) if record.epoch_seconds else None, 3),
+            "ms/step": (record.step_ms_median, 2),
+            "samples/s": (record.samples_per_second, 0),
+            "peak MiB": (record.peak_allocated_mib, 0),
+            "device MiB": (record.device_used_mib, 0),
         }
+        numbers = {name: None if value is None else round(value, digits) for name, (value, digits) in numbers.items()}
+        rest = {"skipped steps": record.skipped_steps, **last, "reason": record.reason or ""}
+        rows[record.precision] = {"status": record.status, **numbers, **rest}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
