@@ -1,6 +1,9 @@
 """What a batch is asked to do: studies, the notebooks' own parameters, the runs they make, the devices there are."""
 
 import ast
+import contextlib
+import difflib
+import io
 import itertools
 import json
 import os
@@ -186,6 +189,53 @@ def plan(study, notebooks, folder, overrides, on_gpu):
             seen.update(names)
             comparisons += [runs] if runs else []
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
+
+
+def notebook_choices(path):
+    """Return the `choices` that a notebook gives to its check_parameters, or None where it makes no such check."""
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        calls = []
+        with suppress(SyntaxError):  # a cell with a magic is no plain Python
+            calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        for call in calls:
+            if getattr(call.func, "id", None) == "check_parameters":
+                return next((ast.literal_eval(k.value) for k in call.keywords if k.arg == "choices"), {})
+    return None
+
+
+def check_values(comparisons):
+    """Raise Mistake at the first value that a notebook would refuse, so that a batch does not start with it.
+
+    The notebooks' own check is asked, in a process of its own, because it loads PyTorch: that takes seconds, and must
+    not hold memory of a GPU that is about to be measured.
+    """
+    asked = [(run.notebook.stem, run.parameters, notebook_choices(run.notebook)) for run, *_ in comparisons]
+    asked = [item for item in asked if item[2] is not None]
+    code = "import json, sys, planning; print(json.dumps(planning.first_refusal(json.load(sys.stdin))))"
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(asked), **options) if asked else None
+    if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
+        raise Mistake(refusal)
+
+
+def first_refusal(asked):
+    """Return the sentence with which the first of [(notebook, parameters, choices)] is refused, or None."""
+    with contextlib.redirect_stdout(io.StringIO()):  # the environment check speaks when it is loaded
+        import timm
+        from harness import check_parameters
+        from instruments import Stop
+    for notebook, parameters, choices in asked:
+        try:
+            check_parameters(parameters, choices)
+        except Stop as stop:
+            return f"notebook {notebook}: {stop}"
+        model = parameters["model"]
+        if "model" not in choices and model not in timm.list_models():
+            near = ", ".join(difflib.get_close_matches(model, timm.list_models(), n=5)) or "see timm.list_models()"
+            return f"notebook {notebook}: model {model!r} is not in timm; the nearest names: {near}."
+    return None
 
 
 def installed_gpus():

@@ -30,7 +30,7 @@ try:
 except ModuleNotFoundError as error:
     print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
     sys.exit(2)
-from planning import ROOT, Mistake, Run, choose_devices, load_studies, parse_overrides, place, plan
+from planning import ROOT, Mistake, Run, check_values, choose_devices, load_studies, parse_overrides, place, plan
 
 # isort: split
 # planning has added the folder in which record lies
@@ -452,6 +452,7 @@ def run_all(args):
         comparisons, left_out = plan(studies[name], args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
             raise Mistake(f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick")
+        check_values(comparisons)
         planned.append((name, comparisons, folder, left_out))
     if not on_gpu:
         say("NO GPU: the reduced CPU form runs; it proves that everything works and measures nothing.")

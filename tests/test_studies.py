@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import planning  # noqa: E402
+import run_all  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 STUDIES = planning.load_studies(NOTEBOOKS / "studies.yaml")
@@ -43,3 +44,28 @@ def test_quick_compares_the_four_precisions_in_every_experiment(on_gpu):
     }
     for runs in comparisons:
         assert [run.precision for run in runs] == ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+
+
+@pytest.mark.parametrize(
+    ("study", "name", "value", "sentence"),
+    [
+        ("quick", "batch_size", "-1", "batch_size is -1; it must be a whole number of 1 or more"),
+        ("quick", "dataset", "mnist", "dataset is 'mnist'; possible are auto,"),
+        ("quick", "execution", "fast", "execution is 'fast'; possible are eager, compile, cuda_graph"),
+        ("layout", "model", "tf_efficientnet_b99", "'tf_efficientnet_b99' is not in timm; the nearest names: tf_eff"),
+    ],
+)
+def test_a_value_that_a_notebook_refuses_stops_the_batch_before_it_starts(study, name, value, sentence, capsys):
+    assert run_all.main([study, "--gpus", "none", "-p", name, value, "--output-dir", "new"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert not Path("new").exists()
+
+
+def test_every_planned_run_of_every_study_is_accepted():
+    for study in STUDIES.values():
+        for on_gpu in (True, False):
+            planning.check_values(planning.plan(study, NOTEBOOKS, Path("new"), {}, on_gpu)[0])
+    assert planning.notebook_choices(NOTEBOOKS / "cifar_resnet.ipynb")["loader"] == ("gpu", "workers")
+    assert planning.notebook_choices(NOTEBOOKS / "summary.ipynb") is None
