@@ -2,7 +2,7 @@
 
 import ast
 import contextlib
-import difflib
+import functools
 import io
 import itertools
 import json
@@ -191,6 +191,7 @@ def plan(study, notebooks, folder, overrides, on_gpu):
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
+@functools.cache
 def notebook_choices(path):
     """Return the `choices` that a notebook gives to its check_parameters, or None where it makes no such check."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -216,6 +217,7 @@ def check_values(comparisons):
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([sys.executable, "-c", code], input=json.dumps(asked), **options) if asked else None
+    # Where the check itself cannot run, each notebook still checks for itself.
     if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
         raise Mistake(refusal)
 
@@ -223,18 +225,15 @@ def check_values(comparisons):
 def first_refusal(asked):
     """Return the sentence with which the first of [(notebook, parameters, choices)] is refused, or None."""
     with contextlib.redirect_stdout(io.StringIO()):  # the environment check speaks when it is loaded
-        import timm
-        from harness import check_parameters
+        from harness import check_parameters, check_timm_model
         from instruments import Stop
     for notebook, parameters, choices in asked:
         try:
             check_parameters(parameters, choices)
+            if "model" not in choices:
+                check_timm_model(parameters["model"])
         except Stop as stop:
             return f"notebook {notebook}: {stop}"
-        model = parameters["model"]
-        if "model" not in choices and model not in timm.list_models():
-            near = ", ".join(difflib.get_close_matches(model, timm.list_models(), n=5)) or "see timm.list_models()"
-            return f"notebook {notebook}: model {model!r} is not in timm; the nearest names: {near}."
     return None
 
 

@@ -34,7 +34,7 @@ from planning import ROOT, Mistake, Run, check_values, choose_devices, load_stud
 
 # isort: split
 # planning has added the folder in which record lies
-from record import STATUSES, RunRecord, comparison_key, find_diverged, write_record
+from record import STATUSES, RunRecord, comparison_key, find_diverged, utc_now, write_flat, write_record
 
 RETRIED = ("failed", "timeout", "killed")  # what --retry-failed runs again; the other statuses are results
 DEAD_KERNEL_EXIT = 138  # papermill's exit status for nbclient's DeadKernelError
@@ -111,7 +111,7 @@ def child_environment(study, commit, device=None):
     changes = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1", "MPLBACKEND": None, "MIXED_PRECISION_STUDY": study}
     changes |= {
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
-        "MIXED_PRECISION_COMMIT": commit or os.environ.get("MIXED_PRECISION_COMMIT"),
+        "MIXED_PRECISION_COMMIT": commit,
     }
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
@@ -212,11 +212,6 @@ def failure_reason(run):
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def utc_now():
-    """Return the time as records have it: ISO 8601, UTC."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 def signature(path):
     """Return what changes when a file is replaced, or None where there is no file."""
     with suppress(OSError):
@@ -241,10 +236,7 @@ def judge(comparison):
     for group in groups.values():
         diverged |= find_diverged(group.values())
         for run_id in diverged.keys() & group.keys():
-            changed = {**group[run_id], "status": "diverged", "reason": diverged[run_id]}
-            temporary = paths[run_id].with_suffix(".tmp")
-            temporary.write_text(json.dumps(changed, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-            os.replace(temporary, paths[run_id])
+            write_flat({**group[run_id], "status": "diverged", "reason": diverged[run_id]}, paths[run_id])
     return diverged
 
 

@@ -26,8 +26,12 @@ from instruments import (
     synchronize,
 )
 
+# isort: split
 
 # %% Parameter check -- the same in every notebook; edit notebooks/harness.py, then run sync.py
+import difflib
+
+
 def check_parameters(parameters, choices):
     """Return `parameters` with whole-number rates made floats; stop with one sentence at the first wrong value.
 
@@ -61,6 +65,16 @@ def check_parameters(parameters, choices):
     if scale != "dynamic" and (type(scale) not in (int, float) or not 0 < scale < float("inf")):
         raise Stop(f'loss_scale is {scale!r}; it must be "dynamic" or a number above 0.')
     return checked
+
+
+def check_timm_model(name):
+    """Stop with the nearest names where timm has no model of this one."""
+    import timm
+
+    names = timm.list_models()
+    if name not in names:
+        near = ", ".join(difflib.get_close_matches(name, names, n=5)) or "see timm.list_models()"
+        raise Stop(f"model {name!r} is not in timm; the nearest names: {near}.")
 
 
 def check_output_dir(output_dir):

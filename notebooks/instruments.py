@@ -4,7 +4,7 @@ Kept apart from harness.py, which holds the method a reader must understand; syn
 None of them waits for the GPU inside a timed epoch.
 """
 
-from record import find_diverged, write_record
+from record import find_diverged, utc_now, write_record
 
 # isort: split
 
@@ -212,6 +212,7 @@ def progress(total, label):
 # %% Device and environment -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
 # @title What the device and the software are, and how much memory the driver says is used
 import platform
+from importlib.metadata import version
 
 
 def nvml_memory(uuid=None):
@@ -268,9 +269,7 @@ def suite_commit():
 
 def describe_environment(record, device):
     """Fill in device, versions and host."""
-    import timm
-
-    record.device_type, record.torch_version, record.timm_version = device.type, torch.__version__, timm.__version__
+    record.device_type, record.torch_version, record.timm_version = device.type, torch.__version__, version("timm")
     record.python_version, record.host_platform = platform.python_version(), platform.platform(terse=True)
     record.host_cores, record.commit = os.cpu_count(), suite_commit()
     if device.type == "cuda":
@@ -294,7 +293,6 @@ def describe_trainer(record, trainer, switches, mode):
 # %% Run guard -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
 # @title One run must not take the others down
 import traceback
-from datetime import datetime, timezone
 
 
 class Unsupported(Exception):
@@ -303,10 +301,6 @@ class Unsupported(Exception):
 
 class Diverged(Exception):
     """Training broke down: status `diverged`, with the reason."""
-
-
-def utc_now():
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def is_out_of_memory(error):
@@ -320,6 +314,7 @@ def guarded(record, output_dir, device):
     """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
     record is written, and the notebook goes on. A user's mistake (Stop) and an interrupt do end the notebook."""
     record.started_at = utc_now()
+    reset_peaks(device)  # or this run would inherit the peak of the one before it in this kernel
     described = None
     try:
         describe_environment(record, device)

@@ -86,6 +86,7 @@ import math
 import os
 import re
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 
 
@@ -104,6 +105,11 @@ def new_record(notebook, parameters, precision, facts):
     return RunRecord(run_id_of(notebook, parameters, precision), notebook, precision, parameters, **facts)
 
 
+def utc_now():
+    """Return the time as records have it: ISO 8601, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
 def write_record(record, output_dir):
     """Write `output_dir/<run_id>.json` whole or not at all, and return its path.
 
@@ -113,13 +119,18 @@ def write_record(record, output_dir):
     flat = {**record.parameters, **flat}
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    write_flat(flat, path)
+    return path
+
+
+def write_flat(flat, path):
+    """Write a flat dict to `path` as JSON: to a temporary name first, which is then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(finite(flat), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    return path
 
 
 def finite(value):

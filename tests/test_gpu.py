@@ -106,3 +106,13 @@ def test_the_clock_agrees_with_itself():
     harness.timed_epoch(record, trainer, batches)
     assert math.fsum(record.step_ms_all) == pytest.approx(1000 * record.epoch_seconds[0], rel=0.1)
     assert record.peak_reserved_mib >= record.peak_allocated_mib > 0
+
+
+def test_the_peak_of_one_run_is_not_the_next_ones():
+    large, small = make_record(), make_record()
+    for record, size in ((large, 2**30), (small, 2**20)):
+        with instruments.guarded(record, "out", GPU):
+            torch.zeros(size, dtype=torch.uint8, device=GPU)
+            instruments.read_peaks(record, GPU, "_with_warmup")
+            raise instruments.Diverged("only the memory matters here")
+    assert large.peak_allocated_with_warmup_mib > small.peak_allocated_with_warmup_mib + 1000

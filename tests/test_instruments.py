@@ -258,3 +258,11 @@ def test_a_scale_is_noted_only_when_it_changes():
     trainer.scaler = harness.HalfScaler(32)
     instruments.note_scale(record, trainer)
     assert record.loss_scale_trace == [[0, 64.0], [5, 32.0]]
+
+
+def test_a_run_does_not_inherit_the_memory_peak_of_the_one_before(monkeypatch):
+    calls = []
+    monkeypatch.setattr(instruments, "reset_peaks", calls.append)
+    record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
+    with instruments.guarded(record, "out", CPU):
+        assert calls == [CPU]
