@@ -88,6 +88,8 @@ def load_studies(path):
             for key, value in entry.items():
                 if not isinstance(value, ENTRY_KEYS.get(key, ())):
                     raise Mistake(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
+            if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
+                raise Mistake(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {form}.")
             for key, values in entry.get("sweep", {}).items():
                 if key == "precisions" or not isinstance(values, list) or not values:
                     raise Mistake(f"{where} must sweep `{key}` over a list of values (not `precisions`); {form}.")
@@ -125,6 +127,8 @@ def parse_overrides(pairs):
     for name, text in pairs:
         if name == "output_dir":
             raise Mistake("output_dir cannot be set with -p; use --output-dir DIR.")
+        if name == "repeat":
+            raise Mistake("repeat cannot be set with -p, for run_all.py numbers the repetitions; use -p repeats N.")
         text = place(Path(text).expanduser()) if name in PATHS and text else text
         try:
             overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
@@ -166,9 +170,34 @@ def merged_parameters(notebook, defaults, given, overrides):
     return {name: fitted(name, value, defaults[name], notebook) for name, value in parameters.items()}
 
 
+def combinations_of(sweep):
+    """Return [{name: value}]: every combination of the swept values, one empty one where nothing is swept."""
+    return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+
+
+def passes_of(parameters):
+    """Return what each pass over the precisions sets: one run of each precision per repetition, and its number.
+
+    Within a kernel a notebook changes the order from one repetition to the next by itself. Here each precision has a
+    kernel of its own, so that the runs must alternate. A notebook without the parameter `repeat` repeats by itself.
+    """
+    if not {"repeats", "repeat"} <= set(parameters):
+        return [{}]
+    count = parameters["repeats"]  # one below 1 is passed on: the notebook's own check refuses it with a sentence
+    return [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
+
+
+def weight(parameters):
+    """Return how many trainings the parameters ask for."""
+    return len(parameters["precisions"]) * max(parameters.get("repeats", 1), 1)
+
+
 def plan(study, notebooks, folder, overrides, on_gpu):
-    """Return (comparisons, left out): lists of runs equal in all but precision, longest first, and what needs a GPU."""
-    comparisons, left_out, seen = [], [], set()
+    """Return (comparisons, left out): lists of runs equal in all but precision and repetition, and what needs a GPU.
+
+    The comparison that takes longest comes first. In each the repetitions alternate: a b c, c b a, a b c.
+    """
+    comparisons, left_out = {}, []
     for entry in study["runs"]:
         name, path = entry["notebook"], notebooks / f"{entry['notebook']}.ipynb"
         defaults = notebook_defaults(path)
@@ -176,18 +205,20 @@ def plan(study, notebooks, folder, overrides, on_gpu):
             left_out.append(name)
             continue
         given, sweep = (entry.get("parameters", {}), entry.get("sweep", {})) if on_gpu else (entry["cpu"], {})
+        own = [merged_parameters(name, defaults, {**given, **values}, {}) for values in combinations_of(sweep)]
+        minutes = entry.get("minutes", 1) / sum(map(weight, own))  # they are for the entry without the overrides
         sweep = {key: values for key, values in sweep.items() if key not in overrides}
-        combinations = [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
-        for combination in combinations:
+        for combination in combinations_of(sweep):
             parameters = merged_parameters(name, defaults, {**given, **combination}, overrides)
-            names = {run_id_of(name, parameters, precision): precision for precision in parameters["precisions"]}
-            minutes = entry.get("minutes", 1) / len(combinations) / len(names)
-            runs = []
-            for run_id in [run_id for run_id in names if run_id not in seen]:  # two entries may ask for the same run
-                own = {**parameters, "precisions": [names[run_id]], "output_dir": place(folder)}
-                runs.append(Run(run_id, path, names[run_id], own, folder, minutes))
-            seen.update(names)
-            comparisons += [runs] if runs else []
+            passes = passes_of(parameters)
+            # Two entries, or two values of a swept `repeats`, may ask for the same run, or for runs to be compared.
+            runs = comparisons.setdefault(run_id_of(name, {**parameters, **passes[0]}, "any"), {})
+            for number, values in enumerate(passes):
+                for precision in parameters["precisions"][:: -1 if number % 2 else 1]:
+                    one = {**parameters, **values, "precisions": [precision], "output_dir": place(folder)}
+                    run_id = run_id_of(name, one, precision)
+                    runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * weight(one)))
+    comparisons = [list(runs.values()) for runs in comparisons.values()]
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 

@@ -1,8 +1,9 @@
 """Run named batches of experiment notebooks, each run in a process of its own, on every GPU; then the summary.
 
-A run is one notebook, one set of parameters, one precision. Runs that differ only in precision form a comparison and
-go one after the other to one device; comparisons spread over the devices. Exit status: 0 when every run ended well or
-for a reason worth recording (out of memory, diverged, unsupported), 1 when something failed, 2 for a wrong request.
+A run is one notebook, one set of parameters, one precision, one repetition. Runs that differ only in precision and
+repetition form a comparison and go one after the other to one device; comparisons spread over the devices. Exit status:
+0 when every run ended well or for a reason worth recording (out of memory, diverged, unsupported), 1 when something
+failed, 2 for a wrong request.
 """
 
 import argparse
@@ -421,17 +422,18 @@ def run_study(study, comparisons, folder, devices, args):
 def run_all(args):
     """Check the whole request, then run it; return the exit status."""
     studies = load_studies(args.file)
+    overrides = parse_overrides(args.overrides)
     if args.list:
         for name, study in studies.items():
-            runs = sum(map(len, plan(study, args.file.parent, ROOT, {}, on_gpu=True)[0]))
-            minutes = sum(entry.get("minutes", 0) for entry in study["runs"])
-            say(f"{name:<24} {runs:>5} runs  about {minutes:g} minutes on one GPU\n    {study.get('description', '')}")
+            comparisons, _ = plan(study, args.file.parent, ROOT, overrides, on_gpu=True)
+            runs, minutes = sum(map(len, comparisons)), sum(run.minutes for runs in comparisons for run in runs)
+            about = f"about {round(minutes, 1):g} minutes on one GPU"
+            say(f"{name:<24} {runs:>5} runs  {about}\n    {study.get('description', '')}")
         return 0
     names = list(dict.fromkeys(args.studies or ["quick"]))
     unknown = [name for name in names if name not in studies]
     if unknown:
         raise Mistake(f"unknown study {', '.join(unknown)}; possible are {', '.join(studies)}.")
-    overrides = parse_overrides(args.overrides)
     missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
     if missing:
         raise Mistake(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")

@@ -9,27 +9,29 @@ import os
 import statistics
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
+from card import Diverged, Stop, Unsupported, watched
 from instruments import (
-    Diverged,
+    ScaleTrace,
     StepClock,
-    Stop,
-    Unsupported,
     count_syncs,
-    note_scale,
+    in_blocks,
     progress,
+    read_context,
+    read_device_memory,
     read_peaks,
     release_memory,
     reset_peaks,
     synchronize,
+    waited_for,
 )
 
 # isort: split
 
 # %% Parameter check -- the same in every notebook; edit notebooks/harness.py, then run sync.py
 import difflib
+from pathlib import Path
 
 
 def check_parameters(parameters, choices):
@@ -38,7 +40,7 @@ def check_parameters(parameters, choices):
     `choices` maps names to their possible values. Numbers named in `minimum` below are checked against it.
     """
     minimum = {"batch_size": 1, "epochs": 1, "repeats": 1, "bptt": 1, "layers": 1, "units": 1}
-    minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0}
+    minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0, "repeat": 0}
     checked = {
         name: float(value) if type(value) is int and name == "lr" else value for name, value in parameters.items()
     }
@@ -99,12 +101,14 @@ PRECISIONS = {  # what each name means; everything else about a run is the same
 }
 
 
-def check_supported(precision, execution, device):
-    """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself."""
+def check_supported(precision, execution, device, fp16_check=None):
+    """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself, or runs fp16 wrongly."""
     if execution == "cuda_graph":
         raise Unsupported('execution="cuda_graph" is not available yet; use "eager" or "compile"')
     if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
         raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+    if "fp16" in precision and fp16_check not in (None, "passed"):
+        raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if precision == "tf32" and major < 8:
@@ -287,6 +291,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
             break
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
+    read_context(record, trainer.device)
     record.host_syncs_per_step = count_syncs(trainer, batches, carry, steps=3)
     trainer.network.load_state_dict(saved)
     with torch.no_grad():
@@ -306,29 +311,32 @@ def timed_epoch(record, trainer, batches, lr_at=None, label=""):
     gives the learning rate, with steps counted through all epochs. Raises Diverged where the loss is not finite.
     """
     reset_peaks(trainer.device)
-    total, counted, carry = torch.zeros((), device=trainer.device), 0, None
-    note_scale(record, trainer)
-    clock = StepClock(trainer.device)
-    with progress(record.steps_per_epoch, label) as bar:
+    total, counted, carry, waits = torch.zeros((), device=trainer.device), 0, None, []
+    clock, scales = StepClock(trainer.device), ScaleTrace(record, trainer)
+    with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         clock.start()
-        for batch in batches:
+        for batch in waited_for(batches, waits):
             if lr_at is not None:
                 trainer.set_lr(lr_at(trainer.steps))
             skipped = trainer.skipped_steps
             loss, carry = trainer.step(batch, carry)
-            if trainer.skipped_steps == skipped:
+            good = trainer.skipped_steps == skipped
+            if good:
                 total += loss
                 counted += 1
-            else:
-                note_scale(record, trainer)
+            scales.step(skipped=not good)
             clock.tick()
             bar.advance()
         seconds, step_ms = clock.stop()
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
+    record.block_seconds.extend(in_blocks(step_ms))
+    record.data_wait_seconds_all.append(sum(waits))
     record.skipped_steps = (record.skipped_steps or 0) + len(step_ms) - counted
     read_peaks(record, trainer.device)
-    note_scale(record, trainer)
+    if len(record.epoch_seconds) == 1:  # later ones begin with what an evaluation has left with the allocator
+        read_device_memory(record, trainer.device)
+    scales.end()
     if not counted:
         raise Diverged(
             f"every step was skipped: the gradients overflow fp16 at loss scale {trainer.scaler.get_scale():g}"

@@ -1,16 +1,10 @@
-"""The instruments, shared by every experiment notebook: what reads time, memory and the state of the device.
+"""The instruments, shared by every experiment notebook: what reads time, memory and the state of a run.
 
 Kept apart from harness.py, which holds the method a reader must understand; sync.py copies these sections likewise.
 None of them waits for the GPU inside a timed epoch.
 """
 
-from record import find_diverged, utc_now, write_record
-
-# isort: split
-
-# %% Environment check -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
-import gc
-import importlib.util
+import itertools
 import math
 import os
 import statistics
@@ -19,53 +13,17 @@ import sys
 import time
 import warnings
 from contextlib import contextmanager
-from pathlib import Path
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # the bars here are plain text
-
-
-class Stop(Exception):
-    """Ends the notebook with one sentence for the reader in place of a traceback."""
-
-    def _render_traceback_(self):  # IPython asks for this before it prints a traceback
-        return [f"Stopped: {self}"]
-
-
-def missing_packages(packages):
-    """Return the pip names of those `packages` ({module: pip name}) that are not installed here."""
-    return [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
-
-
-def require_packages(packages):
-    """Install what is missing on Colab and Kaggle; elsewhere stop and say which command installs it."""
-    missing = missing_packages(packages)
-    hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
-    if missing and not hosted:
-        raise Stop(f"these packages are missing; install them with: pip install {' '.join(missing)}")
-    if missing:
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
-        importlib.invalidate_caches()  # or a package installed just now is not found
-
-
-require_packages({"torch": "torch", "timm": "timm", "torchvision": "torchvision", "pandas": "pandas", "tqdm": "tqdm"})
 import torch
+from card import MEMORY_BEFORE, MIB, Card, Diverged, Stop, Unsupported
+from record import find_diverged, utc_now, write_record
 
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
-    raise Stop(f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch")
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-if device.type == "cuda":
-    print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
-else:
-    print(
-        "No GPU: everything runs on the CPU, which shows that it works and measures nothing. For a GPU, on Colab choose"
-        " Runtime > Change runtime type > T4 GPU; on Kaggle choose Settings > Accelerator; elsewhere install a driver"
-        " and a CUDA build of PyTorch."
-    )
+# isort: split
 
 
 # %% Meter -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
 # @title Time and memory of a training epoch
-MIB = 2**20
+import gc
 
 
 class StepClock:
@@ -130,12 +88,8 @@ def release_memory(device):
         torch.cuda.empty_cache()
 
 
-# %% Counts and progress -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
-# @title Waits for the GPU, loss scale, percentiles, progress bar
-import psutil
-from tqdm import tqdm
-
-
+# %% Counts -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
+# @title Waits for the GPU and for data, blocks of an epoch, percentiles
 def count_syncs(trainer, batches, carry, steps):
     """Take `steps` steps; return how often one waited for the GPU (torch.cuda.set_sync_debug_mode), None on the CPU."""
     if trainer.device.type != "cuda":
@@ -153,14 +107,23 @@ def count_syncs(trainer, batches, carry, steps):
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) / taken
 
 
-def note_scale(record, trainer):
-    """Add [timed step, loss scale] to the record where the scale has changed; asks the GPU, so only at an epoch's ends
-    and at a skipped step, when the host has waited anyway."""
-    if isinstance(trainer.scaler, torch.amp.GradScaler) and not trainer.scaler.is_enabled():
-        return
-    trace, scale = record.loss_scale_trace, trainer.scaler.get_scale()
-    if not trace or trace[-1][1] != scale or trace[-1][0] > trainer.steps:
-        trace.append([trainer.steps, scale])
+def waited_for(batches, waits):
+    """Yield `batches` and add the host's seconds in getting each to `waits`."""
+    batches = iter(batches)
+    while True:
+        asked = time.perf_counter()
+        batch = next(batches, None)
+        waits.append(time.perf_counter() - asked)
+        if batch is None:
+            return
+        yield batch
+
+
+def in_blocks(step_ms, blocks=10):
+    """Return the seconds of up to `blocks` parts of an epoch of (nearly) equally many steps."""
+    blocks = min(blocks, len(step_ms))
+    edges = [len(step_ms) * number // blocks for number in range(blocks + 1)]
+    return [sum(step_ms[start:end]) / 1000 for start, end in itertools.pairwise(edges)]
 
 
 def summarise_times(record, samples_per_epoch):
@@ -171,6 +134,51 @@ def summarise_times(record, samples_per_epoch):
         record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]
         record.step_ms_p90 = times[math.ceil(0.9 * (len(times) - 1))]
     record.samples_per_second = samples_per_epoch / statistics.median(record.epoch_seconds)
+    record.data_wait_fraction = sum(record.data_wait_seconds_all) / sum(record.epoch_seconds)
+
+
+# %% Loss scale and progress -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
+# @title The loss scale step by step, and a progress bar
+import psutil
+from tqdm import tqdm
+
+
+class ScaleTrace:
+    """Follows the loss scale through an epoch without asking the GPU: the host knows which steps were skipped."""
+
+    def __init__(self, record, trainer):
+        self.record, self.trainer = record, trainer
+        scaler = trainer.scaler
+        self.on = not isinstance(scaler, torch.amp.GradScaler) or scaler.is_enabled()
+        self.dynamic = self.on and trainer.fixed_scale is None
+        self.state = scaler.state_dict() if self.dynamic else {}
+        self.scale = scaler.get_scale() if self.on else None
+        self.note(trainer.steps)
+
+    def note(self, step):
+        """Add [step, scale] to the record where the scale has changed, or the steps are counted anew."""
+        trace = self.record.loss_scale_trace
+        if self.on and (not trace or trace[-1][1] != self.scale or trace[-1][0] > step):
+            trace.append([step, self.scale])
+
+    def step(self, skipped):
+        """Take note of a step, with GradScaler's own rule: less after an overflow, more after so many good steps."""
+        state = self.state
+        if skipped:
+            self.record.overflow_steps.append(self.trainer.steps - 1)
+        if not self.dynamic:
+            return
+        state["_growth_tracker"] = 0 if skipped else state["_growth_tracker"] + 1
+        if skipped:
+            self.scale *= state["backoff_factor"]
+        elif state["_growth_tracker"] == state["growth_interval"]:
+            self.scale, state["_growth_tracker"] = self.scale * state["growth_factor"], 0
+        self.note(self.trainer.steps)
+
+    def end(self):
+        """Ask the scaler itself, now that the clock has stopped."""
+        self.scale = self.trainer.scaler.get_scale() if self.on else None
+        self.note(self.trainer.steps)
 
 
 def progress_wanted():
@@ -213,40 +221,7 @@ def progress(total, label):
 # @title What the device and the software are, and how much memory the driver says is used
 import platform
 from importlib.metadata import version
-
-
-def nvml_memory(uuid=None):
-    """Return {"used_mib", "total_mib", "driver", "reason"} of a GPU from NVML; without a figure the reason says why.
-
-    `uuid` as PyTorch prints it; without it the first GPU of CUDA_VISIBLE_DEVICES. Works with nvidia-ml-py and with
-    the old nvidia-ml-py3 7.352.0, which returns bytes and knows no second version of the memory call.
-    """
-    nothing = {"used_mib": None, "total_mib": None, "driver": None}
-    try:
-        import pynvml
-    except ImportError:
-        return {**nothing, "reason": "nvidia-ml-py is not installed"}
-    try:
-        pynvml.nvmlInit()
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-        name = f"GPU-{uuid}" if uuid else first
-        if name.startswith("GPU-"):
-            handle = pynvml.nvmlDeviceGetHandleByUUID(name.encode())
-        else:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(name))
-        try:
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-        except (AttributeError, TypeError, pynvml.NVMLError):
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        driver = driver.decode() if isinstance(driver, bytes) else driver
-        return {"used_mib": memory.used / MIB, "total_mib": memory.total / MIB, "driver": driver, "reason": None}
-    except (pynvml.NVMLError, ValueError) as error:
-        return {**nothing, "reason": f"NVML gave no figure ({error})"}
-
-
-MEMORY_BEFORE = nvml_memory() if not torch.cuda.is_initialized() else {"used_mib": None}
-print(torch.cuda.get_device_name() if device.type == "cuda" else "The device is the CPU.")
+from pathlib import Path
 
 
 def read_device_memory(record, device):
@@ -254,9 +229,22 @@ def read_device_memory(record, device):
     if device.type != "cuda":
         record.device_memory_reason = "no GPU"
         return
-    memory = nvml_memory(record.gpu_uuid)
+    memory = Card(record.gpu_uuid).memory()
     record.device_used_mib, record.device_memory_reason = memory["used_mib"], memory["reason"]
     record.device_used_before_mib = MEMORY_BEFORE["used_mib"]
+    if record.peak_reserved_mib is not None:
+        record.ledger_slack_mib = record.peak_reserved_mib - record.peak_allocated_mib
+
+
+def read_context(record, device):
+    """Note what context and libraries take, MiB: the device less others and less what the allocator holds.
+
+    Called after warm-up, when the libraries are loaded, so that the ledger's sum is set against another reading.
+    """
+    if device.type == "cuda":
+        used, before = Card(record.gpu_uuid).memory()["used_mib"], MEMORY_BEFORE["used_mib"]
+        reserved = torch.cuda.memory_reserved(device) / MIB
+        record.ledger_context_mib = None if None in (used, before) else used - before - reserved
 
 
 def suite_commit():
@@ -277,7 +265,7 @@ def describe_environment(record, device):
         record.gpu_name, record.gpu_uuid = properties.name, str(properties.uuid)
         record.compute_capability = f"{properties.major}.{properties.minor}"
         record.cuda_version, record.cudnn_version = torch.version.cuda, str(torch.backends.cudnn.version())
-        record.driver_version = nvml_memory(record.gpu_uuid)["driver"]
+        record.driver_version = Card(record.gpu_uuid).driver()
         record.device_total_mib = properties.total_memory / MIB
 
 
@@ -293,14 +281,6 @@ def describe_trainer(record, trainer, switches, mode):
 # %% Run guard -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
 # @title One run must not take the others down
 import traceback
-
-
-class Unsupported(Exception):
-    """The device or this suite cannot run the mode: status `unsupported`, with the reason."""
-
-
-class Diverged(Exception):
-    """Training broke down: status `diverged`, with the reason."""
 
 
 def is_out_of_memory(error):

@@ -4,16 +4,75 @@ Only the standard library is used, so that run_all.py and the summary can import
 sync.py copies the sections below, each from its '# %%' line to the next, into the notebooks.
 """
 
-# %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
-# @title What a run writes down
+# %% Explaining fields -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title What a run writes down to explain its figures
 from dataclasses import dataclass, field
 
+
+@dataclass(kw_only=True)
+class Explanation:
+    """What explains the time and memory of a run. A field that was not measured is None, and a reason says why."""
+
+    overflow_steps: list = field(default_factory=list)  # which timed steps were skipped, counted from 0 in each repeat
+    gradient_flush_fraction_scale_1: float | None = None  # of non-zero gradient elements: lost in fp16 unscaled
+    gradient_flush_fraction_scaled: float | None = None  # the same at the loss scale of the last step
+    gradient_reason: str | None = None  # why an fp16 run has no such fractions
+    gpu_busy_fraction: float | None = None  # kernel time of a profiled step / median timed step
+    gpu_busy_ms_per_step: float | None = None  # time in which at least one kernel or copy ran
+    kernels_per_step: float | None = None
+    tensor_core_fraction: float | None = None  # of kernel time, told by the kernels' names
+    fp16_kernel_fraction: float | None = None  # of kernel time: kernels whose names say fp16, in amp_bf16 unasked for
+    kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time], longest first
+    profile_reason: str | None = None  # why there is no profile
+    flops_per_step: float | None = None  # of convolutions, matmuls, attention, RNNs; a multiply-add counts 2
+    bytes_per_step: float | None = None  # inputs and outputs of every operation: what moves where no cache helps
+    misaligned_flops_fraction: float | None = None  # of flops_per_step: sizes that are not multiples of 8
+    achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
+    ceiling_matmul_tflop_per_second: float | None = None  # measured on this card in the run's arithmetic
+    ceiling_conv_tflop_per_second: float | None = None
+    ceiling_copy_gb_per_second: float | None = None  # read plus written, 10^9 bytes
+    compute_limit_fraction: float | None = None  # achieved / the higher of the two measured ceilings
+    bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / measured copy
+    limit_reason: str | None = None  # why a figure of the limits is missing
+    energy_joules: float | None = None  # whole card, timed epochs
+    energy_source: str | None = None  # "counter" or "power" (samples integrated)
+    energy_reason: str | None = None  # why energy is unavailable
+    joules_per_1000_samples: float | None = None
+    power_watts_mean: float | None = None  # in the timed epochs, as all up to `gpu_shared`
+    power_watts_limit: float | None = None
+    sm_clock_mhz_median: float | None = None
+    sm_clock_mhz_max: float | None = None  # what the card could do
+    temperature_celsius_max: float | None = None
+    throttle_fractions: list = field(default_factory=list)  # [reason, fraction of the samples]
+    throttled: bool | None = None  # a reason held in 5% of the samples or more
+    gpu_shared: bool | None = None  # another process held or used the card during the run
+    card_samples: int | None = None  # about ten a second
+    card_samples_all: list = field(default_factory=list)  # every sample; too long to be written
+    card_reason: str | None = None  # why the state of the card is not known
+    native_bf16: bool | None = None  # False: this card would only emulate it
+    fp16_check: str | None = None  # "passed", or what is wrong with fp16 arithmetic on this card
+    ledger_parameters_mib: float | None = None  # at the peak: weights and buffers of the model
+    ledger_gradients_mib: float | None = None  # those alive when memory stood highest
+    ledger_optimizer_mib: float | None = None  # the optimizer's state, such as momentum
+    ledger_masters_mib: float | None = None  # fp32 copies of fp16 weights
+    ledger_data_mib: float | None = None  # the data set kept on the device
+    ledger_activations_mib: float | None = None  # the rest of the peak: saved activations, temporaries, workspace
+    ledger_slack_mib: float | None = None  # reserved by the allocator above the peak
+    ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
+    ledger_error_fraction: float | None = None  # sum of the ledger against the device's use by this run, as NVML has it
+    ledger_reason: str | None = None  # why there is no ledger, or no context in it
+    saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
+
+
+# %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title What a run writes down
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
+NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 
 
 @dataclass
-class RunRecord:
+class RunRecord(Explanation):
     """One run: one notebook, one set of parameters, one precision, one seed. A field that was not measured is None."""
 
     run_id: str
@@ -39,14 +98,17 @@ class RunRecord:
     step_ms_p10: float | None = None
     step_ms_p90: float | None = None
     step_ms_all: list = field(default_factory=list)  # every timed step; too long to be written
+    block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch, in order: what ratios pair
+    data_wait_fraction: float | None = None  # of the timed epochs: the host was getting its next batch
+    data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; written as the fraction
     samples_per_second: float | None = None  # samples of an epoch / median epoch time
     peak_allocated_mib: float | None = None  # PyTorch's tensors in the timed steps
     peak_reserved_mib: float | None = None  # what PyTorch's allocator took from the driver in the timed steps
     peak_allocated_with_warmup_mib: float | None = None  # includes the workspaces that cuDNN's search tried
     peak_reserved_with_warmup_mib: float | None = None
     data_on_device_mib: float | None = None  # part of the peak: the data set kept on the device
-    device_used_mib: float | None = None  # NVML, whole device, after training
-    device_used_before_mib: float | None = None  # NVML, before this process touched the device
+    device_used_mib: float | None = None  # NVML, whole device, when the first timed epoch has ended
+    device_used_before_mib: float | None = None  # NVML, before this process touched the device: what others used
     device_memory_reason: str | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean per epoch
     metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
@@ -110,16 +172,19 @@ def utc_now():
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def flat_record(record):
+    """Return the record as it is written: a dict with the parameters beside the fields of RunRecord."""
+    return record.parameters | {name: value for name, value in asdict(record).items() if name not in NOT_WRITTEN}
+
+
 def write_record(record, output_dir):
     """Write `output_dir/<run_id>.json` whole or not at all, and return its path.
 
     The keys are flat: the parameters beside the fields of RunRecord. A number that is not finite becomes null.
     """
-    flat = {name: value for name, value in asdict(record).items() if name not in ("parameters", "step_ms_all")}
-    flat = {**record.parameters, **flat}
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_flat(flat, path)
+    write_flat(flat_record(record), path)
     return path
 
 
@@ -210,12 +275,12 @@ def zipped_texts(archive, archive_name, left_out):
 # @title Which runs may be compared, and which of them did not learn
 import json
 
-NOT_COMPARED = ("precisions", "seed", "path", *PLACES)
+NOT_COMPARED = ("precisions", "seed", "repeat", "path", *PLACES)
 
 
 def comparison_key(record):
     """Return what must be equal before two runs are compared: notebook, device, data and every parameter but the
-    precision, the seed and the folders."""
+    precision, the seed, the number of the repetition and the folders."""
     parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
     same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
     return tuple((name, json.dumps(record.get(name))) for name in same)

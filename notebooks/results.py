@@ -2,6 +2,9 @@
 
 import statistics
 
+from record import flat_record
+from verdict import flags_of, paired_ratio, paired_runs, verdict
+
 # isort: split
 
 # %% Table and chart -- the same in every notebook; edit notebooks/results.py, then run sync.py
@@ -27,8 +30,11 @@ def results_table(records):
             "s/epoch": (statistics.median(record.epoch_seconds) if record.epoch_seconds else None, 3),
             "ms/step": (record.step_ms_median, 2),
             "samples/s": (record.samples_per_second, 0),
+            "GPU busy": (record.gpu_busy_fraction, 2),
+            "on Tensor Cores": (record.tensor_core_fraction, 2),
             "peak MiB": (record.peak_allocated_mib, 0),
             "device MiB": (record.device_used_mib, 0),
+            "J/1000 samples": (record.joules_per_1000_samples, 1),
         }
         numbers = {name: None if value is None else round(value, digits) for name, (value, digits) in numbers.items()}
         rest = {"skipped steps": record.skipped_steps, **last, "reason": record.reason or ""}
@@ -36,8 +42,19 @@ def results_table(records):
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def ledger_table(records):
+    """Return what fills the device when memory stands highest, MiB, one row per precision; empty on the CPU."""
+    parts = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
+    rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
+    measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
+    return pd.DataFrame.from_dict(measured, orient="index", columns=list(parts)).astype(float).round(1)
+
+
 def draw_results(records):
-    """Draw seconds per epoch (bar: median; line: smallest to largest), peak memory in MiB, and the metric by epoch."""
+    """Draw seconds per epoch (bar: median; line: smallest to largest), peak memory in MiB, and the metric by epoch.
+
+    A run that was throttled or shared its GPU has a star at its name.
+    """
     figure, (*axes, curves) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
     for place, record in enumerate(records):
         seconds, colour = record.epoch_seconds, COLOURS[record.precision]
@@ -55,7 +72,10 @@ def draw_results(records):
             axes[0].vlines(place, min(seconds), max(seconds), color="grey", linewidth=3)
     for axis, label in zip(axes, ("seconds per epoch", "peak memory allocated (MiB)"), strict=True):
         axis.set(ylabel=label, xlim=(-0.6, len(records) - 0.4), ylim=(0, None))
-        axis.set_xticks(range(len(records)), [record.precision for record in records], rotation=20)
+        names = [record.precision + "*" * bool(flags_of(flat_record(record))) for record in records]
+        axis.set_xticks(range(len(records)), names, rotation=20)
+        if any(name.endswith("*") for name in names):
+            axis.set_xlabel("* throttled or GPU shared: see the verdicts")
     curves.set(xlabel="epoch", ylabel=records[0].metric_name.replace("_", " "))
     curves.xaxis.get_major_locator().set_params(integer=True)
     if any(record.device_type == "cpu" for record in records):
@@ -64,21 +84,16 @@ def draw_results(records):
 
 
 def read_results(records):
-    """Return one sentence per precision: its time against fp32 and tf32, paired epoch by epoch."""
+    """Return one sentence per precision and baseline: how much faster, whether that can be measured, and why."""
     if any(record.device_type == "cpu" for record in records):
         return (
             "These runs were on the CPU: they show that the notebook works and say nothing about what a precision buys."
         )
-    timed = {record.precision: record for record in records if record.status == "ok"}
-    sentences = []
-    for base in (name for name in ("fp32", "tf32") if name in timed):
-        for name, record in [item for item in timed.items() if item[0] not in ("fp32", base)]:
-            ratios = [b / a for a, b in zip(record.epoch_seconds, timed[base].epoch_seconds, strict=True)]
-            low, high = min(ratios), max(ratios)
-            verdict = "no measurable difference" if low <= 1 <= high else "faster" if low > 1 else "slower"
-            verdict = verdict if len(ratios) > 1 else "one epoch only: no spread, so no verdict"
-            middle = statistics.median(timed[base].epoch_seconds) / statistics.median(record.epoch_seconds)
-            sentences.append(
-                f"{name} against {base}: {middle:.2f}x ({low:.2f} to {high:.2f}, n = {len(ratios)}): {verdict}."
-            )
-    return "\n".join(sentences) or "Fewer than two precisions ended well, so there is nothing to compare."
+    flat = {record.precision: flat_record(record) for record in records}
+    sentences = [
+        verdict(flat[name], flat[base], paired_ratio(paired_runs([flat[name]], [flat[base]])))
+        for base in ("fp32", "tf32")
+        for name in flat
+        if base in flat and name not in ("fp32", base)
+    ]
+    return "\n".join(sentences) or "With one precision, or without fp32 and tf32, there is nothing to compare."

@@ -23,11 +23,12 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 NOTEBOOKS = Path(__file__).resolve().parent
-SOURCES = ("record.py", "instruments.py", "harness.py", "results.py")
-FOLDED_SOURCES = ("record.py", "instruments.py")  # the method and the results stay open
+SOURCES = ("record.py", "verdict.py", "card.py", "instruments.py", "diagnosis.py", "harness.py", "results.py")
+OPEN_SOURCES = ("harness.py", "results.py")  # the method and the results; the instruments are folded
 MARK = "# %% "
 ONLY_IN_SUMMARY = ("Reading records",)
-IN_SUMMARY = ("Run record", "Reading records", "Comparing records")
+IN_SUMMARY = ("Explaining fields", "Run record", "Reading records", "Comparing records")
+IN_SUMMARY += ("Paired ratio", "Limit of a run", "Verdict")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
@@ -43,7 +44,7 @@ def read_sections(folder=NOTEBOOKS):
         for text in (part.rstrip() for part in parts[1:]):
             first_line = text.partition("\n")[0]
             title = first_line.removeprefix(MARK).partition(" -- ")[0]
-            sections[first_line] = (title, text, source in FOLDED_SOURCES)
+            sections[first_line] = (title, text, source not in OPEN_SOURCES)
     return sections
 
 

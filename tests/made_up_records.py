@@ -25,8 +25,18 @@ DATA = {
         "train_samples": 50_000,
         "steps_per_epoch": 391,
     },
-    "efficientnet_regression": {"dataset_used": "elpv", "sample_unit": "images", "train_samples": 2_100},
-    "lstm_language_model": {"dataset_used": "wikitext-2", "sample_unit": "tokens", "train_samples": 2_088_628},
+    "efficientnet_regression": {
+        "dataset_used": "elpv",
+        "sample_unit": "images",
+        "train_samples": 2_100,
+        "steps_per_epoch": 66,
+    },
+    "lstm_language_model": {
+        "dataset_used": "wikitext-2",
+        "sample_unit": "tokens",
+        "train_samples": 2_088_628,
+        "steps_per_epoch": 2983,
+    },
 }
 METRICS = {
     "cifar_resnet": ("accuracy", "higher", 0.1, lambda epoch: 0.5 + 0.1 * epoch),
@@ -55,10 +65,88 @@ SOFTWARE |= {
 }
 
 
+IMAGES = {
+    "convolution": 0.7,
+    "normalisation": 0.12,
+    "elementwise": 0.08,
+    "optimizer": 0.04,
+    "pooling": 0.03,
+    "copy": 0.03,
+}
+HALF_IMAGES = {"convolution": 0.45, "normalisation": 0.25, "elementwise": 0.15, "layout change": 0.1, "optimizer": 0.05}
+WORDS = {"matmul": 0.6, "recurrent cell": 0.2, "softmax and loss": 0.1, "elementwise": 0.06, "other": 0.04}
+BLOCK_PARTS = (0.98, 1.01, 1.0, 1.01)  # of an epoch's quarter: how its four blocks differ
+CONTEXT_MIB, SLACK_MIB, BEFORE_MIB = 1290.0, 200.0, 3.0  # with the peak they come within 7 MiB of NVML's figure
+UNKNOWN = "nvidia-ml-py is not installed"
+
+
+def blocks_of(seconds):
+    """Return four blocks for each of the epochs' seconds; their sum is the epoch's."""
+    return [time / 4 * part for time in seconds for part in BLOCK_PARTS]
+
+
+def ledger_of(precision, peak, data):
+    """Return the memory ledger of a peak in MiB."""
+    known = {"parameters": 43.0, "gradients": 43.0, "optimizer": 43.0, "masters": 43.0 * (precision == "o2_fp16")}
+    known |= {"data": data, "slack": SLACK_MIB, "context": CONTEXT_MIB}
+    inside = sum(known[name] for name in ("parameters", "gradients", "optimizer", "masters", "data"))
+    known["activations"] = peak - inside
+    used = peak + 1500 - BEFORE_MIB
+    error = (peak + SLACK_MIB + CONTEXT_MIB) / used - 1
+    return {f"ledger_{name}_mib": mib for name, mib in known.items()} | {"ledger_error_fraction": error}
+
+
+def explanation_of(notebook, precision, seconds, peak, data):
+    """Return the fields that explain the figures of a run on a GPU: profile, limits, energy, card, ledger."""
+    half = precision not in ("fp32", "tf32")
+    families = WORDS if notebook == "lstm_language_model" else HALF_IMAGES if half else IMAGES
+    ceiling, reached = (50.0, 0.6) if precision == "fp32" else (800.0, 0.2) if half else (400.0, 0.3)
+    joules = sum(seconds) * (400 if half else 500)
+    arithmetic = families.get("convolution", 0) + families.get("matmul", 0)
+    return ledger_of(precision, peak, data) | {
+        "gpu_busy_fraction": 0.6 if notebook == "lstm_language_model" else 0.9,
+        "kernel_family_fractions": [list(item) for item in families.items()],
+        "tensor_core_fraction": 0.0 if precision == "fp32" else arithmetic * 0.9,
+        "data_wait_fraction": 0.01,
+        "step_ms_median": 1000 * sorted(seconds)[len(seconds) // 2] / DATA[notebook]["steps_per_epoch"],
+        "misaligned_flops_fraction": 0.0,
+        "achieved_tflop_per_second": ceiling * reached,
+        "ceiling_matmul_tflop_per_second": ceiling,
+        "ceiling_conv_tflop_per_second": 0.8 * ceiling,
+        "ceiling_copy_gb_per_second": 4000.0,
+        "compute_limit_fraction": reached,
+        "bandwidth_limit_fraction": 0.7 if half else 0.5,
+        "energy_joules": joules,
+        "energy_source": "counter",
+        "joules_per_1000_samples": 1000 * joules / (len(seconds) * DATA[notebook]["train_samples"]),
+        "power_watts_mean": joules / sum(seconds),
+        "power_watts_limit": 700.0,
+        "sm_clock_mhz_median": 1900.0,
+        "sm_clock_mhz_max": 1980.0,
+        "temperature_celsius_max": 61.0,
+        "throttled": False,
+        "throttle_fractions": [["power cap", 0.01]],
+        "gpu_shared": False,
+        "device_used_before_mib": BEFORE_MIB,
+    }
+
+
 def make(
-    notebook, precision, *, device=H200, seconds=(6.0, 6.1, 6.2), peak=4096.0, shift=0.0, parameters=None, **fields
+    notebook,
+    precision,
+    *,
+    device=H200,
+    seconds=(6.0, 6.1, 6.2),
+    peak=4096.0,
+    shift=0.0,
+    parameters=None,
+    explained=True,
+    **fields,
 ):
-    """Return the record of a run that went well; `shift` is added to its metric, `fields` replace what is set here."""
+    """Return the record of a run that went well; `shift` is added to its metric, `fields` replace what is set here.
+
+    Without `explained` it is as records were before they explained their figures.
+    """
     values = {**USUAL, **PARAMETERS[notebook], **(parameters or {})}
     record = RunRecord(
         run_id_of(notebook, values, precision), notebook, precision, values, status="ok", synthetic=False
@@ -87,6 +175,8 @@ def make(
     if device["device_type"] == "cuda":
         data = 150.0 if notebook == "cifar_resnet" else 0.0
         known |= {"peak_allocated_mib": peak, "device_used_mib": peak + 1500, "data_on_device_mib": data}
+        if explained and fields.get("status", "ok") == "ok":
+            known |= explanation_of(notebook, precision, fields.get("epoch_seconds", seconds), peak, data)
     if precision.endswith("fp16"):
         known |= {"skipped_steps": 2, "loss_scale_trace": [[0, 65536.0], [5, 32768.0]]}
     for field, value in {**known, **fields}.items():
@@ -109,9 +199,11 @@ def write_cifar(folder):
         write_record(make("cifar_resnet", "fp32", seconds=times, **changes), folder)
         half = [time / 2 for time in times]
         write_record(make("cifar_resnet", "tf32", seconds=half, peak=3000.0, **changes), folder)
-        amp = make(
-            "cifar_resnet", "amp_fp16", seconds=half, peak=(4096 - 150) / 2 + 150, shift=0.01 * (seed + 1), **changes
-        )
+        trace = [[0, 65536.0], [3, 32768.0], [7, 16384.0], [391, 16384.0], [782, 32768.0]]
+        scaling = {"loss_scale_trace": trace, "overflow_steps": [3, 7]}
+        scaling |= {"gradient_flush_fraction_scale_1": 0.03 + 0.01 * seed, "gradient_flush_fraction_scaled": 0.0002}
+        peak, shift = (4096 - 150) / 2 + 150, 0.01 * (seed + 1)
+        amp = make("cifar_resnet", "amp_fp16", seconds=half, peak=peak, shift=shift, **scaling, **changes)
         write_record(amp, folder)
         level = [time * factor for time, factor in zip(half, (0.99, 1.0, 1.02), strict=True)]
         bf16 = make("cifar_resnet", "amp_bf16", seconds=level, peak=2200.0, shift=0.01 * (seed - 1), **changes)
@@ -133,8 +225,13 @@ def write_others(folder):
     name = "efficientnet_regression"
     for channels_last in (False, True):
         layout = {"parameters": {"channels_last": channels_last}}
-        write_record(make(name, "fp32", seconds=[4.0, 4.1, 4.2], peak=11_000.0, **layout), folder)
-        write_record(make(name, "amp_fp16", seconds=[5.0, 5.1, 5.2], peak=5_300.0, shift=0.01, **layout), folder)
+        times, slower = [4.0, 4.1, 4.2], [5.0, 5.1, 5.2]
+        blocks = {"block_seconds": blocks_of(times)}
+        write_record(make(name, "fp32", seconds=times, peak=11_000.0, **blocks, **layout), folder)
+        disturbed = {"block_seconds": blocks_of(slower), "throttled": channels_last}
+        disturbed |= {"throttle_fractions": [["power cap", 0.3], ["thermal, software", 0.01]] if channels_last else []}
+        amp = make(name, "amp_fp16", seconds=slower, peak=5_300.0, shift=0.01, **disturbed, **layout)
+        write_record(amp, folder)
     layout = {"parameters": {"channels_last": True}}
     write_record(make_failed(name, "amp_bf16", "timeout", "ended after 30 minutes", **layout), folder)
     reason = "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ " + "and so on " * 20 + "to the end"
@@ -147,16 +244,20 @@ def write_others(folder):
     write_record(make_failed(name, "o3_fp16", "unsupported", "needs a fixed loss scale"), folder)
     made_up = {"parameters": {"model": "gru", "dataset": "synthetic"}, "dataset_used": "synthetic", "synthetic": True}
     write_record(make(name, "fp32", seconds=[3.0, 3.1], peak=500.0, **made_up), folder)
-    write_record(make(name, "amp_fp16", seconds=[3.0, 3.2], peak=400.0, **made_up), folder)
+    write_record(make(name, "amp_fp16", seconds=[3.0, 3.2], peak=400.0, gpu_shared=True, **made_up), folder)
 
 
 def write_second_gpu(folder):
-    """The same ResNet-18 runs on an older card: same run_ids, other device, other driver in one of the runs."""
-    write_record(make("cifar_resnet", "fp32", device=TURING, seconds=[15.0, 15.1, 15.2], peak=2000.0), folder)
-    other = {"driver_version": "570.9"}
-    write_record(
-        make("cifar_resnet", "amp_fp16", device=TURING, seconds=[10.0, 10.1, 10.2], peak=1500.0, **other), folder
-    )
+    """The same ResNet-18 runs on an older card: same run_ids, other device, other driver in one of the runs.
+
+    One explains nothing, as a record of before; the other says why it cannot.
+    """
+    old = make("cifar_resnet", "fp32", device=TURING, seconds=[15.0, 15.1, 15.2], peak=2000.0, explained=False)
+    write_record(old, folder)
+    other = {"driver_version": "570.9", "explained": False, "profile_reason": "the profiler saw no kernel"}
+    other |= {name: UNKNOWN for name in ("ledger_reason", "energy_reason", "limit_reason", "card_reason")}
+    other |= {"seconds": [10.0, 10.1, 10.2], "peak": 1500.0}
+    write_record(make("cifar_resnet", "amp_fp16", device=TURING, **other), folder)
     reason = "TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has 7.5"
     write_record(make_failed("cifar_resnet", "tf32", "unsupported", reason, device=TURING), folder)
 
@@ -178,6 +279,8 @@ def write_not_used(folder):
         "status.json": {"status": "fine"},
         "precision.json": {"precision": "fp8"},
         "number.json": {"peak_allocated_mib": "much"},
+        "family.json": {"kernel_family_fractions": [["convolution", "much"]]},
+        "block.json": {"block_seconds": [0.0]},
         "untimed.json": {"epoch_seconds": []},
         "later.json": {"schema_version": 99},
     }.items():
@@ -194,6 +297,8 @@ def write_not_used(folder):
         "status.json": "unknown status",
         "precision.json": "unknown precision",
         "number.json": "peak_allocated_mib",
+        "family.json": "kernel_family_fractions",
+        "block.json": "block_seconds",
         "untimed.json": "epoch_seconds",
         "later.json": "schema version",
         "poor.json": "lacks",
@@ -223,8 +328,10 @@ def write_many(folder):
                     values = {"dataset": dataset, "model": model, "execution": execution, "batch_size": batch_size}
                     for precision, factor in {"fp32": 1, "tf32": 0.42, "amp_fp16": 0.47, "amp_bf16": 0.46}.items():
                         times = [cost * pace * factor * (1 + 0.01 * epoch) for epoch in range(3)]
-                        rest = {"dataset_used": dataset, "peak": 40.0 * cost * batch_size / 128 * (1 + factor)}
+                        rest = {"dataset_used": dataset, "peak": 300 + 40.0 * cost * batch_size / 128 * (1 + factor)}
+                        rest |= {"block_seconds": blocks_of(times)}
                         record = make("cifar_resnet", precision, seconds=times, parameters=values, **rest)
                         write_record(record, folder)
                         record.gpu_name, record.epoch_seconds = "NVIDIA A100-SXM4-80GB", [1.6 * time for time in times]
+                        record.block_seconds = []
                         write_record(record, folder / "a100") if execution == "eager" and batch_size == 128 else None

@@ -1,11 +1,16 @@
 """What only a GPU can show; skipped where there is none."""
 
 import math
+import multiprocessing
+import statistics
+import time
+import types
 
 import harness
 import instruments
 import pytest
 import torch
+from conftest import run_cells
 from test_harness import MODES, SCALED, compute_loss, everything, make_batch, make_record, overflowing, same_bits
 from test_harness import small_network as network
 
@@ -116,3 +121,75 @@ def test_the_peak_of_one_run_is_not_the_next_ones():
             instruments.read_peaks(record, GPU, "_with_warmup")
             raise instruments.Diverged("only the memory matters here")
     assert large.peak_allocated_with_warmup_mib > small.peak_allocated_with_warmup_mib + 1000
+
+
+def resnet(batch_size, precision, steps):
+    """Return (the notebook's names, a warmed-up trainer of ResNet-18, its batches, a record)."""
+    names = run_cells("cifar_resnet", "train", dataset="synthetic", batch_size=batch_size, max_steps=steps)
+    names["set_fp32_precision"](precision)
+    torch.backends.cudnn.benchmark = True
+    trainer = names["Trainer"](
+        names["make_network"]("resnet18", 10).to(GPU), precision, names["compute_loss"], device=GPU, lr=0.01
+    )
+    parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
+    record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
+    record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
+    names["describe_environment"](record, GPU)
+    batches = lambda: names["train_batches"](0, torch.float32)  # noqa: E731
+    names["warm_up"](record, trainer, batches)
+    return names, trainer, batches, record
+
+
+@pytest.mark.parametrize("precision", ["tf32", "amp_fp16"])  # busy all the time, and bound by launches: the worst case
+def test_the_meter_costs_less_than_one_percent(precision):
+    supported(precision)
+    names, trainer, batches, record = resnet(128, precision, steps=100)
+    bare = []
+    for _ in range(8):
+        names["timed_epoch"](record, trainer, batches())
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        for batch in batches():
+            trainer.step(batch)
+        torch.cuda.synchronize()
+        bare.append(time.perf_counter() - begun)
+    pairs = zip(record.epoch_seconds, bare, strict=True)
+    cost = statistics.median(metered / without for metered, without in pairs) - 1
+    print(f"the meter costs {cost:+.2%} in {precision}, n = 8 pairs of {statistics.median(bare):.2f} s")
+    assert abs(cost) < 0.01
+
+
+def events_and_ledger(answer):
+    """Run ResNet-18 at batch 512 and put its figures into the queue; a process of its own finds CUDA fresh."""
+    names, trainer, batches, record = resnet(512, "fp32", steps=90)
+    names["timed_epoch"](record, trainer, batches())
+    names["summarise_times"](record, 512 * 90)
+    names["summarise_card"](record, 512 * 90)
+    names["explain"](record, trainer, batches, ".")
+    answer.put(vars(record))
+
+
+def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    process = context.Process(target=events_and_ledger, args=(answer,))
+    process.start()
+    record = types.SimpleNamespace(**answer.get(timeout=120))
+    process.join()
+    sums = sum(record.step_ms_all) / 1000 / record.epoch_seconds[0] - 1
+    print(f"events against wall {sums:+.2%}, ledger against NVML {record.ledger_error_fraction:+.2%}")
+    assert record.gpu_busy_fraction > 0.9
+    assert abs(sums) < 0.02
+    assert abs(record.ledger_error_fraction) < 0.02
+    assert (record.profile_reason, record.limit_reason, record.ledger_reason) == (None, None, None)
+    assert 0.05 < record.compute_limit_fraction < 1.1
+    assert 100 < record.power_watts_mean < 1.1 * record.power_watts_limit
+    assert record.card_samples >= 5 * record.epoch_seconds[0]
+    assert record.gpu_shared is False
+
+
+def test_the_preflight_is_quick_and_finds_this_card_fit():
+    begun = time.perf_counter()
+    names = run_cells("lstm_language_model", "preflight-run")
+    assert time.perf_counter() - begun < 10
+    assert names["card_facts"]["fp16_check"] == "passed"

@@ -92,6 +92,16 @@ STUDIES = {
     "hang": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32", "tf32"], "mode": "hang"}}]},
     "gpu_only": {"runs": [{"notebook": "tiny", "minutes": 4, "sweep": {"model": ["a", "b"], "seed": [0, 1]}}]},
 }
+TURNS = {
+    "twice": {
+        "runs": [
+            {"notebook": "turns", "parameters": {"repeats": 2}, "cpu": {"repeats": 2}, "minutes": 8},
+            {"notebook": "turns", "parameters": {"model": "small"}, "minutes": 3},
+        ]
+    },
+    "swept": {"runs": [{"notebook": "turns", "sweep": {"repeats": [1, 3], "seed": [0, 1]}, "minutes": 16}]},
+    "alone": {"runs": [{"notebook": "alone", "parameters": {"repeats": 2}, "minutes": 4}]},
+}
 BASE = ("--gpus", "none", "--no-progress-bar")
 
 
@@ -151,6 +161,18 @@ def bare(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare")
     (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    """A folder with a notebook that can be told the number of its repetition, one that cannot, and studies."""
+    folder = tmp_path_factory.mktemp("turns")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(TURNS))
+    added = "\nrepeats = 1\nrepeat = 0\n"
+    start, write = START.replace(" mode ", " mode repeats repeat "), WRITE.replace('"tiny"', '"turns"')
+    write_notebook(folder / "turns.ipynb", PARAMETERS + added, start, write)
+    write_notebook(folder / "alone.ipynb", PARAMETERS + "\nrepeats = 1\n", "pass")
     return folder
 
 
@@ -331,6 +353,7 @@ WRONG = {
     "gpu": (["one", "--gpus", "99"], "there is no GPU 99"),
     "output_dir": (["one", "-p", "output_dir", "x"], "use --output-dir"),
     "needs gpu": (["gpu_only"], "needs a GPU"),
+    "repeat": (["one", "-p", "repeat", "1"], "repeat cannot be set with -p, for run_all.py numbers the repetitions"),
     "ray": (["one", "--ray", "auto"], "not available yet"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
@@ -360,6 +383,8 @@ def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsy
         ("one: {runs: [{cpu: {}}]}", "must name its `notebook`"),
         ("one: {runs: [{notebook: tiny, extra: 1}]}", "`extra`"),
         ("one: {runs: [{notebook: tiny, sweep: {seed: 1}}]}", "must sweep `seed` over a list"),
+        ("one: {runs: [{notebook: tiny, cpu: {repeat: 1}}]}", "must give `repeats`, not `repeat`"),
+        ("one: {runs: [{notebook: tiny, sweep: {repeat: [0, 1]}}]}", "must give `repeats`, not `repeat`"),
         ("one: {runs: [{notebook: absent, cpu: {}}]}", "there is no notebook absent"),
         ("one: {runs: [{notebook: torn, cpu: {}}]}", "notebook torn must be a notebook"),
         ("one: {runs: [{notebook: untagged, cpu: {}}]}", "notebook untagged must be a notebook with a cell tagged"),
@@ -506,3 +531,100 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
     started.clear()
     assert run_all.main(argv) == 0
     assert started == [(lost.run_id, "GPU-1")]
+
+
+def planned(folder, study, *pairs, on_gpu=True):
+    """Return what a study of TURNS becomes: per comparison [(precision, repetition)], in order, and the comparisons."""
+    overrides = planning.parse_overrides(pairs)
+    comparisons, _ = planning.plan(TURNS[study], folder, folder / "out", overrides, on_gpu)
+    return [[(run.precision, run.parameters["repeat"]) for run in runs] for runs in comparisons], comparisons
+
+
+ONCE = [("fp32", 0), ("amp_bf16", 0)]
+TWICE = [*ONCE, ("amp_bf16", 1), ("fp32", 1)]
+THRICE = [*TWICE, ("fp32", 2), ("amp_bf16", 2)]
+
+
+def test_repetitions_alternate_between_kernels_in_one_comparison(turns):
+    assert planned(turns, "twice")[0] == [TWICE, ONCE]
+    assert planned(turns, "twice", on_gpu=False)[0] == [TWICE]
+    assert planned(turns, "twice", ("repeats", "1"))[0] == [ONCE, ONCE]
+    orders, comparisons = planned(turns, "twice", ("repeats", "3"))
+    assert orders == [THRICE, THRICE]
+    for runs in comparisons:
+        assert len({run.run_id for run in runs}) == 6
+        for run in runs:
+            assert run.parameters["repeats"] == 1
+            assert run.run_id == planning.run_id_of("turns", run.parameters, run.precision)
+    assert [precision for precision, _ in planned(turns, "twice", ("precisions", "fp32"))[0][0]] == ["fp32", "fp32"]
+
+
+def test_what_is_asked_for_twice_runs_once_and_what_is_compared_stays_together(turns):
+    assert planned(turns, "swept")[0] == [THRICE, THRICE]  # a comparison per seed; one repetition is part of three
+    assert planned(turns, "swept", ("repeats", "2"))[0] == [TWICE, TWICE]
+    entries = [{"notebook": "turns", "parameters": {"precisions": names}} for names in (["fp32"], ["fp32", "tf32"])]
+    comparisons, _ = planning.plan({"runs": entries}, turns, turns, {}, True)
+    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]]
+
+
+def test_notebook_that_is_not_told_its_repetition_repeats_by_itself(turns):
+    for pairs, repeats, minutes in (((), 2, 2), ((("repeats", "3"),), 3, 3)):
+        overrides = planning.parse_overrides(pairs)
+        ((first, second),), _ = planning.plan(TURNS["alone"], turns, turns, overrides, True)
+        assert (first.precision, second.precision) == ("fp32", "amp_bf16")
+        assert first.parameters["repeats"] == second.parameters["repeats"] == repeats
+        assert "repeat" not in first.parameters
+        assert first.minutes == pytest.approx(minutes)
+
+
+def test_repeats_below_one_are_left_to_the_check_of_the_notebook(turns):
+    _, comparisons = planned(turns, "twice", ("repeats", "-1"))
+    assert [[run.parameters["repeats"] for run in runs] for runs in comparisons] == [[-1, -1]] * 2
+
+
+@pytest.mark.parametrize(
+    "study, pairs, minutes",
+    [
+        ("twice", (), [8, 3]),
+        ("twice", [("repeats", "6")], [24, 18]),  # three and six times what the entries ask for
+        ("twice", [("repeats", "1")], [4, 3]),
+        ("twice", [("precisions", "fp32")], [4, 1.5]),
+        ("swept", [], [6, 6]),  # of the four passes per seed, the first is asked for twice
+        ("swept", [("repeats", "4")], [8, 8]),
+        ("swept", [("seed", "0")], [6]),
+    ],
+)
+def test_minutes_follow_the_number_of_trainings(turns, study, pairs, minutes):
+    _, comparisons = planned(turns, study, *pairs)
+    assert [sum(run.minutes for run in runs) for runs in comparisons] == pytest.approx(minutes)
+    assert all(run.minutes == pytest.approx(runs[0].minutes) for runs in comparisons for run in runs)
+
+
+def test_list_and_dry_run_show_every_repetition(turns, tmp_path, capsys, monkeypatch):
+    argv = ["--studies", str(turns / "studies.yaml"), "--output-dir", str(tmp_path / "out"), "--no-progress-bar"]
+    assert run_all.main(["--list", *argv]) == 0
+    assert re.search(r"^twice +6 runs +about 11 minutes", capsys.readouterr().out, re.MULTILINE)
+    assert run_all.main(["--list", "-p", "repeats", "3", *argv]) == 0
+    assert re.search(r"^twice +12 runs +about 21 minutes", capsys.readouterr().out, re.MULTILINE)
+    device = planning.Device(0, "gpu0", "GPU-0", "Made-up")
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: [device])
+    assert run_all.main(["twice", "--dry-run", "-p", "model", "same", *argv]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  turns-")]
+    assert [line[0].split("-")[3] for line in lines] == [precision for precision, _ in TWICE]  # two entries, one model
+    assert not (tmp_path / "out").exists()
+
+
+def test_repetitions_run_one_after_the_other_and_record_their_number(turns, tmp_path):
+    done = call(turns, "twice", "--output-dir", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("turns-*.json")]
+    numbers = {record["run_id"]: (record["precision"], record["repeat"]) for record in records}
+    finished = re.findall(r"^\[\d/4\] cpu0  (\S+)  ok", done.stdout, re.MULTILINE)
+    assert [numbers[run_id] for run_id in finished] == TWICE
+    assert {record["repeats"] for record in records} == {1}
+    assert len({run_all.comparison_key(record) for record in records}) == 1
+    lost = next(run_id for run_id, number in numbers.items() if number == ("amp_bf16", 1))
+    (tmp_path / f"{lost}.json").unlink()
+    again = call(turns, "twice", "--output-dir", tmp_path)
+    assert "3 finished already and skipped" in again.stdout
+    assert (tmp_path / f"{lost}.json").exists()

@@ -51,6 +51,7 @@ def test_quick_compares_the_four_precisions_in_every_experiment(on_gpu):
     [
         ("quick", "batch_size", "-1", "batch_size is -1; it must be a whole number of 1 or more"),
         ("quick", "dataset", "mnist", "dataset is 'mnist'; possible are auto,"),
+        ("quick", "repeats", "0", "repeats is 0; it must be a whole number of 1 or more"),
         ("quick", "execution", "fast", "execution is 'fast'; possible are eager, compile, cuda_graph"),
         ("layout", "model", "tf_efficientnet_b99", "'tf_efficientnet_b99' is not in timm; the nearest names: tf_eff"),
     ],
@@ -69,3 +70,16 @@ def test_every_planned_run_of_every_study_is_accepted():
             planning.check_values(planning.plan(study, NOTEBOOKS, Path("new"), {}, on_gpu)[0])
     assert planning.notebook_choices(NOTEBOOKS / "cifar_resnet.ipynb")["loader"] == ("gpu", "workers")
     assert planning.notebook_choices(NOTEBOOKS / "summary.ipynb") is None
+
+
+def test_repetitions_of_the_experiments_alternate():
+    overrides = planning.parse_overrides([("repeats", "2")])
+    for on_gpu in (True, False):
+        comparisons, _ = planning.plan(STUDIES["quick"], NOTEBOOKS, Path("new"), overrides, on_gpu)
+        assert len(comparisons) == 3
+        forth = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+        for runs in comparisons:
+            assert [run.precision for run in runs] == [*forth, *reversed(forth)]
+            assert [run.parameters["repeat"] for run in runs] == [0] * 4 + [1] * 4
+            assert {run.parameters["repeats"] for run in runs} == {1}
+    planning.check_values(comparisons)
