@@ -142,7 +142,6 @@ CARD_BEFORE = Card()
 FRESH = not torch.cuda.is_initialized()  # else a kernel that goes on: what others used can no longer be told
 MEMORY_BEFORE = CARD_BEFORE.memory() if FRESH else {"used_mib": None}
 PIDS_BEFORE = [process.pid for process in CARD_BEFORE.ask("ComputeRunningProcesses") or ()] if FRESH else None
-print(torch.cuda.get_device_name() if torch.cuda.is_available() else "The device is the CPU.")
 
 
 # %% Card sampler -- the same in every notebook; edit notebooks/card.py, then run sync.py

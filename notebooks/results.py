@@ -7,18 +7,8 @@ from verdict import flags_of, paired_ratio, paired_runs, verdict
 
 # isort: split
 
-# %% Table and chart -- the same in every notebook; edit notebooks/results.py, then run sync.py
-import matplotlib.pyplot as plt
+# %% Tables -- the same in every notebook; edit notebooks/results.py, then run sync.py
 import pandas as pd
-
-COLOURS = {  # of Okabe and Ito: told apart by the colour-blind; the same in every chart of the suite
-    "fp32": "#000000",
-    "tf32": "#0072B2",
-    "amp_fp16": "#E69F00",
-    "amp_bf16": "#009E73",
-    "o2_fp16": "#CC79A7",
-    "o3_fp16": "#D55E00",
-}
 
 
 def results_table(records):
@@ -48,6 +38,19 @@ def ledger_table(records):
     rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
     measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
     return pd.DataFrame.from_dict(measured, orient="index", columns=list(parts)).astype(float).round(1)
+
+
+# %% Chart and reading -- the same in every notebook; edit notebooks/results.py, then run sync.py
+import matplotlib.pyplot as plt
+
+COLOURS = {  # of Okabe and Ito: told apart by the colour-blind; the same in every chart of the suite
+    "fp32": "#000000",
+    "tf32": "#0072B2",
+    "amp_fp16": "#E69F00",
+    "amp_bf16": "#009E73",
+    "o2_fp16": "#CC79A7",
+    "o3_fp16": "#D55E00",
+}
 
 
 def draw_results(records):
