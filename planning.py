@@ -224,7 +224,7 @@ def plan(study, notebooks, folder, overrides, on_gpu):
 
 @functools.cache
 def notebook_choices(path):
-    """Return the `choices` that a notebook gives to its check_parameters, or None where it makes no such check."""
+    """Return {keyword: value} that a notebook gives to its check_parameters, or None where it makes no such check."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
         calls = []
@@ -232,7 +232,7 @@ def notebook_choices(path):
             calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
         for call in calls:
             if getattr(call.func, "id", None) == "check_parameters":
-                return next((ast.literal_eval(k.value) for k in call.keywords if k.arg == "choices"), {})
+                return {"choices": {}} | {k.arg: ast.literal_eval(k.value) for k in call.keywords}
     return None
 
 
@@ -254,15 +254,13 @@ def check_values(comparisons):
 
 
 def first_refusal(asked):
-    """Return the sentence with which the first of [(notebook, parameters, choices)] is refused, or None."""
+    """Return the sentence with which the first of [(notebook, parameters, keywords)] is refused, or None."""
     with contextlib.redirect_stdout(io.StringIO()):  # the environment check speaks when it is loaded
-        from harness import check_parameters, check_timm_model
+        from harness import check_parameters
         from instruments import Stop
-    for notebook, parameters, choices in asked:
+    for notebook, parameters, keywords in asked:
         try:
-            check_parameters(parameters, choices)
-            if "model" not in choices:
-                check_timm_model(parameters["model"])
+            check_parameters(parameters, **keywords)
         except Stop as stop:
             return f"notebook {notebook}: {stop}"
     return None

@@ -99,12 +99,14 @@ def prepare_folder(folder, fresh):
 
 
 def suite_commit():
-    """Return the commit of this clone, "-dirty" added where tracked files differ, or what the environment says."""
+    """Return the commit as the environment has it, else of this clone, "-dirty" added where tracked files differ."""
+    if commit := os.environ.get("MIXED_PRECISION_COMMIT"):  # whoever copied the suite without its history can still say
+        return commit
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     if (ROOT / ".git").exists():  # else git would answer for a repository around this folder
         with suppress(OSError, subprocess.SubprocessError):
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    return os.environ.get("MIXED_PRECISION_COMMIT")  # whoever copied the suite without its history can still say
+    return None
 
 
 def child_environment(study, commit, device=None):

@@ -11,7 +11,6 @@ from verdict import DISTURBED
 # %% Environment check -- the same in every notebook; edit notebooks/card.py, then run sync.py
 import importlib.util
 import itertools
-import math
 import os
 import statistics
 import subprocess
@@ -59,7 +58,7 @@ import torch
 
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
     raise Stop(f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch")
-device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD calls itself cuda
 if device.type == "cuda":
     print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
 else:
@@ -104,7 +103,7 @@ class Card:
             by_uuid = name.startswith("GPU-")
             find = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
             self.nvml, self.handle = pynvml, find(name.encode() if by_uuid else int(name))
-        except (pynvml.NVMLError, ValueError) as error:
+        except Exception as error:  # no driver, no such card: each binding raises its own class
             self.reason = f"NVML gave no figure ({error})"
 
     def ask(self, question, *details, **more):
@@ -124,7 +123,10 @@ class Card:
 
     def driver(self):
         """Return the driver's version as text, or None."""
-        text = self.nvml.nvmlSystemGetDriverVersion() if self.handle is not None else None
+        try:
+            text = self.nvml.nvmlSystemGetDriverVersion()
+        except Exception:  # as in ask()
+            return None
         return text.decode() if isinstance(text, bytes) else text
 
 
@@ -141,7 +143,8 @@ def others_of(pids, own_is_there):
 CARD_BEFORE = Card()
 FRESH = not torch.cuda.is_initialized()  # else a kernel that goes on: what others used can no longer be told
 MEMORY_BEFORE = CARD_BEFORE.memory() if FRESH else {"used_mib": None}
-PIDS_BEFORE = [process.pid for process in CARD_BEFORE.ask("ComputeRunningProcesses") or ()] if FRESH else None
+PROCESSES_BEFORE = CARD_BEFORE.ask("ComputeRunningProcesses") if FRESH else None
+PIDS_BEFORE = None if PROCESSES_BEFORE is None else [process.pid for process in PROCESSES_BEFORE]
 
 
 # %% Card sampler -- the same in every notebook; edit notebooks/card.py, then run sync.py
@@ -190,7 +193,7 @@ def sampled(uuid, samples):
             child.kill()
             child.communicate()
             lines.seek(0)
-            samples.extend(json.loads(line) for line in lines if line.endswith("\n"))
+            samples.extend(json.loads(line) for line in lines if line[0] + line[-1] == "{\n")
 
 
 @contextmanager
@@ -239,7 +242,7 @@ def summarise_card(record, samples_trained):
     if None in energies:
         energies, record.energy_source = [integrate(part["samples"], part["seconds"]) for part in parts], "power"
     if None in energies:
-        record.energy_source, record.energy_reason = None, "the card has no energy counter and gave no power"
+        record.energy_source, record.energy_reason = None, "no energy counter, or no two samples of the power"
     else:
         record.energy_joules = sum(energies)
         record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
@@ -247,7 +250,7 @@ def summarise_card(record, samples_trained):
     if not samples:
         record.card_reason = "the timed epochs were too short for a sample"
         return
-    record.sm_clock_mhz_median = statistics.median(seen("mhz") or [math.nan])
+    record.sm_clock_mhz_median = statistics.median(seen("mhz")) if seen("mhz") else None
     record.temperature_celsius_max = max(seen("celsius"), default=None)
     held, others = seen("bits"), [others_of(pids, True) for pids in seen("pids")]
     if held:
@@ -332,6 +335,7 @@ def look_at_card(device):
     half, clock = check_fp16(device), check_clock(device)
     power, most = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
     used, others, bits = MEMORY_BEFORE["used_mib"], others_of(PIDS_BEFORE, False), card.ask("CurrentClocksEventReasons")
+    bits = card.ask("CurrentClocksThrottleReasons") if bits is None else bits  # its name in older bindings
     free = torch.cuda.mem_get_info(device)[0] / MIB
     clocks = [card.ask(ask, 1) for ask in ("ClockInfo", "MaxClockInfo")]  # 1: the streaming multiprocessors
     facts = {

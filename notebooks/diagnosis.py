@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from card import MIB
-from harness import PRECISIONS, autocast, endless
+from harness import PRECISIONS, endless
 from instruments import release_memory, reset_peaks, synchronize
 from record import write_flat
 
@@ -22,25 +22,25 @@ import re
 
 KERNEL_FAMILIES = {  # in this order, by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels
     "copy": r"^Mem(cpy|set)|CatArrayBatched|float16_copy|direct_copy",
-    "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor",
+    "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor|tensorTransform",
     "optimizer": r"multi_tensor_apply|lpnorm_cleanup|amp_(update_scale|non_finite)",
-    "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_",
+    "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_|shmem_tiling",
     "normalisation": r"batch_?norm|\bbn_|layer_?norm|group_?norm|GammaBeta|RowwiseMoments",
     "attention": r"fmha|flash|sdpa|attention|compute_dot_do_o|convert_dq",
-    "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices",
+    "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices|[s\d]cudnn_",
     "matmul": r"gemm|gemv|nvjet|cutlass|splitKreduce|cublasLt|triton_tem",
     "recurrent cell": r"RNN|LSTM|GRU",
     "softmax and loss": r"soft_?max|nll_loss|cross_entropy",
     "pooling": r"pool",
     "indexing": r"embedding|index|gather|scatter|compute_grad_weight|segment",
-    "reduction": r"reduce_kernel|triton_(red|per)|scan|sort",
+    "reduction": r"reduce_kernel|triton_(red|per)|scan|(?<!ten)sort",
     "elementwise": r"elementwise|triton_poi|dropout|pointwise|fill|distribution",
 }
 TENSOR_CORE_KERNELS = (  # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
-    r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|s1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
-    r"|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem"
+    r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
+    r"|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
 )
-FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh]h_|gemm_f16_"
+FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
 
 
 def family_of(kernel):
@@ -84,7 +84,7 @@ def profile_steps(record, trainer, batches, carry, steps=5):
 
     given = [batch for _, batch in zip(range(steps), batches, strict=False)]
     synchronize(trainer.device)
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         for batch in given:
             _, carry = trainer.step(batch, carry)
         synchronize(trainer.device)
@@ -98,7 +98,7 @@ def profile_steps(record, trainer, batches, carry, steps=5):
 # %% Work of a step -- the same in every notebook; edit notebooks/diagnosis.py, then run sync.py
 # @title FLOPs, bytes and sizes of one step
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 aten = torch.ops.aten
@@ -148,26 +148,26 @@ class WorkCounter(TorchDispatchMode):
         result = operation(*args, **(kwargs or {}))
         packet = operation._overloadpacket
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        made = result if result is not None else args[:1]  # None: written in place, as by the optimizer
+        made = [leaf for leaf in tree_leaves(made) if isinstance(leaf, torch.Tensor)]
         formula = FORMULAS.get(packet) or flop_registry.get(packet)
         flops = formula(*args, **(kwargs or {}), out_val=result) if formula else 0
         self.flops += flops
         self.misaligned_flops += flops if flops and misaligned(packet, given) else 0
-        is_view = any(
-            returned.alias_info and not returned.alias_info.is_write for returned in operation._schema.returns
-        )
+        is_view = any(one.alias_info and not one.alias_info.is_write for one in operation._schema.returns)
         if not is_view and "empty" not in str(packet):
             self.bytes += sum(tensor.nbytes for tensor in given + made)
         return result
 
 
 def count_work(record, trainer, batches, carry):
-    """Fill in FLOPs and bytes of a step, counted on the model before torch.compile."""
-    with WorkCounter() as counter:
-        with autocast(trainer.precision, trainer.device):
-            loss, _ = trainer.compute_loss(trainer.network, next(batches), carry)
-        loss.backward()
-    trainer.optimizer.zero_grad()
+    """Fill in FLOPs and bytes of a step, optimizer and all; counted on the model as it is before torch.compile."""
+    compiled, trainer.model = trainer.model, trainer.network
+    try:
+        with WorkCounter() as counter:
+            trainer.step(next(batches), carry)
+    finally:
+        trainer.model = compiled
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
     record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
@@ -330,6 +330,9 @@ def close_ledger(record):
 
 # %% Explanation -- the same in every notebook; edit notebooks/diagnosis.py, then run sync.py
 # @title Everything that explains a run, after its timed epochs
+import copy
+
+
 def flush_fraction(gradients, scale):
     """Return which fraction of the non-zero elements of `gradients` (at scale 1) is 0 in fp16 at a loss scale."""
     lost = sum(((g != 0) & ((g * scale).half() == 0)).sum() for g in gradients)
@@ -337,18 +340,23 @@ def flush_fraction(gradients, scale):
 
 
 def read_gradients(record, trainer, batches, carry):
-    """Fill in, for fp16, which fraction of the weights' gradients is too small for fp16 without and with the scale."""
+    """Fill in, for fp16, which fraction of the weights' gradients is too small for fp16 without and with the scale.
+
+    The gradients are those of a copy of the model in fp32: what fp16 has lost could no longer be counted in fp16.
+    """
     if "fp16" not in trainer.precision:
         return
-    with autocast(trainer.precision, trainer.device):
-        loss, _ = trainer.compute_loss(trainer.model, next(batches), carry)
-    scale = trainer.scaler.get_scale()
-    trainer.scaler.scale(loss).backward()
-    gradients = [weight.grad.float() / scale for weight in trainer.weights if weight.grad is not None]
-    if all(gradient.isfinite().all() for gradient in gradients):
-        record.gradient_flush_fraction_scale_1 = flush_fraction(gradients, 1.0)
-        record.gradient_flush_fraction_scaled = flush_fraction(gradients, scale)
-    trainer.optimizer.zero_grad()
+    exact, scale = copy.deepcopy(trainer.network).float(), trainer.scaler.get_scale()
+    batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, next(batches))
+    exact.zero_grad()
+    loss, _ = trainer.compute_loss(exact, batch, None)
+    loss.backward()
+    gradients = [weight.grad for weight in exact.parameters() if weight.grad is not None]
+    if not all(gradient.isfinite().all() for gradient in gradients):
+        record.gradient_reason = "the gradients are not finite even in fp32"
+        return
+    record.gradient_flush_fraction_scale_1 = flush_fraction(gradients, 1.0)
+    record.gradient_flush_fraction_scaled = flush_fraction(gradients, scale)
 
 
 def explain(record, trainer, batches, folder, carry=None):

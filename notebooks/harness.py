@@ -34,13 +34,15 @@ import difflib
 from pathlib import Path
 
 
-def check_parameters(parameters, choices):
+def check_parameters(parameters, choices, own_models=None):
     """Return `parameters` with whole-number rates made floats; stop with one sentence at the first wrong value.
 
-    `choices` maps names to their possible values. Numbers named in `minimum` below are checked against it.
+    `choices` maps names to their possible values; where `own_models` is given, timm's models are possible beside them.
+    Numbers named in `minimum` below are checked against it.
     """
     minimum = {"batch_size": 1, "epochs": 1, "repeats": 1, "bptt": 1, "layers": 1, "units": 1}
     minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0, "repeat": 0}
+    minimum |= {"image_size": 1, "log_every": 0, "heads": 1, "generate_words": 0}
     checked = {
         name: float(value) if type(value) is int and name == "lr" else value for name, value in parameters.items()
     }
@@ -59,6 +61,8 @@ def check_parameters(parameters, choices):
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
+    if own_models is not None and checked["model"] not in own_models:
+        check_timm_model(checked["model"])
     names = checked["precisions"]
     known = isinstance(names, list) and names and all(name in list(PRECISIONS) for name in names)
     if not known or len(set(names)) < len(names):
@@ -304,11 +308,12 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
 
 
 # %% Timed epoch -- the same in every notebook; edit notebooks/harness.py, then run sync.py
-def timed_epoch(record, trainer, batches, lr_at=None, label=""):
+def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     """Train on `batches` once under the meter and add time, loss and memory to the record.
 
     The loop asks the GPU for nothing: the loss is summed there, and read when the clock has stopped. `lr_at(step)`
-    gives the learning rate, with steps counted through all epochs. Raises Diverged where the loss is not finite.
+    gives the learning rate, with steps counted through all epochs; `log` is a TrainingLog. Raises Diverged where the
+    loss is not finite.
     """
     reset_peaks(trainer.device)
     total, counted, carry, waits = torch.zeros((), device=trainer.device), 0, None, []
@@ -326,11 +331,15 @@ def timed_epoch(record, trainer, batches, lr_at=None, label=""):
                 counted += 1
             scales.step(skipped=not good)
             clock.tick()
+            if log is not None:
+                log.step(len(clock.marks) - 1, loss)
             bar.advance()
         seconds, step_ms = clock.stop()
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
     record.block_seconds.extend(in_blocks(step_ms))
+    if log is not None:
+        record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
     record.data_wait_seconds_all.append(sum(waits))
     record.skipped_steps = (record.skipped_steps or 0) + len(step_ms) - counted
     read_peaks(record, trainer.device)

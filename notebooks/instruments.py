@@ -126,6 +126,22 @@ def in_blocks(step_ms, blocks=10):
     return [sum(step_ms[start:end]) / 1000 for start, end in itertools.pairwise(edges)]
 
 
+class TrainingLog:
+    """Notes the loss and `right` (how many were right so far) on the device every so many steps; 0: never."""
+
+    def __init__(self, every, batch_size, right):
+        self.every, self.batch_size, self.right, self.notes = every, batch_size, right, []
+
+    def step(self, number, loss):
+        """Take note of step `number` of the epoch, counted from 1, without waiting for the device."""
+        if self.every and number % self.every == 0:
+            self.notes.append((number, loss, self.right.clone()))
+
+    def entries(self):
+        """Return [[step, loss of that step, accuracy so far]], which waits for the device."""
+        return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
+
+
 def summarise_times(record, samples_per_epoch):
     """Fill in step percentiles (ms) and samples per second from what was timed so far."""
     times = sorted(record.step_ms_all)

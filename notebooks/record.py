@@ -19,7 +19,7 @@ class Explanation:
     gradient_reason: str | None = None  # why an fp16 run has no such fractions
     gpu_busy_fraction: float | None = None  # kernel time of a profiled step / median timed step
     gpu_busy_ms_per_step: float | None = None  # time in which at least one kernel or copy ran
-    kernels_per_step: float | None = None
+    kernels_per_step: float | None = None  # kernels, copies and fills that one step launches
     tensor_core_fraction: float | None = None  # of kernel time, told by the kernels' names
     fp16_kernel_fraction: float | None = None  # of kernel time: kernels whose names say fp16, in amp_bf16 unasked for
     kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time], longest first
@@ -29,7 +29,7 @@ class Explanation:
     misaligned_flops_fraction: float | None = None  # of flops_per_step: sizes that are not multiples of 8
     achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
     ceiling_matmul_tflop_per_second: float | None = None  # measured on this card in the run's arithmetic
-    ceiling_conv_tflop_per_second: float | None = None
+    ceiling_conv_tflop_per_second: float | None = None  # FLOPs of a direct convolution; cuDNN may need fewer
     ceiling_copy_gb_per_second: float | None = None  # read plus written, 10^9 bytes
     compute_limit_fraction: float | None = None  # achieved / the higher of the two measured ceilings
     bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / measured copy
@@ -37,12 +37,12 @@ class Explanation:
     energy_joules: float | None = None  # whole card, timed epochs
     energy_source: str | None = None  # "counter" or "power" (samples integrated)
     energy_reason: str | None = None  # why energy is unavailable
-    joules_per_1000_samples: float | None = None
+    joules_per_1000_samples: float | None = None  # energy_joules / samples of the timed epochs x 1000
     power_watts_mean: float | None = None  # in the timed epochs, as all up to `gpu_shared`
-    power_watts_limit: float | None = None
-    sm_clock_mhz_median: float | None = None
+    power_watts_limit: float | None = None  # the cap that holds now
+    sm_clock_mhz_median: float | None = None  # of the samples
     sm_clock_mhz_max: float | None = None  # what the card could do
-    temperature_celsius_max: float | None = None
+    temperature_celsius_max: float | None = None  # of the samples
     throttle_fractions: list = field(default_factory=list)  # [reason, fraction of the samples]
     throttled: bool | None = None  # a reason held in 5% of the samples or more
     gpu_shared: bool | None = None  # another process held or used the card during the run
@@ -75,28 +75,28 @@ NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_sampl
 class RunRecord(Explanation):
     """One run: one notebook, one set of parameters, one precision, one seed. A field that was not measured is None."""
 
-    run_id: str
-    notebook: str
-    precision: str
+    run_id: str  # readable and unique: notebook, model, data, precision, batch, seed, hash of all parameters
+    notebook: str  # file name without its ending
+    precision: str  # one of the six modes
     parameters: dict  # every parameter of the notebook; written out as flat keys
-    schema_version: int = 1
+    schema_version: int = 1  # of these fields
     status: str = "failed"  # one of STATUSES; a run is not "ok" until it has ended well
     reason: str | None = None  # one sentence, for every status but "ok"
     started_at: str | None = None  # ISO 8601, UTC
-    finished_at: str | None = None
+    finished_at: str | None = None  # ISO 8601, UTC
     dataset_used: str | None = None  # what dataset="auto" became
     dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
     synthetic: bool | None = None  # made-up data: proves plumbing, says nothing about quality
-    train_samples: int | None = None
-    eval_samples: int | None = None
+    train_samples: int | None = None  # images or tokens to train on
+    eval_samples: int | None = None  # held out
     sample_unit: str | None = None  # "images" or "tokens"
-    steps_per_epoch: int | None = None
-    warmup_steps: int | None = None
+    steps_per_epoch: int | None = None  # timed in each epoch
+    warmup_steps: int | None = None  # taken before the clock starts, and undone
     warmup_seconds: float | None = None  # before the clock starts: cuDNN's search, compilation, loss scale settling
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
     step_ms_median: float | None = None  # over every timed step
-    step_ms_p10: float | None = None
-    step_ms_p90: float | None = None
+    step_ms_p10: float | None = None  # a tenth of the steps were faster
+    step_ms_p90: float | None = None  # a tenth were slower
     step_ms_all: list = field(default_factory=list)  # every timed step; too long to be written
     block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch, in order: what ratios pair
     data_wait_fraction: float | None = None  # of the timed epochs: the host was getting its next batch
@@ -105,37 +105,38 @@ class RunRecord(Explanation):
     peak_allocated_mib: float | None = None  # PyTorch's tensors in the timed steps
     peak_reserved_mib: float | None = None  # what PyTorch's allocator took from the driver in the timed steps
     peak_allocated_with_warmup_mib: float | None = None  # includes the workspaces that cuDNN's search tried
-    peak_reserved_with_warmup_mib: float | None = None
+    peak_reserved_with_warmup_mib: float | None = None  # the same of the allocator
     data_on_device_mib: float | None = None  # part of the peak: the data set kept on the device
     device_used_mib: float | None = None  # NVML, whole device, when the first timed epoch has ended
     device_used_before_mib: float | None = None  # NVML, before this process touched the device: what others used
     device_memory_reason: str | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean per epoch
+    training_log: list = field(default_factory=list)  # [epoch from 1, step from 1, loss, accuracy so far in the epoch]
     metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
     metric_better: str | None = None  # "higher" or "lower"
     metric: list = field(default_factory=list)  # on held-out data, after each epoch
     chance_metric: float | None = None  # what a model that ignores its input reaches
-    loss_scale_trace: list = field(default_factory=list)  # [step, scale] at the start, each skip, each epoch's end
+    loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at the start and at each change
     skipped_steps: int | None = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: int | None = None
+    warmup_skipped_steps: int | None = None  # while the loss scale settled
     host_syncs_per_step: float | None = None  # waits for the GPU counted by torch.cuda.set_sync_debug_mode
     device_type: str | None = None  # "cuda" or "cpu"
-    gpu_name: str | None = None
-    gpu_uuid: str | None = None
-    compute_capability: str | None = None
-    device_total_mib: float | None = None
-    driver_version: str | None = None
-    cuda_version: str | None = None
-    cudnn_version: str | None = None
-    torch_version: str | None = None
-    timm_version: str | None = None
-    python_version: str | None = None
-    host_platform: str | None = None
-    host_cores: int | None = None
+    gpu_name: str | None = None  # as the driver calls it
+    gpu_uuid: str | None = None  # of this very card
+    compute_capability: str | None = None  # for example "9.0"
+    device_total_mib: float | None = None  # memory of the card
+    driver_version: str | None = None  # of NVIDIA
+    cuda_version: str | None = None  # that PyTorch was built with
+    cudnn_version: str | None = None  # as a number
+    torch_version: str | None = None  # with its build
+    timm_version: str | None = None  # the models come from it
+    python_version: str | None = None  # of the kernel
+    host_platform: str | None = None  # operating system
+    host_cores: int | None = None  # as the system counts them
     fp32_precision_matmul: str | None = None  # the three switches as read back while the run was on
-    fp32_precision_conv: str | None = None
-    fp32_precision_rnn: str | None = None
-    autocast_dtype: str | None = None
+    fp32_precision_conv: str | None = None  # likewise
+    fp32_precision_rnn: str | None = None  # likewise
+    autocast_dtype: str | None = None  # null where autocast is off
     parameter_dtypes: str | None = None  # for example "float16 + float32"
     commit: str | None = None  # of the suite, where it is known
 

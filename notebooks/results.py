@@ -3,7 +3,7 @@
 import statistics
 
 from record import flat_record
-from verdict import flags_of, paired_ratio, paired_runs, verdict
+from verdict import flags_of, limit_of, paired_ratio, paired_runs, verdict
 
 # isort: split
 
@@ -37,7 +37,11 @@ def ledger_table(records):
     parts = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
     rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
     measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
-    return pd.DataFrame.from_dict(measured, orient="index", columns=list(parts)).astype(float).round(1)
+    return (
+        pd.DataFrame.from_dict(measured, orient="index", columns=[f"{part} MiB" for part in parts])
+        .astype(float)
+        .round(1)
+    )
 
 
 # %% Chart and reading -- the same in every notebook; edit notebooks/results.py, then run sync.py
@@ -99,4 +103,6 @@ def read_results(records):
         for name in flat
         if base in flat and name not in ("fp32", base)
     ]
-    return "\n".join(sentences) or "With one precision, or without fp32 and tf32, there is nothing to compare."
+    if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
+        sentences = [f"{name}: {limit_of(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
+    return "\n".join(sentences) or "No precision ended well, so there is nothing to read."

@@ -1,4 +1,4 @@
-"""Copies the shared sections and badges into the notebooks; badges and the reference run's figures into the README.
+"""Copies shared sections, badges and published results into the notebooks; the reference run's figures into the texts.
 
     python notebooks/sync.py           rewrite what is stale
     python notebooks/sync.py --check   change nothing; name what is stale and exit with 1
@@ -15,7 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from record import comparison_key, read_records
+from verdict import flags_of, limit_of, paired_ratio, paired_runs
 
 try:
     import tomllib
@@ -26,12 +28,16 @@ NOTEBOOKS = Path(__file__).resolve().parent
 SOURCES = ("record.py", "verdict.py", "card.py", "instruments.py", "diagnosis.py", "harness.py", "results.py")
 OPEN_SOURCES = ("harness.py", "results.py")  # the method and the results; the instruments are folded
 MARK = "# %% "
-ONLY_IN_SUMMARY = ("Reading records",)
+PUBLISHED_MARK = "# %% Published results -- the same as data/published_results.csv; edit that file, then run sync.py"
+PUBLISHED_TITLE = "Published results"
+ONLY_IN_SUMMARY = ("Reading records", PUBLISHED_TITLE)
 IN_SUMMARY = ("Explaining fields", "Run record", "Reading records", "Comparing records")
 IN_SUMMARY += ("Paired ratio", "Limit of a run", "Verdict")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
+FIELDS = re.compile(r"<!-- fields -->\n.*?<!-- /fields -->", re.DOTALL)
+CASES = re.compile(r"<!-- cases -->\n.*?<!-- /cases -->", re.DOTALL)
 HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
 MEND = "run: python notebooks/sync.py"
 
@@ -50,7 +56,44 @@ def read_sections(folder=NOTEBOOKS):
 
 def sections_needed(notebook, titles):
     """Return the titles that the notebook of this file name must have, in no order."""
-    return set(IN_SUMMARY) if notebook == "summary.ipynb" else set(titles) - set(ONLY_IN_SUMMARY)
+    if notebook == "summary.ipynb":
+        return set(IN_SUMMARY) | {PUBLISHED_TITLE} & set(titles)
+    return set(titles) - set(ONLY_IN_SUMMARY)
+
+
+def published_section(root):
+    """Return the section that holds the published results as text; its text is None where their file is missing.
+
+    What the rows of a study begin with is written once, and a long row goes on after a backslash.
+    """
+    path, studies, lines = root / "data" / "published_results.csv", {}, []
+    if not path.exists():  # a copy of the notebooks alone: the cell stays as it is
+        return {PUBLISHED_MARK: (PUBLISHED_TITLE, None, True)}
+    header, *rows = path.read_text(encoding="utf-8").splitlines()
+    for row in rows:
+        *study, rest = row.split(",", 4)  # study, source, title, year
+        lines.append(f"{{{studies.setdefault(','.join(study), len(studies))}}},{rest}")
+    lines = [wrapped(line) for line in (header, *lines)]
+    names = [f'    "{study}",' for study in studies]
+    title = "# @title What the articles published, as CSV"
+    head = [
+        PUBLISHED_MARK,
+        title,
+        "STUDIES = (  # study, source, title, year: what {0} and so on stand for",
+        *names,
+        ")",
+    ]
+    text = "\n".join([*head, 'PUBLISHED = """\\', *lines, '""".format(*STUDIES)'])
+    return {PUBLISHED_MARK: (PUBLISHED_TITLE, text, True)}
+
+
+def wrapped(line, most=118):
+    """Return a line of CSV cut after commas, with a backslash where it goes on."""
+    parts = [""]
+    for field in re.findall(r"[^,]*,|[^,]+$", line):
+        parts += [""] * (len(parts[-1]) + len(field) > most)
+        parts[-1] += field
+    return "\\\n".join(parts)
 
 
 def repository_url(root):
@@ -103,7 +146,8 @@ def synced_notebook(path, sections, url):
         if cell["cell_type"] == "markdown":
             text = BADGES.sub(lambda _: badges(url, path.name), text)
         elif first_line in sections:
-            title, text, folded = sections[first_line]
+            title, new_text, folded = sections[first_line]
+            text = text if new_text is None else new_text
             found.add(title)
             cell["metadata"] = dict(FOLDED) if folded else {}
         elif first_line.startswith(MARK):
@@ -120,7 +164,7 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
     Where the address is only that of the clone's origin, `check` also accepts files without badges: whoever clones the
     repository has changed nothing.
     """
-    sections = read_sections(folder)
+    sections = read_sections(folder) | published_section(root)
     url, found_in = repository_url(root)
     addresses = (url, None) if check and found_in == "origin" else (url,)
     paths = sorted(folder.glob("*.ipynb"))
@@ -142,6 +186,37 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         texts = [HEADLINE.sub(lambda _: table, text) for text in texts]
         if now not in texts:
             yield readme, texts[0], []
+
+    document = root / "docs" / "measurements.md"
+    if document.exists():
+        now = document.read_text(encoding="utf-8")
+        text = FIELDS.sub(lambda _: fields_table(folder), now)
+        text = CASES.sub(lambda _: cases_table(root / "tests" / "built_cases"), text)
+        if now != text:
+            yield document, text, []
+
+
+def fields_table(folder):
+    """Return the table of the record's fields: name, and the comment beside it in record.py."""
+    lines = ["| field | meaning |", "|---|---|"]
+    for text in (folder / "record.py").read_text(encoding="utf-8").splitlines():
+        if found := re.match(r"    (\w+): (?:str|int|float|bool|list|dict)\b.*?#\s*(.*)", text):
+            lines.append(f"| `{found[1]}` | {found[2]} |")
+    return "\n".join(["<!-- fields -->", *lines, "<!-- /fields -->"])
+
+
+def cases_table(folder):
+    """Return the table of the built cases: what was run, what it must be called, and what an H200 measured."""
+    lines = ["| case | run | must be called | known because | measured |", "|---|---|---|---|---|"]
+    for name, case in yaml.safe_load((folder / "cases.yaml").read_text(encoding="utf-8")).items():
+        record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        settings = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
+        measured = limit_of(record)[1] if record["status"] == "ok" else record["reason"].partition(". ")[0]
+        measured = "; ".join([*flags_of(record), measured])
+        lines.append(
+            f"| {name} | {case['precision']}, {settings} | {case['expected']} | {case['because']} | {measured} |"
+        )
+    return "\n".join(["<!-- cases -->", *lines, "<!-- /cases -->"])
 
 
 def readme_badges(url, notebooks):
@@ -165,10 +240,8 @@ def headline(records):
             )
     lines = [f"| training, one epoch | {' | '.join(f'`{name}`' for name in HEADLINE_PRECISIONS)} |", "|---" * 5 + "|"]
     lines += [headline_row(row) for row in rows.values()]  # one comparison each
-    lines += [
-        "",
-        f"Measured on {'; '.join(sorted(cards))}. n: timed epochs; the median is shown." if cards else "None yet.",
-    ]
+    reading = "n: timed epochs. Time: median; in brackets how many times as fast as fp32, with its 95% interval."
+    lines += ["", f"Measured on {'; '.join(sorted(cards))}. {reading}" if cards else "None yet."]
     return "\n".join(["<!-- headline -->", *lines, "<!-- /headline -->"])
 
 
@@ -185,8 +258,9 @@ def headline_row(row):
             cells.append("-")
             continue
         seconds = statistics.median(times[precision])
-        compared = "fp32" in row and precision != "fp32"
-        faster = f" ({statistics.median(times['fp32']) / seconds:.2f}x)" if compared else ""
+        gain = paired_ratio(paired_runs(row[precision], row.get("fp32", []))) if precision != "fp32" else None
+        interval = f", {gain['low']:.2f} to {gain['high']:.2f}" if gain and gain["low"] is not None else ""
+        faster = f" ({gain['ratio']:.2f}x{interval})" if gain else ""
         cells.append(f"{seconds:.2f} s{faster}, {max(r['peak_allocated_mib'] for r in row[precision]) / 1024:.2f} GiB")
     return f"| {' | '.join(cells)} |"
 

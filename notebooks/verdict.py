@@ -134,7 +134,7 @@ def advice_of(case, record):
 # @title One sentence for a comparison
 DISTURBED = 0.05  # a throttle reason that held in this share of the samples
 SHORTEST_SECONDS = 2.0  # of timed training, in each of the two precisions
-RESOLUTION = 0.01  # repeated comparisons of this suite agree no better than this
+RESOLUTION = 0.01  # a smaller difference is not claimed, however narrow the interval
 
 
 def judge(gain):

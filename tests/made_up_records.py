@@ -335,3 +335,33 @@ def write_many(folder):
                         record.gpu_name, record.epoch_seconds = "NVIDIA A100-SXM4-80GB", [1.6 * time for time in times]
                         record.block_seconds = []
                         write_record(record, folder / "a100") if execution == "eager" and batch_size == 128 else None
+
+
+def write_published(folder):
+    """Runs that can be set beside published ones, and runs beside them that never may be.
+
+    WideResNet-28-10 as in colab-wide-resnet, ten epochs: amp_fp16 2x with 40% less memory, o2_fp16 as fast as fp32
+    with equal memory, o3_fp16 converges. DPN-92 as in rtx-titan-dpn: at batch 512 fp32 is out of memory, 256 is short.
+    """
+    wide = {"parameters": {"model": "wide_resnet28_10", "epochs": 10}}
+    times = {"fp32": 60.0, "amp_fp16": 30.0, "o2_fp16": 60.0, "o3_fp16": 20.0}
+    peaks = {"fp32": 8000.0, "amp_fp16": 4800.0, "o2_fp16": 8000.0, "o3_fp16": 4000.0}
+    for precision, time in times.items():
+        rest = {"seconds": [time] * 10, "peak": peaks[precision], "device_used_mib": 1.1 * peaks[precision]}
+        rest |= {
+            "metric": [0.5] * 9 + [0.9 if precision != "o2_fp16" else 0.7],
+            "block_seconds": blocks_of([time] * 10),
+        }
+        write_record(make("cifar_resnet", precision, **rest, **wide), folder)
+        short = {"parameters": {**wide["parameters"], "max_steps": 5}}
+        write_record(make("cifar_resnet", precision, seconds=[0.1] * 10, **short), folder)
+    made_up = {"dataset_used": "synthetic", "synthetic": True}
+    made_up["parameters"] = {**wide["parameters"], "dataset": "synthetic"}
+    write_record(make("cifar_resnet", "fp32", seconds=[1.0] * 10, **made_up), folder)
+    dense = {"model": "dpn92", "batch_size": 512, "epochs": 1, "loss_scale": 128}
+    oom = make_failed("cifar_resnet", "fp32", "oom", "CUDA out of memory", parameters=dense, device_total_mib=24_576.0)
+    write_record(oom, folder)
+    write_record(make("cifar_resnet", "o2_fp16", seconds=[40.0], parameters=dense), folder)
+    for precision, time in (("fp32", 1.0), ("o2_fp16", 0.9)):
+        few = {"seconds": [time], "parameters": {**dense, "batch_size": 256}}
+        write_record(make("cifar_resnet", precision, **few), folder)

@@ -12,7 +12,7 @@ import torch
 import verdict as rules
 import yaml
 from conftest import run_cells
-from record import NOT_WRITTEN, STATUSES, RunRecord, flat_record, write_flat
+from record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
 
 FOLDER = Path(__file__).resolve().parent / "built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
@@ -33,7 +33,7 @@ def test_the_rules_are_right_on_what_an_h200_measured(name):
     assert record["gpu_name"] == "NVIDIA H200"
     assert record["precision"] == case["precision"]
     assert case["parameters"].items() <= record.items()
-    assert set(RunRecord.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
+    assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
     assert answer(record) == case["expected"], rules.limit_of(record)
     if record["status"] == "ok":
         base = {**record, "precision": "fp32"}

@@ -1,8 +1,10 @@
 """The method: precision modes, loss scaling, the training step, warm-up, the timed epoch."""
 
+import contextlib
 import copy
 import math
 import shutil
+import time
 
 import harness
 import instruments
@@ -191,6 +193,20 @@ def test_unsupported_modes_say_why(monkeypatch):
         harness.check_supported("amp_bf16", "eager", turing)
 
 
+def test_where_fp16_arithmetic_is_wrong_its_modes_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    ampere, wrong = torch.device("cuda"), "a convolution in fp16 differs from fp32 by nan of its norm"
+    for precision in MODES:
+        harness.check_supported(precision, "eager", ampere, "passed")
+        harness.check_supported(precision, "eager", ampere, None)  # not checked
+        if "fp16" in precision:
+            with pytest.raises(instruments.Unsupported, match=f"fp16 arithmetic is wrong on this GPU: {wrong}"):
+                harness.check_supported(precision, "eager", ampere, wrong)
+        else:
+            harness.check_supported(precision, "eager", ampere, wrong)
+
+
 PARAMETERS = {
     "dataset": "auto",
     "precisions": ["fp32"],
@@ -278,6 +294,41 @@ def test_a_timed_epoch_fills_the_record():
     assert 0 < sum(record.step_ms_all) <= record.epoch_seconds[0] * 1000 + 1e-6  # the steps lie within the epoch
     assert record.loss_scale_trace == []
     assert record.peak_allocated_mib is None  # no GPU: not zero
+    assert record.block_seconds == [pytest.approx(step_ms / 1000) for step_ms in record.step_ms_all]
+    assert 0 <= record.data_wait_seconds_all[0] < record.epoch_seconds[0]
+    assert record.card_samples_all == record.overflow_steps == []
+    assert record.card_reason == "no GPU"
+
+
+def test_what_explains_an_epoch_is_added_to_that_of_the_ones_before(monkeypatch):
+    sampled = []
+
+    @contextlib.contextmanager
+    def watched(record, device):
+        sampled.append("on")
+        yield
+        sampled.append("off")
+
+    def slowly():
+        for number in range(20):
+            assert sampled[-1] == "on"  # the card is watched while the clock runs
+            time.sleep(0.005)
+            yield make_batch(number)
+
+    monkeypatch.setattr(harness, "watched", watched)
+    trainer, record = make_trainer("fp32"), make_record()
+    for _ in range(2):
+        harness.timed_epoch(record, trainer, slowly())
+    assert sampled == ["on", "off"] * 2
+    assert len(record.block_seconds) == 2 * 10
+    assert [sum(record.block_seconds[:10]), sum(record.block_seconds[10:])] == [
+        pytest.approx(sum(record.step_ms_all[:20]) / 1000),
+        pytest.approx(sum(record.step_ms_all[20:]) / 1000),
+    ]
+    assert len(record.data_wait_seconds_all) == 2
+    instruments.summarise_times(record, 320)
+    assert 0.1 / record.epoch_seconds[0] <= record.data_wait_seconds_all[0] / record.epoch_seconds[0] < 1
+    assert record.data_wait_fraction == pytest.approx(sum(record.data_wait_seconds_all) / sum(record.epoch_seconds))
 
 
 def test_skipped_steps_are_counted_and_their_loss_is_left_out():
@@ -286,6 +337,11 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out():
     assert record.skipped_steps == 1
     assert math.isfinite(record.train_loss[0])
     assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0]]
+    assert record.overflow_steps == [1]
+    harness.timed_epoch(record, trainer, [(*make_batch(n), n == 3) for n in range(4)])
+    assert record.skipped_steps == 2
+    assert record.overflow_steps == [1, 7]  # counted on through the epochs of a repeat
+    assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0], [8, 16384.0]]
 
 
 def test_an_epoch_without_a_single_update_has_diverged():

@@ -1,8 +1,10 @@
-"""The instruments: memory through any NVML binding, times, progress, the guard around a run."""
+"""The instruments: times, memory of the device, the loss scale step by step, progress, the guard around a run."""
 
 import gc
+import itertools
 import json
-import sys
+import random
+import time
 import types
 import weakref
 from pathlib import Path
@@ -13,79 +15,12 @@ import pytest
 import record as records
 import torch
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def make_record(**facts):
     parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
     return records.new_record("n", parameters, "fp32", {"sample_unit": "images", "metric_name": "accuracy", **facts})
-
-
-class NvmlError(Exception):
-    pass
-
-
-def fake_nvml(monkeypatch, **functions):
-    """Put a made-up pynvml in place; `functions` replace its parts."""
-    memory = types.SimpleNamespace(used=3 * 2**20, total=8 * 2**20)
-    module = types.ModuleType("pynvml")
-    module.NVMLError = NvmlError
-    module.nvmlInit = lambda: None
-    module.nvmlMemory_v2 = 2
-    module.asked = []
-    module.nvmlDeviceGetHandleByUUID = lambda uuid: module.asked.append(uuid) or "handle"
-    module.nvmlDeviceGetHandleByIndex = lambda index: module.asked.append(index) or "handle"
-    module.nvmlDeviceGetMemoryInfo = lambda handle, version=None: memory
-    module.nvmlSystemGetDriverVersion = lambda: "580.1"
-    for name, function in functions.items():
-        if function is None:
-            delattr(module, name)
-        else:
-            setattr(module, name, function)
-    monkeypatch.setitem(sys.modules, "pynvml", module)
-    return module
-
-
-def test_memory_by_uuid_in_mib(monkeypatch):
-    module = fake_nvml(monkeypatch)
-    assert instruments.nvml_memory("ab-cd") == {"used_mib": 3, "total_mib": 8, "driver": "580.1", "reason": None}
-    assert module.asked == [b"GPU-ab-cd"]
-
-
-def test_memory_of_the_first_visible_gpu(monkeypatch):
-    module = fake_nvml(monkeypatch)
-    instruments.nvml_memory()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ff,GPU-00")
-    instruments.nvml_memory()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    instruments.nvml_memory()
-    assert module.asked == [0, b"GPU-ff", 3]
-
-
-def test_the_old_binding_without_versions_and_with_bytes(monkeypatch):
-    memory = types.SimpleNamespace(used=2**20, total=2**21)
-    fake_nvml(
-        monkeypatch,
-        nvmlMemory_v2=None,
-        nvmlDeviceGetMemoryInfo=lambda handle: memory,
-        nvmlSystemGetDriverVersion=lambda: b"430.5",
-    )
-    assert instruments.nvml_memory("x") == {"used_mib": 1, "total_mib": 2, "driver": "430.5", "reason": None}
-
-
-def test_no_binding_and_no_driver_give_a_reason_and_no_zero(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    answer = instruments.nvml_memory()
-    assert answer["used_mib"] is None
-    assert answer["reason"] == "nvidia-ml-py is not installed"
-
-    def no_driver():
-        raise NvmlError("Driver Not Loaded")
-
-    fake_nvml(monkeypatch, nvmlInit=no_driver)
-    answer = instruments.nvml_memory()
-    assert answer["used_mib"] is None
-    assert "Driver Not Loaded" in answer["reason"]
 
 
 def test_on_the_cpu_device_memory_is_null_with_a_reason():
@@ -95,6 +30,62 @@ def test_on_the_cpu_device_memory_is_null_with_a_reason():
     assert record.device_used_mib is None
     assert record.peak_allocated_mib is None
     assert record.device_memory_reason == "no GPU"
+    instruments.read_context(record, CPU)
+    assert record.ledger_context_mib is None
+
+
+def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
+    """Let NVML and the allocator give these figures, MiB; returns the cards that were asked."""
+    asked = []
+    memory = {"used_mib": used, "total_mib": None if used is None else 8192.0, "reason": reason}
+    monkeypatch.setattr(
+        instruments, "Card", lambda uuid: asked.append(uuid) or types.SimpleNamespace(memory=lambda: memory)
+    )
+    monkeypatch.setattr(instruments, "MEMORY_BEFORE", {"used_mib": before})
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * 2**20)
+    return asked
+
+
+def test_device_memory_is_noted_with_what_others_used_and_the_slack(monkeypatch):
+    asked = pretend_device(monkeypatch, 1500.0, 300.0)
+    record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
+    instruments.read_device_memory(record, GPU)
+    assert (record.device_used_mib, record.device_used_before_mib) == (1500, 300)
+    assert record.device_memory_reason is None
+    assert record.ledger_slack_mib == 250
+    assert asked == ["ab"]
+
+
+def test_device_memory_without_nvml_is_null_with_a_reason_and_keeps_the_slack(monkeypatch):
+    pretend_device(monkeypatch, None, None, "nvidia-ml-py is not installed")
+    record = make_record(peak_reserved_mib=900.0, peak_allocated_mib=650.0)
+    instruments.read_device_memory(record, GPU)
+    instruments.read_context(record, GPU)
+    assert record.device_used_mib is record.device_used_before_mib is record.ledger_context_mib is None
+    assert record.device_memory_reason == "nvidia-ml-py is not installed"
+    assert record.ledger_slack_mib == 250
+
+
+@pytest.mark.parametrize(
+    ("used", "before", "context"),
+    [(1500.0, 300.0, 800.0), (1500.0, 0.0, 1100.0), (1500.0, None, None), (None, 3.0, None)],
+)
+def test_the_context_is_the_device_less_others_and_the_allocator(monkeypatch, used, before, context):
+    pretend_device(monkeypatch, used, before)
+    record = make_record(gpu_uuid="ab")
+    instruments.read_context(record, GPU)
+    assert record.ledger_context_mib == context
+
+
+def test_peaks_are_the_highest_of_all_epochs_in_mib(monkeypatch):
+    allocated, reserved = iter([3 * 2**20, 2**20]), iter([4 * 2**20, 8 * 2**20])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(allocated))
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: next(reserved))
+    record = make_record()
+    for _ in range(2):
+        instruments.read_peaks(record, GPU)
+    assert (record.peak_allocated_mib, record.peak_reserved_mib) == (3, 8)
+    assert record.peak_allocated_with_warmup_mib is None
 
 
 def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
@@ -110,9 +101,60 @@ def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
 def test_percentiles_and_throughput():
     record = make_record()
     record.step_ms_all, record.epoch_seconds = [float(n) for n in range(1, 12)], [2.0, 1.0, 4.0]
+    record.data_wait_seconds_all = [0.5, 0.25, 1.0]
     instruments.summarise_times(record, samples_per_epoch=100)
     assert (record.step_ms_p10, record.step_ms_median, record.step_ms_p90) == (2, 6, 10)
     assert record.samples_per_second == 50  # of the median epoch
+    assert record.data_wait_fraction == 0.25  # 1.75 s of 7 s
+
+
+def test_waiting_for_batches_is_added_up_and_all_are_given(monkeypatch):
+    now = iter([0.0, 0.25, 10.0, 10.5, 20.0, 21.0])
+    monkeypatch.setattr(instruments.time, "perf_counter", lambda: next(now))
+    waits = []
+    assert list(instruments.waited_for(["a", "b"], waits)) == ["a", "b"]
+    assert waits == [0.25, 0.5, 1.0]  # the last is what it took to learn that there are no more
+
+
+def test_a_slow_loader_is_told_from_a_slow_step():
+    def slowly():
+        for number in range(4):
+            time.sleep(0.05)
+            yield number
+
+    waits, began = [], time.perf_counter()
+    for _ in instruments.waited_for(slowly(), waits):
+        time.sleep(0.02)
+    took = time.perf_counter() - began
+    assert 0.2 <= sum(waits) <= took - 0.08
+    waits.clear()
+    assert list(instruments.waited_for(iter([]), waits)) == []
+    assert len(waits) == 1
+
+
+def test_tensors_are_no_end_of_the_batches():
+    batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]  # false, as numbers go
+    assert len(list(instruments.waited_for(batches, []))) == 3
+
+
+@pytest.mark.parametrize(
+    ("steps", "blocks", "sizes"),
+    [
+        (10, 10, [1] * 10),
+        (20, 10, [2] * 10),
+        (3, 10, [1] * 3),  # fewer steps than blocks
+        (1, 10, [1]),
+        (25, 10, [2, 3, 2, 3, 2, 3, 2, 3, 2, 3]),  # as even as can be
+        (11, 4, [2, 3, 3, 3]),
+    ],
+)
+def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
+    assert instruments.in_blocks([1000.0] * steps, blocks) == sizes
+    step_ms = [1.5 * number for number in range(steps)]
+    parts = instruments.in_blocks(step_ms, blocks)
+    assert sum(parts) == pytest.approx(sum(step_ms) / 1000)
+    edges = [0, *itertools.accumulate(sizes)]
+    assert parts == [pytest.approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
 
 
 def test_progress_is_silent_when_asked(monkeypatch, capsys):
@@ -240,29 +282,119 @@ def test_settled_marks_the_run_that_learned_nothing():
     assert not (Path("out") / "fp32.json").exists()  # nothing to change there
 
 
-def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
-    with pytest.raises(instruments.Stop, match="pip install no-such-package"):
-        instruments.require_packages({"no_such_module": "no-such-package", "torch": "torch"})
-    called = []
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
-    monkeypatch.setattr(instruments.subprocess, "run", lambda command, check: called.append(command))
-    instruments.require_packages({"no_such_module": "no-such-package"})
-    assert called[0][-1] == "no-such-package"
-
-
-def test_a_scale_is_noted_only_when_it_changes():
-    record, trainer = make_record(), types.SimpleNamespace(steps=0, scaler=harness.HalfScaler(64))
-    instruments.note_scale(record, trainer)
-    trainer.steps = 5
-    instruments.note_scale(record, trainer)
-    trainer.scaler = harness.HalfScaler(32)
-    instruments.note_scale(record, trainer)
-    assert record.loss_scale_trace == [[0, 64.0], [5, 32.0]]
-
-
 def test_a_run_does_not_inherit_the_memory_peak_of_the_one_before(monkeypatch):
     calls = []
     monkeypatch.setattr(instruments, "reset_peaks", calls.append)
     record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
     with instruments.guarded(record, "out", CPU):
         assert calls == [CPU]
+
+
+# The loss scale
+
+
+def made_trainer(scaler, fixed_scale=None):
+    return types.SimpleNamespace(scaler=scaler, fixed_scale=fixed_scale, steps=0)
+
+
+class Steps:
+    """Takes steps with a real GradScaler over one weight, with a gradient that overflows where it is told to."""
+
+    def __init__(self, **options):
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.optimizer = torch.optim.SGD([self.weight], lr=0.1)
+        self.scaler = torch.amp.GradScaler("cpu", **options)
+
+    def take(self, trainer, overflows):
+        self.optimizer.zero_grad()
+        self.scaler.scale(self.weight.sum() * (float("inf") if overflows else 1.0)).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update(trainer.fixed_scale)
+        trainer.steps += 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("interval", "growth", "backoff"), [(3, 2.0, 0.5), (1, 2.0, 0.5), (7, 4.0, 0.25)])
+def test_a_dynamic_scale_is_followed_without_asking(seed, interval, growth, backoff):
+    options = {"growth_interval": interval, "growth_factor": growth, "backoff_factor": backoff, "init_scale": 1024.0}
+    draw, steps, record = random.Random(seed), Steps(**options), make_record()
+    trainer = made_trainer(steps.scaler)
+    overflows = [draw.random() < 1 / (interval + 1) for _ in range(200)]  # about as often down as up
+    expected, at = [[0, 1024.0]], iter(range(200))
+    for _ in range(4):  # epochs, which go on counting
+        trace = instruments.ScaleTrace(record, trainer)
+        for step in itertools.islice(at, 50):
+            steps.take(trainer, overflows[step])
+            trace.step(skipped=overflows[step])
+            assert trace.scale == steps.scaler.get_scale(), step
+            if trace.scale != expected[-1][1]:
+                expected.append([trainer.steps, trace.scale])
+        trace.end()
+    assert record.loss_scale_trace == expected
+    assert len(expected) > 20
+    assert record.overflow_steps == [step for step in range(200) if overflows[step]]
+
+
+def test_a_scale_that_settled_in_warm_up_is_where_the_trace_begins():
+    steps, record = Steps(growth_interval=4), make_record()
+    trainer = made_trainer(steps.scaler)
+    for overflows in (True, True, False, False, False):
+        steps.take(trainer, overflows)
+    trainer.steps = 0  # as after warm-up
+    trace = instruments.ScaleTrace(record, trainer)
+    steps.take(trainer, False)  # the fourth good one
+    trace.step(skipped=False)
+    assert trace.scale == steps.scaler.get_scale() == 32768
+    assert record.loss_scale_trace == [[0, 16384.0], [1, 32768.0]]
+
+
+def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
+    steps, record = Steps(init_scale=128.0), make_record()
+    trainer = made_trainer(steps.scaler, fixed_scale=128.0)
+    trace = instruments.ScaleTrace(record, trainer)
+    for overflows in (False, True, False, True):
+        steps.take(trainer, overflows)
+        trace.step(skipped=overflows)
+        assert trace.scale == steps.scaler.get_scale() == 128
+    trace.end()
+    assert record.loss_scale_trace == [[0, 128.0]]
+    assert record.overflow_steps == [1, 3]
+
+
+def test_a_scale_of_fp16_weights_is_fixed_too():
+    record, trainer = make_record(), made_trainer(harness.HalfScaler(64), fixed_scale=64.0)
+    trace = instruments.ScaleTrace(record, trainer)
+    trainer.steps = 1
+    trace.step(skipped=True)
+    trace.end()
+    assert record.loss_scale_trace == [[0, 64.0]]
+    assert record.overflow_steps == [0]
+
+
+def test_without_scaling_there_is_no_trace():
+    record, trainer = make_record(), made_trainer(torch.amp.GradScaler("cpu", enabled=False))
+    trace = instruments.ScaleTrace(record, trainer)
+    for _ in range(3):
+        trainer.steps += 1
+        trace.step(skipped=False)
+    trace.end()
+    assert record.loss_scale_trace == record.overflow_steps == []
+    assert trace.scale is None
+
+
+def test_each_repeat_is_counted_anew():
+    record = make_record()
+    for overflows in ((False, True), (True, False)):
+        steps = Steps(init_scale=128.0)
+        trainer = made_trainer(steps.scaler, fixed_scale=128.0)
+        trace = instruments.ScaleTrace(record, trainer)
+        for skipped in overflows:
+            steps.take(trainer, skipped)
+            trace.step(skipped)
+        trace.end()
+    assert record.overflow_steps == [1, 0]
+    steps = Steps(init_scale=128.0)
+    steps.take(made_trainer(steps.scaler), True)
+    record, trainer = make_record(loss_scale_trace=[[0, 128.0], [5, 64.0]]), made_trainer(steps.scaler)
+    instruments.ScaleTrace(record, trainer)
+    assert record.loss_scale_trace == [[0, 128.0], [5, 64.0], [0, 64.0]]  # noted, although the scale is the same

@@ -423,11 +423,28 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(name, tmp_path):
             assert record["steps_per_epoch"] == 2
             assert record["chance_metric"] > 0
             assert record["peak_allocated_mib"] is None
+            assert len(record["block_seconds"]) == 4  # a block for each of two steps, twice
+            assert sum(record["block_seconds"]) <= sum(record["epoch_seconds"]) + 1e-6
+            assert 0 <= record["data_wait_fraction"] < 1
+            for what in ("card", "energy", "profile", "limit", "ledger", "device_memory"):
+                assert record[f"{what}_reason"] == "no GPU"
+            for name in ("energy_joules", "gpu_busy_fraction", "flops_per_step", "ledger_activations_mib", "throttled"):
+                assert record[name] is None  # never zero
         else:
             assert "needs an NVIDIA GPU" in record["reason"]
     assert records["amp_bf16"]["autocast_dtype"] == "bfloat16"
     executed = (tmp_path / "out.ipynb").read_text()
     assert "it/s]" not in executed  # no progress bar was asked for
+    texts = [output.get("text", "") for output in outputs_of(json.loads(executed))]
+    assert sum("The checks took" in "".join(text) for text in texts) == 1
+    tables = ["".join(output["data"].get("text/html", "")) for output in outputs_of(json.loads(executed), "data")]
+    assert sum(table.count("needs an NVIDIA GPU; this run is on the CPU") == 4 for table in tables) >= 1
+
+
+def outputs_of(notebook, kind=None):
+    """Return all outputs of a notebook's cells; those that have `kind`, where it is given."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return [output for output in outputs if kind is None or kind in output]
 
 
 def test_a_wrong_value_is_one_sentence_and_touches_no_record(tmp_path):

@@ -59,6 +59,39 @@ def test_a_record_is_flat_and_reads_back(tmp_path):
     assert left_out == []
 
 
+def test_what_is_too_long_is_not_written_and_what_explains_is(tmp_path):
+    record = make(status="ok", block_seconds=[0.5, 0.5], overflow_steps=[3], throttle_fractions=[["power cap", 0.1]])
+    record.kernel_family_fractions, record.energy_joules = [["convolution", 0.7]], 12.5
+    record.step_ms_all, record.data_wait_seconds_all = [1.0] * 1000, [0.1]
+    record.card_samples_all = [{"seconds": 1.0, "joules": None, "samples": [{"pids": [1]}] * 1000}]
+    flat = json.loads(records.write_record(record, tmp_path).read_text())
+    assert not set(flat) & {"parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all"}
+    assert set(flat) == set(records.RunRecord.__dataclass_fields__) - set(records.NOT_WRITTEN) | set(PARAMETERS)
+    assert flat["kernel_family_fractions"] == [["convolution", 0.7]]
+    assert (flat["energy_joules"], flat["overflow_steps"], flat["block_seconds"]) == (12.5, [3], [0.5, 0.5])
+    assert flat["throttle_fractions"] == [["power cap", 0.1]]
+    assert flat == records.flat_record(record)
+
+
+def test_what_explains_a_run_is_null_or_an_empty_list_until_it_is_measured():
+    fields = records.Explanation.__dataclass_fields__
+    assert len(fields) >= 45
+    assert set(fields) < set(records.RunRecord.__dataclass_fields__)
+    first, second = make(), make("tf32")
+    assert all(getattr(first, name) is None or getattr(first, name) == [] for name in fields)
+    first.overflow_steps.append(1)
+    assert second.overflow_steps == []  # no list is shared
+    for what in ("gradient", "profile", "limit", "energy", "card", "ledger", "device_memory"):
+        assert getattr(first, f"{what}_reason") is None
+
+
+def test_every_number_of_the_explanation_has_its_unit_in_its_name():
+    units = {"fraction", "mib", "joules", "watts", "mhz", "celsius", "ms", "tflop", "gb", "flops", "bytes", "kernels"}
+    names = [name for name, kind in records.Explanation.__annotations__.items() if "float" in str(kind)]
+    assert len(names) >= 30
+    assert [name for name in names if not units & set(name.split("_"))] == []
+
+
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     record = make(status="ok")
     path = records.write_record(record, tmp_path)
@@ -100,8 +133,7 @@ def test_reading_says_what_it_left_out(tmp_path):
 
 def test_only_equal_conditions_are_compared():
     def flat(precision="fp32", gpu="H200", **parameters):
-        record = make(precision, gpu_name=gpu, parameters=parameters)
-        return {**record.parameters, **{k: v for k, v in vars(record).items() if k != "parameters"}}
+        return records.flat_record(make(precision, gpu_name=gpu, parameters=parameters))
 
     key = records.comparison_key(flat())
     assert records.comparison_key(flat("tf32", seed=3, output_dir="z")) == key

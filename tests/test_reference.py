@@ -4,9 +4,10 @@ import json
 import re
 
 import harness
+import pytest
 import results
 from conftest import EXPERIMENTS, ROOT, run_cells
-from record import RunRecord, read_records
+from record import NOT_WRITTEN, Explanation, read_records
 
 import planning
 
@@ -23,13 +24,28 @@ def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
         assert record["synthetic"] is False
         assert record["host_syncs_per_step"] == (1 if record["precision"] == "amp_fp16" else 0)
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"] >= 2
-        assert set(RunRecord.__dataclass_fields__) - {"parameters", "step_ms_all"} <= set(record)
+        assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
         notebook = json.loads((FOLDER / f"{record['run_id']}.ipynb").read_text())
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert all(cell["execution_count"] for cell in code)
         assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
     quick = {(r["notebook"], r["precision"]) for r in records if not r.get("channels_last")}
     assert quick == {(name, precision) for name in EXPERIMENTS for precision in list(harness.PRECISIONS)[:4]}
+
+
+def test_every_record_explains_itself():
+    for record in read_records(FOLDER)[0]:
+        reasons = {name: value for name, value in record.items() if name.endswith("_reason") and value}
+        assert reasons == {}, record["run_id"]
+        assert abs(record["ledger_error_fraction"]) < 0.02  # against NVML
+        assert abs(sum(record["block_seconds"]) / sum(record["epoch_seconds"]) - 1) < 0.02  # events against the wall
+        assert (record["throttled"], record["gpu_shared"]) == (False, False)
+        assert record["energy_source"] == "counter"
+        assert record["joules_per_1000_samples"] > 0
+        assert sum(share for _, share in record["kernel_family_fractions"]) == pytest.approx(1)
+        assert (record["tensor_core_fraction"] > 0) is (record["precision"] != "fp32")
+        assert 0 < record["compute_limit_fraction"] < 1
+        assert (record["gradient_flush_fraction_scale_1"] is None) is (record["precision"] != "amp_fp16")
 
 
 def test_it_is_small_and_names_no_folder_of_a_machine():

@@ -20,6 +20,7 @@ from record import NOT_WRITTEN, Explanation, write_record
 OLD_CHARTS = ("epoch_time", "scaled_time", "speed_up", "peak_memory", "throughput", "training_curves")
 EXPLAINED = ("memory_ledger", "kernel_time", "limit_reached", "energy")
 CHARTS = (*OLD_CHARTS[:5], *EXPLAINED, "training_curves", "loss_scale")  # in the order of the report
+BESIDE = "published_titan_rtx_resnet"  # the made-up ResNets can be set beside that study
 H200 = "resnet18 · cifar10, b128 · H200"
 LOUD = "CPU plumbing check: not a measurement"
 
@@ -42,7 +43,7 @@ def shown(notebook, kind="text/plain"):
     return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs(notebook)])
 
 
-def explore(folder, last="table"):
+def explore(folder, last="published-rest"):
     """Run the notebook's cells here; return their names and the charts, as figures that are still open to questions."""
     with matplotlib.rc_context():
         names, charts = run_cells("summary", "saving", records_dir=str(folder), save_charts=False), {}
@@ -188,12 +189,12 @@ def test_html_in_a_record_is_shown_as_text(everything):
 
 def test_charts_are_saved_small_and_beside_the_records(everything):
     folder, _, _, notebook = everything
-    for name in CHARTS:
+    for name in (*CHARTS, BESIDE):
         content = (folder / f"{name}.png").read_bytes()
         assert content.startswith(b"\x89PNG") and 10_000 < len(content) < 200_000
     images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert [image["alt"] for image in images] == [f"Chart: {name.replace('_', ' ')}" for name in CHARTS]
-    assert (folder / "summary.ipynb").stat().st_size < 900_000
+    assert [image["alt"] for image in images] == [f"Chart: {name.replace('_', ' ')}" for name in (*CHARTS, BESIDE)]
+    assert (folder / "summary.ipynb").stat().st_size < 1_000_000
 
 
 def test_gaps_are_labelled_and_devices_kept_apart(explored):
@@ -487,7 +488,7 @@ def test_records_of_before_are_still_read(tmp_path):
     text = shown(notebook, "text/markdown")
     for what in ("A memory ledger", "Where the time goes", "The distance from the limits of compute", "Energy"):
         assert f"{what} was not measured in any run, so there is no chart: the record does not say why (2)." in text
-    assert {path.stem for path in tmp_path.glob("*.png")} == set(OLD_CHARTS)
+    assert {path.stem for path in tmp_path.glob("*.png")} == {*OLD_CHARTS, BESIDE}
     assert "what limits it is not known" in text
 
 
@@ -587,7 +588,7 @@ def test_numbers_have_three_digits_that_count(functions, number, text):
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 52
+    assert len(notebook["cells"]) <= 62
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]

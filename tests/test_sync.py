@@ -9,6 +9,7 @@ import papermill
 import pytest
 import sync
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+from record import RunRecord
 
 ALL = (*EXPERIMENTS, "summary")
 
@@ -108,25 +109,63 @@ def test_the_headline_is_computed_from_records():
     def record(precision, seconds, status="ok", **facts):
         facts = {"gpu_name": "T4", "driver_version": "5", "cuda_version": "13", "cudnn_version": "9", **facts}
         facts |= {"torch_version": "2.9", "timm_version": "1", "status": status, "precision": precision}
-        facts = {"model": "m", "dataset_used": "d", "batch_size": 8, "peak_allocated_mib": 512, **facts}
+        facts = {
+            "model": "m",
+            "dataset_used": "d",
+            "batch_size": 8,
+            "peak_allocated_mib": 512,
+            "seed": 0,
+            "gpu_uuid": "u",
+            **facts,
+        }
         return {"notebook": "n", "device_type": "cuda", **facts, "epoch_seconds": seconds}
 
     table = sync.headline(
         [
-            record("fp32", [3.0, 5.0], seed=0),
+            record("fp32", [3.0, 5.0]),
             record("fp32", [4.0], seed=1),
-            record("amp_fp16", [2.0, 2.0, 1.0]),
+            record("amp_fp16", [1.5, 2.5]),
             record("tf32", [1.0], status="oom"),
             record("amp_bf16", [1.0], gpu_name=None),
             record("tf32", [3.0], channels_last=True),
             record("amp_bf16", [1.0], batch_size=16),
+            record("fp32", [4.0] * 6, batch_size=32),
+            record("tf32", [2.0] * 6, batch_size=32),
         ]
     )
-    assert "| m on d, batch 8 (n = 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
+    assert "| m on d, batch 8 (n = 2 or 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
     assert "| m on d, batch 8, channels_last (n = 1) | - | 3.00 s, 0.50 GiB | - | - |" in table  # never mixed
+    assert "| 4.00 s, 0.50 GiB | 2.00 s (2.00x, 2.00 to 2.00), 0.50 GiB | - | - |" in table  # six pairs
     assert "| m on d, batch 16 (n = 1) | - | - | - | 1.00 s, 0.50 GiB |" in table
     assert "T4, driver 5, CUDA 13, cuDNN 9, PyTorch 2.9, timm 1" in table
     assert "None yet" in sync.headline([])
+
+
+def test_the_table_of_fields_has_every_field_of_a_record():
+    lines = sync.fields_table(NOTEBOOKS).splitlines()
+    names = [line.split("`")[1] for line in lines if line.startswith("| `")]
+    assert names == list(RunRecord.__dataclass_fields__)
+    assert all(line.count("|") >= 3 and line.split("|")[2].strip() for line in lines[1:-1])
+
+
+def test_the_document_of_measurements_is_kept_in_step(copy, capsys):
+    shutil.copytree(ROOT / "tests" / "built_cases", copy / "tests" / "built_cases")
+    (copy / "docs").mkdir()
+    document = copy / "docs" / "measurements.md"
+    document.write_text("Before.\n<!-- fields -->\n<!-- /fields -->\n<!-- cases -->\nold\n<!-- /cases -->\nAfter.\n")
+    assert sync.main(["--check"]) == 1
+    assert "docs/measurements.md is stale; run: python notebooks/sync.py" in capsys.readouterr().err
+    assert sync.main([]) == 0
+    assert sync.main(["--check"]) == 0
+    text = document.read_text()
+    assert text.startswith("Before.\n<!-- fields -->\n| field | meaning |\n|---|---|\n| `overflow_steps` | ")
+    assert text.endswith("<!-- /cases -->\nAfter.\n")
+    for path in (copy / "tests" / "built_cases").glob("*.json"):
+        assert f"| {path.stem} | " in text
+    path = copy / "notebooks" / "record.py"
+    path.write_text(path.read_text().replace("# whole card, timed epochs", "# of everything"))
+    assert sync.main([]) == 0
+    assert "| `energy_joules` | of everything |" in document.read_text()
 
 
 @pytest.mark.parametrize("text", ["https://example.org/a/b.git", "/some/folder/b", "", "git@gitlab.com:a/b.git"])
@@ -139,7 +178,8 @@ def test_sections_are_short_and_files_near_their_size():
     assert len(sections) >= 12
     for title, text, _ in sections.values():
         assert len(text.splitlines()) <= 80, title
-    limits = {"harness.py": 350, "instruments.py": 400, "record.py": 250, "results.py": 100}
+    limits = {"record.py": 330, "verdict.py": 230, "card.py": 400, "instruments.py": 400}
+    limits |= {"diagnosis.py": 400, "harness.py": 380, "results.py": 110}
     assert set(limits) == set(sync.SOURCES)
     for name, limit in limits.items():
         assert len((NOTEBOOKS / name).read_text().splitlines()) <= limit, name

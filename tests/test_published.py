@@ -1,0 +1,392 @@
+"""The published figures: their file, its copy in the summary, and what the summary says of them beside made-up runs."""
+
+import csv
+import io
+import itertools
+import json
+import re
+import shutil
+
+import made_up_records as made_up
+import pytest
+import sync
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+from record import STATUSES, write_record
+from test_summary import bars_at, execute, explore, panel_of, shown, texts
+
+import planning
+
+PATH = ROOT / "data" / "published_results.csv"
+COLUMNS = "study source title year gpu framework experiment dataset model precision batch_size loss_scale epochs"
+COLUMNS += " time_seconds time_of memory_mib memory_kind metric_name metric status note"
+STUDIES = {"rtx-titan-dpn", "titan-rtx-resnet", "fastai-cifar100", "word-language-model"}
+STUDIES |= {"efficientnet-3090-v100", "colab-wide-resnet"}
+RANGES = {  # of what is given, and whether it is a whole number
+    "year": (2018, 2025, True),
+    "batch_size": (1, 1024, True),
+    "loss_scale": (1, 2**20, True),
+    "epochs": (1, 100, True),
+    "time_seconds": (0.001, 200_000, False),
+    "memory_mib": (100, 25_000, False),
+    "metric": (0.1, 100, False),
+}
+DPN = ("rtx-titan-dpn", "Titan RTX")
+RESNET = "titan-rtx-resnet"
+EFFICIENT = "efficientnet-3090-v100"
+WIDE = "colab-wide-resnet"
+FIGURES = {  # (study, GPU, model, precision, batch size, loss scale): seconds, MiB, metric, status, as published
+    (*DPN, "dpn92", "fp32", "128", ""): (213, None, None, "ok"),
+    (*DPN, "dpn92", "fp32", "256", ""): (204, None, None, "ok"),
+    (*DPN, "dpn92", "fp32", "512", ""): (None, None, None, "oom"),
+    (*DPN, "dpn92", "o2_fp16", "128", "128"): (169, None, None, "ok"),
+    (*DPN, "dpn92", "o2_fp16", "256", "128"): (150, 13 * 1024, None, "ok"),
+    (*DPN, "dpn92", "o2_fp16", "512", "128"): (140, 21.87 * 1024, None, "ok"),
+    (*DPN, "dpn92", "o2_fp16", "640", "128"): (None, None, None, "oom"),
+    (*DPN, "dpn92", "o2_fp16", "512", "64"): (140, None, None, "ok"),
+    (*DPN, "dpn92", "o2_fp16", "512", "256"): (140, None, None, "ok"),
+    (*DPN, "", "fp32", "", ""): (0.05, None, None, "ok"),
+    (*DPN, "", "o3_fp16", "", ""): (0.026, None, None, "ok"),
+    (*DPN, "detector", "fp32", "", ""): (30 * 3600, None, None, "ok"),
+    (*DPN, "detector", "o2_fp16", "", ""): (15 * 3600, None, None, "ok"),
+    (RESNET, "RTX 2080 Ti", "resnet18", "fp32", "128", ""): (15, 2000, 0.89, "ok"),
+    (RESNET, "RTX 2080 Ti", "resnet18", "o2_fp16", "128", ""): (10, 1500, 0.89, "ok"),
+    (RESNET, "Titan RTX", "resnet50", "fp32", "512", ""): (57, 21_000, 0.89, "ok"),
+    (RESNET, "Titan RTX", "resnet50", "o2_fp16", "512", ""): (27, 11_727, 0.89, "ok"),
+    (EFFICIENT, "RTX 3090", "tf_efficientnet_b0", "fp32", "32", ""): (114, 14205845504 / 2**20, None, "ok"),
+    (EFFICIENT, "RTX 3090", "tf_efficientnet_b0", "amp_fp16", "32", ""): (144, 9092988928 / 2**20, None, "ok"),
+    (EFFICIENT, "V100", "tf_efficientnet_b0", "fp32", "32", ""): (122, 13943701504 / 2**20, None, "ok"),
+    (EFFICIENT, "V100", "tf_efficientnet_b0", "amp_fp16", "32", ""): (90, 8084258816 / 2**20, None, "ok"),
+    (WIDE, "T4", "wide_resnet28_10", "fp32", "128", ""): (3437, 7657, 0.8675, "ok"),
+    (WIDE, "T4", "wide_resnet28_10", "amp_fp16", "128", ""): (1874, 4433, 0.8525, "ok"),
+    (WIDE, "T4", "wide_resnet28_10", "o2_fp16", "128", ""): (1771, 4383, 0.8890, "ok"),
+    (WIDE, "T4", "wide_resnet28_10", "o3_fp16", "128", ""): (None, 4347, None, "diverged"),
+    (WIDE, "K80", "wide_resnet28_10", "fp32", "128", ""): (6187, 6786, 0.8844, "ok"),
+    (WIDE, "P100", "wide_resnet28_10", "fp32", "128", ""): (2821, 5677, 0.8749, "ok"),
+    (WIDE, "P100", "wide_resnet28_10", "amp_fp16", "128", ""): (2854, 6283, 0.8851, "ok"),
+    (WIDE, "P100", "wide_resnet28_10", "o2_fp16", "128", ""): (2734, 5665, 0.8774, "ok"),
+}
+OTHERS = {  # (study, precision, batch size, name of the metric): its values, which stand in rows of their own
+    ("rtx-titan-dpn", "fp32", "128", "train_loss_at_step_350"): [1.817],
+    ("rtx-titan-dpn", "o2_fp16", "128", "train_loss_at_step_350"): [1.831],
+    ("rtx-titan-dpn", "fp32", "128", "train_accuracy_at_step_350"): [0.33224],
+    ("rtx-titan-dpn", "o2_fp16", "128", "train_accuracy_at_step_350"): [0.31987],
+    ("rtx-titan-dpn", "fp32", "", "largest_batch"): [50],
+    ("rtx-titan-dpn", "o2_fp16", "", "largest_batch"): [64],
+    ("fastai-cifar100", "o2_fp16", "", "largest_batch_over_fp32"): [1.8],
+    ("fastai-cifar100", "o2_fp16", "", "fp32_time_over_mixed"): [1.18, 1.13],
+    ("colab-wide-resnet", "amp_fp16", "512", "fp32_time_over_mixed"): [1],
+}
+
+
+def read_rows():
+    with PATH.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(text):
+    return float(text) if text else None
+
+
+def test_columns_and_what_every_row_has():
+    rows = read_rows()
+    assert PATH.read_text(encoding="utf-8").splitlines()[0].split(",") == COLUMNS.split()
+    assert len(rows) == 42 and len({tuple(row.values()) for row in rows}) == 42
+    assert {row["study"] for row in rows} == STUDIES
+    for row in rows:
+        assert None not in row and None not in row.values()  # as many fields as columns
+        assert all(row[name] for name in ("study", "source", "title", "year", "framework", "experiment", "status"))
+        assert row["status"] in STATUSES and row["precision"] in planning.PRECISION_NAMES
+        assert row["experiment"] in (*EXPERIMENTS, "none")
+        assert (row["experiment"] == "none") is (row["dataset"] == "")
+    assert not re.search(r"[\"\\{}]", PATH.read_text(encoding="utf-8"))  # so that it can be copied into a notebook
+    for name in ("source", "title", "year"):
+        assert len({(row["study"], row[name]) for row in rows}) == 6, name  # one of each for a study
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_numbers_have_their_type_and_a_plausible_size(name):
+    low, high, whole = RANGES[name]
+    given = [row[name] for row in read_rows() if row[name]]
+    assert given
+    for text in given:
+        assert low <= float(text) <= high
+        assert not whole or text == str(int(text))
+
+
+def test_units_are_said():
+    for row in read_rows():
+        assert bool(row["time_seconds"]) is bool(row["time_of"])
+        assert row["time_of"] in ("", "epoch", "training", "frame")
+        assert bool(row["metric"]) is bool(row["metric_name"])
+        assert row["memory_mib"] or not row["memory_kind"]
+        assert row["memory_kind"] in ("", "device_used")
+        assert "accuracy" not in row["metric_name"] or 0 < float(row["metric"]) <= 1
+        if row["memory_mib"]:  # converted, and from what
+            assert re.search(r"\d bytes|[GM]B as [GM]iB", row["note"])
+        if found := re.search(r"(\d+) bytes", row["note"]):
+            assert float(row["memory_mib"]) == int(found[1]) / 2**20
+
+
+def test_every_published_figure_is_there():
+    names, rows = ("study", "gpu", "model", "precision", "batch_size", "loss_scale"), read_rows()
+    in_chart = [row for row in rows if "in its chart" in row["note"]]
+    plain_rows = [row for row in rows if row not in in_chart and row["metric_name"] in ("", "accuracy")]
+    for key, (seconds, mib, metric, status) in FIGURES.items():
+        (row,) = [row for row in plain_rows if tuple(map(row.get, names)) == key]
+        assert (number(row["time_seconds"]), row["status"]) == (seconds, status), key
+        assert number(row["memory_mib"]) == (mib and pytest.approx(mib)), key
+        assert number(row["metric"]) == metric, key
+    (row,) = in_chart  # a second figure for the same run
+    assert (row["gpu"], row["precision"], float(row["memory_mib"]) * 2**20) == ("V100", "fp32", 13954187264)
+    for key, values in OTHERS.items():
+        names = ("study", "precision", "batch_size", "metric_name")
+        assert [float(row["metric"]) for row in rows if tuple(map(row.get, names)) == key] == values, key
+    words = [row for row in rows if row["study"] == "word-language-model"]
+    assert [(row["precision"], row["epochs"]) for row in words] == [("fp32", "30"), ("o2_fp16", "30")]
+    assert len(FIGURES) + 1 + sum(map(len, OTHERS.values())) + len(words) == len(rows)
+
+
+def published_cell():
+    return code_cells("summary")["published-results"]
+
+
+def test_summary_holds_the_same_text_in_a_folded_cell():
+    names = {}
+    exec(published_cell(), names)
+    assert names["PUBLISHED"] == PATH.read_text(encoding="utf-8")
+    (cell,) = [cell for cell in read_notebook("summary")["cells"] if "".join(cell["source"]) == published_cell()]
+    assert cell["metadata"] == sync.FOLDED
+    for name in EXPERIMENTS:
+        assert not any(sync.PUBLISHED_MARK in source for source in code_cells(name).values())
+
+
+def test_long_rows_are_cut_after_commas():
+    row = ",".join(["some words"] * 40)
+    lines = sync.wrapped(row).split("\\\n")
+    assert "".join(lines) == row and len(lines) == 4
+    assert all(line.endswith(",") for line in lines[:-1]) and max(map(len, lines)) <= 118
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the suite's notebooks, published results and texts, which a test may spoil."""
+    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    (tmp_path / "data").mkdir()
+    shutil.copy(PATH, tmp_path / "data" / PATH.name)
+    monkeypatch.setattr(sync, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(sync.stale_files, "__defaults__", (tmp_path / "notebooks", False))
+    monkeypatch.setattr(sync.read_sections, "__defaults__", (tmp_path / "notebooks",))
+    assert sync.main([]) == 0
+    return tmp_path
+
+
+def test_an_edited_file_makes_only_the_summary_stale_and_is_copied(copy, capsys):
+    assert sync.main(["--check"]) == 0
+    path = copy / "data" / PATH.name
+    path.write_text(path.read_text().replace(",213,epoch", ",214,epoch"))
+    capsys.readouterr()
+    assert sync.main(["--check"]) == 1
+    assert capsys.readouterr().err == "notebooks/summary.ipynb is stale; run: python notebooks/sync.py\n"
+    assert sync.main([]) == 0
+    assert sync.main(["--check"]) == 0
+    assert ",214,epoch" in (copy / "notebooks" / "summary.ipynb").read_text()
+
+
+def test_an_edited_cell_is_mended(copy, capsys):
+    path = copy / "notebooks" / "summary.ipynb"
+    text = path.read_text()
+    path.write_text(text.replace(",213,epoch", ",21,epoch"))
+    assert sync.main(["--check"]) == 1
+    assert "notebooks/summary.ipynb is stale; run: python notebooks/sync.py" in capsys.readouterr().err
+    assert sync.main([]) == 0 and path.read_text() == text
+
+
+def test_a_summary_without_the_cell_is_named(copy, capsys):
+    path = copy / "notebooks" / "summary.ipynb"
+    notebook = json.loads(path.read_text())
+    notebook["cells"] = [cell for cell in notebook["cells"] if cell["id"] != "published-results"]
+    path.write_text(json.dumps(notebook))
+    assert sync.main(["--check"]) == 1
+    assert "summary.ipynb lacks the section 'Published results'" in capsys.readouterr().err
+
+
+def test_without_the_file_the_cell_stays(copy):
+    (copy / "data" / PATH.name).unlink()
+    assert sync.main(["--check"]) == 0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published")
+    made_up.write_published(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def explored(folder):
+    """(the summary's names, its charts, what it said in its last cell of claims) of the made-up comparable runs."""
+    return explore(folder)
+
+
+@pytest.fixture(scope="module")
+def executed(folder):
+    process, notebook = execute(folder)
+    assert process.returncode == 0, process.stderr
+    return notebook
+
+
+def test_only_the_same_experiment_data_model_and_batch_are_set_beside(explored):
+    names, _ = explored
+    assert set(names["beside"]) == {"rtx-titan-dpn", "colab-wide-resnet"}
+    numbers = list(itertools.chain(*(numbers for parts in names["beside"].values() for numbers in parts)))
+    groups = [names["comparisons"][number] for number in numbers]
+    assert [(group["model"], group["batch"]) for group in groups] == [
+        ("dpn92", "b256"),
+        ("dpn92", "b512"),
+        ("wide_resnet28_10", "b128"),
+    ]
+    assert all(group["settings"]["max_steps"] == "0" and group["data"] == "cifar10" for group in groups)
+    assert sum(group["model"] == "wide_resnet28_10" for group in names["comparisons"]) == 3  # two are never beside it
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"data": "cifar100"}, "data here cifar100, published cifar10"),
+        ({"data": "cifar10 (synthetic)"}, "data here cifar10 (synthetic), published cifar10"),
+        ({"batch": "b64"}, "batch here 64, published 128"),
+        ({"max_steps": "50"}, "epochs here of 50 steps"),
+        ({"device_type": '"cpu"'}, "not on a GPU here"),
+        ({"device_type": "null"}, "not on a GPU here"),
+        ({}, None),
+    ],
+)
+def test_what_forbids_a_comparison_is_named(explored, changes, word):
+    row = next(row for row in explored[0]["published"] if row["study"] == WIDE)
+    group = {"data": "cifar10", "batch": "b128", "settings": {"device_type": '"cuda"', "max_steps": "0"}}
+    group |= {name: value for name, value in changes.items() if name in group}
+    group["settings"] |= {name: value for name, value in changes.items() if name not in group}
+    assert explored[0]["differences"](row, group) == ([word] if word else [])
+
+
+def test_names_are_compared_without_case_and_punctuation(explored):
+    assert explored[0]["bare"]("WideResNet-28-10") == explored[0]["bare"]("wide_resnet28_10") == "wideresnet2810"
+
+
+def test_times_are_divided_by_their_epochs(explored):
+    rows = [row for row in explored[0]["published"] if row["study"] == WIDE and row["gpu"] == "T4"]
+    assert [row["seconds"] for row in rows] == [343.7, 187.4, 177.1, None]
+    rows = [row for row in explored[0]["published"] if row["study"] == RESNET]
+    assert [row["seconds"] for row in rows] == [15, 10, 57, 27]
+    assert all(row["seconds"] is None for row in explored[0]["published"] if row["experiment"] == "none")
+
+
+def test_charts_have_a_group_for_every_card_and_grey_for_what_is_published(explored):
+    names, charts = explored
+    assert {"published_rtx_titan_dpn", "published_colab_wide_resnet"} <= set(charts)
+    figure = charts["published_colab_wide_resnet"]
+    axes = panel_of(figure, "wide_resnet28_10")
+    ticks = [tick.get_text().split("\n") for tick in axes.get_xticklabels()]
+    assert ticks == [["H200"], *([gpu, "published,", "other software"] for gpu in ("T4", "K80", "P100"))]
+    assert bars_at(axes, 0) == [(0, 60)] and bars_at(axes, 1) == [(0, 30)]
+    heights = [bar.get_height() for bar in axes.patches]
+    assert heights == pytest.approx([60, 30, 60, 20, 343.7, 187.4, 177.1, 618.7, 282.1, 285.4, 273.4])
+    colours = ["#{:02x}{:02x}{:02x}".format(*(round(255 * p) for p in bar.get_facecolor()[:3])) for bar in axes.patches]
+    modes = ["fp32", "amp_fp16", "o2_fp16", "o3_fp16"]
+    assert colours[:4] == [names["PRECISIONS"][mode][0] for mode in modes]
+    assert colours[4:7] == [names["GREYS"][mode] for mode in modes[:3]]
+    hatches = [bar.get_hatch() or "" for bar in axes.patches]
+    assert hatches[:3] == hatches[4:7] == [names["PRECISIONS"][mode][1] for mode in modes[:3]]
+    assert "diverged" in texts(figure) and "o3_fp16, published" in texts(figure)
+    assert {"oom", "not published"} <= set(texts(charts["published_rtx_titan_dpn"]))
+
+
+def test_no_text_lies_on_another(explored):
+    for name, figure in explored[1].items():
+        for axes in figure.axes if name.startswith("published") else ():
+            boxes = [text.get_window_extent().padded(-1) for text in axes.texts]
+            pairs = itertools.combinations(zip(boxes, axes.texts, strict=True), 2)
+            assert [(a[1].get_text(), b[1].get_text()) for a, b in pairs if a[0].overlaps(b[0])] == [], name
+
+
+def test_claims_are_judged_by_what_the_runs_show(executed):
+    text = shown(executed, "text/markdown")
+    assert "14 of 42 published rows can be set beside runs of this folder" in text
+    for sentence in (
+        "colab-wide-resnet, seconds per epoch: published from **177** (o2_fp16, T4) to **619** (fp32, K80);"
+        " here from **20.0** (o3_fp16, H200) to **60.0** (fp32, H200).",
+        "Of 14 claims of colab-wide-resnet: does not hold 8, holds 6.",
+        "- **amp_fp16 on T4**, beside H200. Time: published 1.83x as fast as fp32, here 2.00x (2.00 to 2.00), faster:"
+        " **holds**. Memory: published 42% less, here PyTorch's peak 40% less, the whole device 40% less: **holds**."
+        " Accuracy: published 0.853 against 0.868 after epoch 10, here 0.9 against 0.9 after epoch 10: **holds**.",
+        "- **o2_fp16 on T4**, beside H200. Time: published 1.94x as fast as fp32, here 1.00x (1.00 to 1.00), no"
+        " measurable difference: **does not hold**.",
+        "here 0.7 against 0.9 after epoch 10: **does not hold**.",
+        "- **o3_fp16 on T4**, beside H200. Status: published diverged, here ok: **does not hold**.",
+        "- **amp_fp16 on P100**, beside H200. Time: published 0.99x as fast as fp32, here 2.00x (2.00 to 2.00), faster:"
+        " **does not hold**. Memory: published 11% more, here PyTorch's peak 40% less",
+        "- **fp32 on Titan RTX**, beside H200. Status: published oom, here oom (this card has 24.0 GiB): **holds**.",
+        "Time: published 1.36x as fast as fp32, here 1.11x (no interval): **cannot be told**, because it is too",
+        "**Published, nothing comparable here**: 28 rows of the published figures.",
+    ):
+        assert sentence in text
+    assert "K80**, beside" not in text  # fp32 alone claims nothing
+
+
+def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
+    wide = {"parameters": {"model": "wide_resnet28_10", "epochs": 10}}
+    write_record(made_up.make("cifar_resnet", "fp32", seconds=[60.0] * 10, **wide), tmp_path)
+    stuck = made_up.make("cifar_resnet", "o3_fp16", seconds=[20.0] * 10, metric=[0.1] * 10, **wide)
+    write_record(stuck, tmp_path)
+    names, _ = explore(tmp_path)
+    _, own, theirs = next(iter(names["settings"][WIDE].values()))
+    assert [one["status"] for one in own] == ["ok", "diverged"]
+    o3 = next(one for one in theirs if one["status"] == "diverged")
+    assert names["status_claim"](o3, 0) == ("status", "diverged", "diverged", "**holds**")
+    o2 = next(one for one in theirs if one["precision"] == "o2_fp16")
+    mode, (time, memory) = names["claims_of"](o2, theirs, 0)
+    assert mode is None and time[-1] == "**cannot be told**, because of o2_fp16: not run"
+    assert memory[-1] == "**cannot be told**, because it was not measured here in both"
+
+
+def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
+    for precision, seconds, peak, device in (("fp32", 6.0, 2000.0, 3000.0), ("amp_fp16", 3.0, 1000.0, 3100.0)):
+        rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3)}
+        write_record(made_up.make("cifar_resnet", precision, peak=peak, device_used_mib=device, **rest), tmp_path)
+    names, _ = explore(tmp_path)
+    _, _, theirs = next(iter(names["settings"][RESNET].values()))
+    mode, (time, memory, metric) = names["claims_of"](theirs[1], theirs, 0)
+    assert mode == "amp_fp16"
+    assert time == ("time", "1.50x as fast as fp32", "2.00x (2.00 to 2.00), faster", "**holds**")
+    assert memory[2] == "PyTorch's peak 50% less, the whole device 3% more"
+    assert memory[3] == "**cannot be told**, because the two disagree"
+    assert metric[0] == "accuracy" and metric[-1] == "**cannot be told**, because the epochs differ"
+
+
+@pytest.mark.parametrize("case", ["other data", "cpu"])
+def test_where_nothing_is_comparable_one_sentence_says_so(tmp_path, case):
+    if case == "cpu":
+        write_record(made_up.make("cifar_resnet", "fp32", device=made_up.CPU), tmp_path)
+    else:
+        write_record(made_up.make("efficientnet_regression", "fp32"), tmp_path)
+    process, notebook = execute(tmp_path)
+    assert process.returncode == 0, process.stderr
+    text = shown(notebook, "text/markdown")
+    assert "0 of 42 published rows can be set beside runs of this folder: no run is comparable" in text
+    assert "**Published, nothing comparable here**: 42 rows" in text and not list(tmp_path.glob("published_*.png"))
+    near = {"cpu": "not on a GPU here", "other data": "data here elpv, published own images"}[case]
+    assert near in shown(notebook, "text/html")
+
+
+def test_rows_with_markup_are_shown_as_text(explored):
+    row = {**explored[0]["published"][0], "note": "<b>a</b>; $x$"}
+    assert explored[0]["notes_of"]([row, row]) == "<b>a</b>; $x$"
+    assert explored[0]["plain"](row["note"]) == r"&lt;b&gt;a&lt;/b&gt;; \$x\$"
+
+
+def test_reading_gives_numbers_and_none(explored):
+    text = io.StringIO(PATH.read_text(encoding="utf-8"))
+    assert len(explored[0]["published"]) == len(list(csv.DictReader(text)))
+    for row in explored[0]["published"]:
+        assert "" not in row.values()
+        assert all(isinstance(row[name], float | None) for name in explored[0]["NUMBERS"])
