@@ -365,3 +365,16 @@ def write_published(folder):
     for precision, time in (("fp32", 1.0), ("o2_fp16", 0.9)):
         few = {"seconds": [time], "parameters": {**dense, "batch_size": 256}}
         write_record(make("cifar_resnet", precision, **few), folder)
+
+
+def write_sweep(folder):
+    """ResNet-18 in amp_fp16 at fixed loss scales: the larger, the fewer gradients are lost, until all overflow."""
+    for place, scale in enumerate((1.0, 256.0, 65536.0, 2.0**20, "dynamic")):
+        parameters = {"parameters": {"loss_scale": scale}}
+        lost = {"gradient_flush_fraction_scaled": 0.0 if scale == "dynamic" else 0.4 / 4**place}
+        skipped = {"skipped_steps": 391 * 3 // 10 if scale == 65536.0 else 0, "loss_scale_trace": [[0, 65536.0]]}
+        if scale == 2.0**20:
+            reason = "every step was skipped: the gradients overflow fp16 at loss scale 1.04858e+06"
+            write_record(make_failed("cifar_resnet", "amp_fp16", "diverged", reason, **parameters), folder)
+        else:
+            write_record(make("cifar_resnet", "amp_fp16", **parameters, **lost, **skipped), folder)

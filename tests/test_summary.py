@@ -588,9 +588,38 @@ def test_numbers_have_three_digits_that_count(functions, number, text):
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 62
+    assert len(notebook["cells"]) <= 66
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]
     own = {name: source for name, source in code_cells("summary").items() if not source.startswith("# %% ")}
     assert {name: source.count("\n") + 1 for name, source in own.items() if source.count("\n") >= 60} == {}
+
+
+def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
+    made_up.write_sweep(tmp_path)
+    process, notebook = execute(tmp_path)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert (tmp_path / "loss_scale_sweep.png").exists()
+    text = json.dumps(notebook)
+    assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1.04858e+06 ended well" in text
+    assert "gradients lost go from 40% down to 2.5%" in text
+    names, _ = explore(tmp_path)
+    (((_, precision), runs),) = names["sweeps_of"](names["comparisons"]).items()
+    assert (precision, set(runs)) == ("amp_fp16", {1.0, 256.0, 65536.0, 2.0**20, "dynamic"})
+    read = names["LINES"]["skipped steps (%)"]
+    assert read(runs[65536.0][0]) == pytest.approx(10, abs=0.1)
+
+
+def test_two_loss_scales_are_no_sweep(functions):
+    group = {"settings": {"loss_scale": "1.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 1.0}]}}
+    other = {"settings": {"loss_scale": "2.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 2.0}]}}
+    assert functions["sweeps_of"]([group, other]) == {}
+
+
+def test_the_peak_of_the_warm_up_is_set_beside_that_of_training(tmp_path):
+    write_record(made_up.make("cifar_resnet", "fp32", peak=1024.0, peak_allocated_with_warmup_mib=4096.0), tmp_path)
+    write_record(made_up.make("cifar_resnet", "tf32", peak=1024.0, peak_allocated_with_warmup_mib=1024.0), tmp_path)
+    process, notebook = execute(tmp_path)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert "takes up to 4.0 times the peak of training: 4.00 GiB (fp32, resnet18" in shown(notebook, "text/markdown")
