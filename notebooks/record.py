@@ -116,6 +116,11 @@ class RunRecord(Explanation):
     metric_better: str | None = None  # "higher" or "lower"
     metric: list = field(default_factory=list)  # on held-out data, after each epoch
     chance_metric: float | None = None  # what a model that ignores its input reaches
+    inference_latency_ms: float | None = None  # median forward pass of one sample, waited for
+    inference_samples_per_second: float | None = None  # forward passes at the batch size of the training
+    inference_peak_mib: float | None = None  # allocated in these, the data set included
+    inference_difference_fraction: float | None = None  # largest, from an fp32 copy's output / its largest output
+    inference_reason: str | None = None  # why a figure of the inference is missing
     loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at the start and at each change
     skipped_steps: int | None = None  # timed steps whose gradients overflowed
     warmup_skipped_steps: int | None = None  # while the loss scale settled

@@ -25,7 +25,16 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 NOTEBOOKS = Path(__file__).resolve().parent
-SOURCES = ("record.py", "verdict.py", "card.py", "instruments.py", "diagnosis.py", "harness.py", "results.py")
+SOURCES = (
+    "record.py",
+    "verdict.py",
+    "card.py",
+    "instruments.py",
+    "diagnosis.py",
+    "inference.py",
+    "harness.py",
+    "results.py",
+)
 OPEN_SOURCES = ("harness.py", "results.py")  # the method and the results; the instruments are folded
 MARK = "# %% "
 PUBLISHED_MARK = "# %% Published results -- the same as data/published_results.csv; edit that file, then run sync.py"

@@ -1,0 +1,72 @@
+"""The trained model in use, shared by every experiment notebook: latency, throughput, memory and error of inference.
+
+Measured after everything else of a run. sync.py copies the section, from its '# %%' line on, into the notebooks.
+"""
+
+import copy
+import statistics
+import time
+
+import torch
+from card import MIB
+from harness import autocast, set_fp32_precision
+from instruments import release_memory, reset_peaks, synchronize
+from torch.utils._pytree import tree_map
+
+# isort: split
+
+
+# %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
+# @title What the precision buys when the model is used
+def median_seconds(call, device, seconds=0.5):
+    """Return the median time of `call()`, each waited for: ten calls or more, after three to warm up."""
+    times, until = [], float("inf")
+    while len(times) < 13 or time.perf_counter() < until:
+        began = time.perf_counter()
+        until = began + seconds if len(times) == 3 else until
+        call()
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[3:])
+
+
+def largest_difference(trainer, infer, batch, count):
+    """Return how far the outputs are from those of an IEEE fp32 copy of the model, as a share of its largest output."""
+    with autocast(trainer.precision, trainer.device):
+        output = infer(trainer.network, batch, count).float()
+    single = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
+    set_fp32_precision("fp32")
+    exact = infer(copy.deepcopy(trainer.network).float(), single, count).float()
+    set_fp32_precision(trainer.precision)
+    return ((output - exact).abs().max() / exact.abs().max()).item()
+
+
+def read_inference(record, trainer, batch, infer):
+    """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training."""
+    device, count = trainer.device, record.parameters["batch_size"]
+    trainer.network.eval()
+    with torch.inference_mode():
+        with autocast(trainer.precision, device):
+            record.inference_latency_ms = 1000 * median_seconds(lambda: infer(trainer.model, batch, 1), device)
+            seconds = median_seconds(lambda: infer(trainer.model, batch, count), device)
+        record.inference_samples_per_second = count / seconds
+        if device.type == "cuda":
+            record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
+        record.inference_difference_fraction = largest_difference(trainer, infer, batch, count)
+    trainer.network.train()
+
+
+def measure_inference(record, trainer, batches, infer):
+    """Measure inference on the first of `batches`; on the CPU, and where it fails, a reason takes the figures' place.
+
+    `infer(network, batch, count)` returns the outputs of the first `count` samples of a batch.
+    """
+    if trainer.device.type != "cuda":
+        record.inference_reason = "no GPU"
+        return
+    release_memory(trainer.device)
+    reset_peaks(trainer.device)
+    try:
+        read_inference(record, trainer, next(batches), infer)
+    except Exception as error:  # a run that was measured is not lost for want of this
+        record.inference_reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200]

@@ -1,0 +1,100 @@
+"""The trained model in use: what is timed, how far outputs are from fp32's, and what happens when it fails."""
+
+import harness
+import inference
+import pytest
+import torch
+from record import new_record
+from test_harness import compute_loss, make_batch, small_network
+
+CPU = torch.device("cpu")
+
+
+def make_trainer(precision="fp32"):
+    return harness.Trainer(small_network(), precision, compute_loss, device=CPU, lr=0.1)
+
+
+def make_record(batch_size=4):
+    parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
+    return new_record("n", parameters, "fp32", {})
+
+
+def infer(network, batch, count):
+    return network(batch[0][:count])
+
+
+def test_the_median_leaves_the_warm_up_out(monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
+
+    def call():
+        calls.append(1)
+        now[0] += 9.0 if len(calls) <= 3 else 0.25
+
+    assert inference.median_seconds(call, CPU) == 0.25
+    assert len(calls) == 13
+
+
+def test_ten_calls_or_half_a_second_whichever_is_longer(monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
+
+    def call():
+        calls.append(1)
+        now[0] += 0.01
+
+    assert inference.median_seconds(call, CPU) == pytest.approx(0.01)
+    assert 50 <= len(calls) - 3 <= 52
+
+
+def test_fp32_differs_from_itself_by_nothing_and_bf16_by_little():
+    batch = make_batch()
+    assert inference.largest_difference(make_trainer(), infer, batch, 4) == 0
+    assert 0 < inference.largest_difference(make_trainer("amp_bf16"), infer, batch, 4) < 0.1
+
+
+def test_half_weights_are_set_beside_an_fp32_copy():
+    images, labels = make_batch()
+    trainer = make_trainer("o3_fp16")
+    assert 0 < inference.largest_difference(trainer, infer, (images.half(), labels), 4) < 0.1
+    assert trainer.weights[0].dtype == torch.float16  # the model itself stays as it is
+
+
+def test_the_precision_switches_are_put_back():
+    before = harness.set_fp32_precision("fp32")
+    inference.largest_difference(make_trainer(), infer, make_batch(), 4)
+    assert torch.backends.cuda.matmul.fp32_precision == before["matmul"]
+
+
+def test_a_record_gets_latency_and_throughput(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(inference, "median_seconds", lambda call, device: [call(), 0.002][1])
+    record, trainer = make_record(), make_trainer()
+    inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
+    assert sizes[:2] == [1, 4]
+    assert record.inference_latency_ms == 2
+    assert record.inference_samples_per_second == 4 / 0.002
+    assert record.inference_difference_fraction == 0
+    assert record.inference_peak_mib is None  # there is none on the CPU
+    assert trainer.network.training
+
+
+def test_on_the_cpu_there_is_a_reason_and_no_figure():
+    record = make_record()
+    inference.measure_inference(record, make_trainer(), iter([]), infer)
+    assert record.inference_reason == "no GPU"
+    assert record.inference_latency_ms is None
+
+
+def test_what_fails_leaves_its_reason(monkeypatch):
+    record, trainer = make_record(), make_trainer()
+    trainer.device = torch.device("cuda")
+    for name in ("release_memory", "reset_peaks"):
+        monkeypatch.setattr(inference, name, lambda device: None)
+
+    def broken(*_):
+        raise RuntimeError("no such kernel\nmore")
+
+    monkeypatch.setattr(inference, "read_inference", broken)
+    inference.measure_inference(record, trainer, iter([make_batch()]), infer)
+    assert record.inference_reason == "RuntimeError: no such kernel"
