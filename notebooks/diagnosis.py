@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from card import MIB
 from harness import PRECISIONS, endless
-from instruments import release_memory, reset_peaks, synchronize
+from instruments import error_line, release_memory, reset_peaks, synchronize
 from record import write_flat
 
 # isort: split
@@ -339,6 +339,12 @@ def flush_fraction(gradients, scale):
     return (lost / sum((g != 0).sum() for g in gradients).clamp(min=1)).item()
 
 
+def in_fp32(network, batch):
+    """Return copies of both in fp32; the network's own weights stay as they are."""
+    batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
+    return copy.deepcopy(network).float(), batch
+
+
 def read_gradients(record, trainer, batches, carry):
     """Fill in, for fp16, which fraction of the weights' gradients is too small for fp16 without and with the scale.
 
@@ -346,8 +352,7 @@ def read_gradients(record, trainer, batches, carry):
     """
     if "fp16" not in trainer.precision:
         return
-    exact, scale = copy.deepcopy(trainer.network).float(), trainer.scaler.get_scale()
-    batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, next(batches))
+    scale, (exact, batch) = trainer.scaler.get_scale(), in_fp32(trainer.network, next(batches))
     exact.zero_grad()
     loss, _ = trainer.compute_loss(exact, batch, None)
     loss.backward()
@@ -378,5 +383,5 @@ def explain(record, trainer, batches, folder, carry=None):
         try:
             measure(record, trainer, given, carry)
         except Exception as error:  # a run that was measured is not lost for want of its explanation
-            setattr(record, reason, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200])
+            setattr(record, reason, error_line(error))
         release_memory(trainer.device)

@@ -3,15 +3,14 @@
 Measured after everything else of a run. sync.py copies the section, from its '# %%' line on, into the notebooks.
 """
 
-import copy
 import statistics
 import time
 
 import torch
 from card import MIB
+from diagnosis import in_fp32
 from harness import autocast, set_fp32_precision
-from instruments import release_memory, reset_peaks, synchronize
-from torch.utils._pytree import tree_map
+from instruments import error_line, release_memory, reset_peaks, synchronize
 
 # isort: split
 
@@ -34,9 +33,8 @@ def largest_difference(trainer, infer, batch, count):
     """Return how far the outputs are from those of an IEEE fp32 copy of the model, as a share of its largest output."""
     with autocast(trainer.precision, trainer.device):
         output = infer(trainer.network, batch, count).float()
-    single = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
     set_fp32_precision("fp32")
-    exact = infer(copy.deepcopy(trainer.network).float(), single, count).float()
+    exact = infer(*in_fp32(trainer.network, batch), count).float()
     set_fp32_precision(trainer.precision)
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
@@ -69,4 +67,4 @@ def measure_inference(record, trainer, batches, infer):
     try:
         read_inference(record, trainer, next(batches), infer)
     except Exception as error:  # a run that was measured is not lost for want of this
-        record.inference_reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:200]
+        record.inference_reason = error_line(error)

@@ -305,6 +305,11 @@ def is_out_of_memory(error):
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in signs)
 
 
+def error_line(error):
+    """Return an error in one line: its kind and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]
+
+
 @contextmanager
 def guarded(record, output_dir, device):
     """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
@@ -323,8 +328,7 @@ def guarded(record, output_dir, device):
     except Exception as error:
         record.status = "oom" if is_out_of_memory(error) else "failed"
         read_peaks(record, device, "_with_warmup")  # how far it came
-        first_line = str(error).strip().partition("\n")[0]
-        record.reason = f"{type(error).__name__}: {first_line}"[:400]
+        record.reason = error_line(error)
         described = traceback.format_exc() if record.status == "failed" else None
         while error is not None:  # frames hold the tensors of the run, and the device with them
             traceback.clear_frames(error.__traceback__)
