@@ -34,8 +34,10 @@ def largest_difference(trainer, infer, batch, count):
     with autocast(trainer.precision, trainer.device):
         output = infer(trainer.network, batch, count).float()
     set_fp32_precision("fp32")
-    exact = infer(*in_fp32(trainer.network, batch), count).float()
-    set_fp32_precision(trainer.precision)
+    try:
+        exact = infer(*in_fp32(trainer.network, batch), count).float()
+    finally:  # what is measured after this must be in the run's own arithmetic
+        set_fp32_precision(trainer.precision)
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
@@ -43,15 +45,17 @@ def read_inference(record, trainer, batch, infer):
     """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training."""
     device, count = trainer.device, record.parameters["batch_size"]
     trainer.network.eval()
-    with torch.inference_mode():
-        with autocast(trainer.precision, device):
-            record.inference_latency_ms = 1000 * median_seconds(lambda: infer(trainer.model, batch, 1), device)
-            seconds = median_seconds(lambda: infer(trainer.model, batch, count), device)
-        record.inference_samples_per_second = count / seconds
-        if device.type == "cuda":
-            record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
-        record.inference_difference_fraction = largest_difference(trainer, infer, batch, count)
-    trainer.network.train()
+    try:
+        with torch.inference_mode():
+            with autocast(trainer.precision, device):
+                record.inference_latency_ms = 1000 * median_seconds(lambda: infer(trainer.model, batch, 1), device)
+                seconds = median_seconds(lambda: infer(trainer.model, batch, count), device)
+            record.inference_samples_per_second = count / seconds
+            if device.type == "cuda":
+                record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
+            record.inference_difference_fraction = largest_difference(trainer, infer, batch, count)
+    finally:
+        trainer.network.train()
 
 
 def measure_inference(record, trainer, batches, infer):

@@ -2,6 +2,7 @@
 
 import statistics
 
+from diagnosis import LEDGER_AT_PEAK
 from record import flat_record
 from verdict import flags_of, limit_of, paired_ratio, paired_runs, verdict
 
@@ -34,7 +35,7 @@ def results_table(records):
 
 def ledger_table(records):
     """Return what fills the device when memory stands highest, MiB, one row per precision; empty on the CPU."""
-    parts = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
+    parts = (*LEDGER_AT_PEAK, "slack", "context")
     rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
     measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
     return (

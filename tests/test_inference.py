@@ -98,3 +98,27 @@ def test_what_fails_leaves_its_reason(monkeypatch):
     monkeypatch.setattr(inference, "read_inference", broken)
     inference.measure_inference(record, trainer, iter([make_batch()]), infer)
     assert record.inference_reason == "RuntimeError: no such kernel"
+
+
+def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypatch):
+    record, trainer = make_record(), make_trainer()
+    trainer.precision, trainer.device = "tf32", torch.device("cuda")
+    harness.set_fp32_precision("tf32")
+    for name in ("release_memory", "reset_peaks", "synchronize"):
+        monkeypatch.setattr(inference, name, lambda device: None)
+    monkeypatch.setattr(inference, "median_seconds", lambda call, device: 0.002)
+    monkeypatch.setattr(inference, "autocast", lambda precision, device: harness.autocast("fp32", CPU))
+    monkeypatch.setattr(inference.torch.cuda, "max_memory_allocated", lambda device: 2**20)
+
+    def no_memory(network, batch):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(inference, "in_fp32", no_memory)
+    try:
+        inference.measure_inference(record, trainer, iter([make_batch()]), infer)
+        assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+    finally:
+        harness.set_fp32_precision("fp32")
+    assert record.inference_reason.endswith("CUDA out of memory")
+    assert record.inference_latency_ms == 2  # what was measured before it stays
+    assert trainer.network.training
