@@ -147,6 +147,8 @@ def fitted(name, value, default, notebook):
             raise Mistake(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
         return list(dict.fromkeys(names))
     scale = name == "loss_scale"  # "dynamic" or a number
+    if name == "batch_size" and value == "max":
+        return value
     if (isinstance(default, float) and type(value) in (int, str)) or (scale and isinstance(value, str)):
         with suppress(ValueError):
             value = float(value)  # YAML reads 1e-3 as text

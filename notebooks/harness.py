@@ -44,9 +44,14 @@ def check_parameters(parameters, choices, own_models=None):
     minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0, "repeat": 0}
     minimum |= {"image_size": 1, "log_every": 0, "heads": 1, "generate_words": 0}
     checked = {
-        name: float(value) if type(value) is int and name == "lr" else value for name, value in parameters.items()
+        name: float(value) if type(value) is int and name in ("lr", "memory_limit_gib") else value
+        for name, value in parameters.items()
     }
     for name, value in checked.items():
+        if name == "batch_size" and value == "max":
+            continue
+        if name == "memory_limit_gib" and not (type(value) in (int, float) and 0 <= value < float("inf")):
+            raise Stop(f"memory_limit_gib is {value!r}; it must be a number of GiB, or 0 for the whole card.")
         if name in minimum and (type(value) is not int or value < minimum[name]):
             raise Stop(f"{name} is {value!r}; it must be a whole number of {minimum[name]} or more.")
         if name in ("lr", "clip") and (type(value) not in (int, float) or not 0 < value < float("inf")):

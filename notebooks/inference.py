@@ -43,7 +43,7 @@ def largest_difference(trainer, infer, batch, count):
 
 def read_inference(record, trainer, batch, infer):
     """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training."""
-    device, count = trainer.device, record.parameters["batch_size"]
+    device, count = trainer.device, record.batch_size_used
     trainer.network.eval()
     try:
         with torch.inference_mode():

@@ -310,6 +310,13 @@ def error_line(error):
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]
 
 
+def let_go(error):
+    """Clear the frames that led to an error: they hold the tensors of the run, and the device with them."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 @contextmanager
 def guarded(record, output_dir, device):
     """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
@@ -330,9 +337,7 @@ def guarded(record, output_dir, device):
         read_peaks(record, device, "_with_warmup")  # how far it came
         record.reason = error_line(error)
         described = traceback.format_exc() if record.status == "failed" else None
-        while error is not None:  # frames hold the tensors of the run, and the device with them
-            traceback.clear_frames(error.__traceback__)
-            error = error.__cause__ or error.__context__
+        let_go(error)
     release_memory(device)
     record.finished_at = utc_now()
     write_record(record, output_dir)

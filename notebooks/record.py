@@ -64,6 +64,33 @@ class Explanation:
     saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
 
 
+# %% Conditions of a run -- the same in every notebook; edit notebooks/record.py, then run sync.py
+# @title What a run writes down of the machine, its software and the switches
+@dataclass(kw_only=True)
+class Conditions:
+    """Where a run ran. A field that was not read is None."""
+
+    device_type: str | None = None  # "cuda" or "cpu"
+    gpu_name: str | None = None  # as the driver calls it
+    gpu_uuid: str | None = None  # of this very card
+    compute_capability: str | None = None  # for example "9.0"
+    device_total_mib: float | None = None  # memory of the card
+    driver_version: str | None = None  # of NVIDIA
+    cuda_version: str | None = None  # that PyTorch was built with
+    cudnn_version: str | None = None  # as a number
+    torch_version: str | None = None  # with its build
+    timm_version: str | None = None  # the models come from it
+    python_version: str | None = None  # of the kernel
+    host_platform: str | None = None  # operating system
+    host_cores: int | None = None  # as the system counts them
+    fp32_precision_matmul: str | None = None  # the three switches as read back while the run was on
+    fp32_precision_conv: str | None = None  # likewise
+    fp32_precision_rnn: str | None = None  # likewise
+    autocast_dtype: str | None = None  # null where autocast is off
+    parameter_dtypes: str | None = None  # for example "float16 + float32"
+    commit: str | None = None  # of the suite, where it is known
+
+
 # %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title What a run writes down
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
@@ -72,7 +99,7 @@ NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_sampl
 
 
 @dataclass
-class RunRecord(Explanation):
+class RunRecord(Conditions, Explanation):
     """One run: one notebook, one set of parameters, one precision, one seed. A field that was not measured is None."""
 
     run_id: str  # readable and unique: notebook, model, data, precision, batch, seed, hash of all parameters
@@ -91,6 +118,9 @@ class RunRecord(Explanation):
     eval_samples: int | None = None  # held out
     sample_unit: str | None = None  # "images" or "tokens"
     steps_per_epoch: int | None = None  # timed in each epoch
+    batch_size_used: int | None = None  # what batch_size="max" became, else the same
+    samples_per_epoch: int | None = None  # that were timed
+    batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
     warmup_steps: int | None = None  # taken before the clock starts, and undone
     warmup_seconds: float | None = None  # before the clock starts: cuDNN's search, compilation, loss scale settling
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
@@ -125,25 +155,6 @@ class RunRecord(Explanation):
     skipped_steps: int | None = None  # timed steps whose gradients overflowed
     warmup_skipped_steps: int | None = None  # while the loss scale settled
     host_syncs_per_step: float | None = None  # waits for the GPU counted by torch.cuda.set_sync_debug_mode
-    device_type: str | None = None  # "cuda" or "cpu"
-    gpu_name: str | None = None  # as the driver calls it
-    gpu_uuid: str | None = None  # of this very card
-    compute_capability: str | None = None  # for example "9.0"
-    device_total_mib: float | None = None  # memory of the card
-    driver_version: str | None = None  # of NVIDIA
-    cuda_version: str | None = None  # that PyTorch was built with
-    cudnn_version: str | None = None  # as a number
-    torch_version: str | None = None  # with its build
-    timm_version: str | None = None  # the models come from it
-    python_version: str | None = None  # of the kernel
-    host_platform: str | None = None  # operating system
-    host_cores: int | None = None  # as the system counts them
-    fp32_precision_matmul: str | None = None  # the three switches as read back while the run was on
-    fp32_precision_conv: str | None = None  # likewise
-    fp32_precision_rnn: str | None = None  # likewise
-    autocast_dtype: str | None = None  # null where autocast is off
-    parameter_dtypes: str | None = None  # for example "float16 + float32"
-    commit: str | None = None  # of the suite, where it is known
 
 
 # %% Writing records -- the same in every notebook; edit notebooks/record.py, then run sync.py

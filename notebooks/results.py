@@ -18,6 +18,7 @@ def results_table(records):
     for record in records:
         last = {record.metric_name: record.metric[-1]} if record.metric else {}
         numbers = {
+            "batch size": (record.batch_size_used, 0),
             "s/epoch": (statistics.median(record.epoch_seconds) if record.epoch_seconds else None, 3),
             "ms/step": (record.step_ms_median, 2),
             "samples/s": (record.samples_per_second, 0),
@@ -43,6 +44,13 @@ def ledger_table(records):
         .astype(float)
         .round(1)
     )
+
+
+def probes_table(records):
+    """Return every probe of the search for the largest batch, in the order in which they were made."""
+    columns = ["batch size", "status", "peak MiB", "samples/s"]
+    tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
+    return pd.concat(tables, keys=[record.precision for record in records]).round(0)
 
 
 # %% Chart and reading -- the same in every notebook; edit notebooks/results.py, then run sync.py

@@ -33,6 +33,7 @@ SOURCES = (
     "diagnosis.py",
     "inference.py",
     "harness.py",
+    "largest.py",
     "results.py",
 )
 OPEN_SOURCES = ("harness.py", "results.py")  # the method and the results; the instruments are folded
@@ -40,7 +41,7 @@ MARK = "# %% "
 PUBLISHED_MARK = "# %% Published results -- the same as data/published_results.csv; edit that file, then run sync.py"
 PUBLISHED_TITLE = "Published results"
 ONLY_IN_SUMMARY = ("Reading records", PUBLISHED_TITLE)
-IN_SUMMARY = ("Explaining fields", "Run record", "Reading records", "Comparing records")
+IN_SUMMARY = ("Explaining fields", "Conditions of a run", "Run record", "Reading records", "Comparing records")
 IN_SUMMARY += ("Paired ratio", "Limit of a run", "Verdict")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)

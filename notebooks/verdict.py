@@ -21,9 +21,14 @@ def block_times(record):
 
 
 def ratios_of(own, base, whole_epochs=False):
-    """Return an array (repetitions, epochs, blocks): how many times as fast `own` is, block by block of equal work."""
+    """Return an array (repetitions, epochs, blocks): how many times as fast `own` is, block by block of equal work.
+
+    Where each took its largest batch, whole epochs are compared, in seconds per sample.
+    """
     times, base_times = block_times(own), block_times(base)
-    if whole_epochs or times.shape[1] != base_times.shape[1]:
+    if largest := own.get("batch_size") == "max":
+        times, base_times = times / own["samples_per_epoch"], base_times / base["samples_per_epoch"]
+    if largest or whole_epochs or times.shape[1] != base_times.shape[1]:
         times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
     epochs = own.get("epochs")
@@ -181,4 +186,8 @@ def verdict(record, base, gain):
     if name == "amp_bf16" and (half := record["fp16_kernel_fraction"] or 0) >= DISTURBED:
         note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
     amount = f"{gain['ratio']:.2f}x as fast as {against}{spread}"
+    if record.get("batch_size") == "max":
+        amount += (
+            f" per sample, each at its largest batch ({record['batch_size_used']:,} and {base['batch_size_used']:,})"
+        )
     return f"{warning}{name} is {amount}: {word}; {because}{advice_of(case, record)}{note}."

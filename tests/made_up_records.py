@@ -382,3 +382,19 @@ def write_sweep(folder):
             write_record(make_failed("cifar_resnet", "amp_fp16", "diverged", reason, **parameters), folder)
         else:
             write_record(make("cifar_resnet", "amp_fp16", **parameters, **lost, **skipped), folder)
+
+
+def write_batches(folder):
+    """ResNet-18 at two batch sizes and at the largest: fp32 runs out of memory first, amp_fp16 gains with the batch."""
+    for size, precision, seconds in ((128, "fp32", 6.0), (128, "amp_fp16", 4.0), (512, "amp_fp16", 3.0)):
+        parameters = {"batch_size": size}
+        record = make("cifar_resnet", precision, seconds=[seconds] * 3, parameters=parameters, batch_size_used=size)
+        write_record(record, folder)
+    oom = {"parameters": {"batch_size": 512}, "batch_size_used": 512}
+    write_record(make_failed("cifar_resnet", "fp32", "oom", "CUDA out of memory", **oom), folder)
+    for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
+        probes = [[size // 2, "ok", 2000.0, 4000.0], [2 * size, "oom", 8000.0, None], [size, "ok", 4000.0, 7000.0]]
+        found = {"batch_size_used": size, "samples_per_epoch": 50_000 // size * size, "batch_probes": probes}
+        found["samples_per_second"] = found["samples_per_epoch"] / seconds
+        record = make("cifar_resnet", precision, seconds=[seconds] * 6, parameters={"batch_size": "max"}, **found)
+        write_record(record, folder)

@@ -49,7 +49,7 @@ def test_a_dual_path_network_takes_a_step(cifar, model):
 
 def test_enlarged_images_keep_their_mean_and_get_the_stem_of_imagenet():
     names = run_cells("cifar_resnet", "train", **SMALL, image_size=64)
-    images, _ = next(names["train_batches"](0, torch.float32))
+    images, _ = next(names["train_batches"](0, torch.float32, names["batch_size"]))
     assert images.shape == (4, 3, 64, 64)
     raw = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     plain = (raw - names["MEAN"]) / names["STD"]
@@ -68,9 +68,9 @@ def test_enlarged_images_keep_their_mean_and_get_the_stem_of_imagenet():
     ],
 )
 def test_schedules(cifar, monkeypatch, schedule, rates):
-    for name, value in {"schedule": schedule, "steps_per_epoch": 5, "epochs": 2, "lr": 0.1}.items():
+    for name, value in {"schedule": schedule, "epochs": 2, "lr": 0.1}.items():
         monkeypatch.setitem(cifar, name, value)
-    assert [cifar["lr_at"](step) for step in range(10)] == pytest.approx(rates)
+    assert [cifar["lr_at"](step, 5) for step in range(10)] == pytest.approx(rates)
 
 
 def test_the_training_log_counts_what_was_right():

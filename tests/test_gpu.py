@@ -8,6 +8,7 @@ import types
 
 import harness
 import instruments
+import largest
 import pytest
 import torch
 from conftest import run_cells
@@ -135,7 +136,7 @@ def resnet(batch_size, precision, steps):
     record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
     record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
     names["describe_environment"](record, GPU)
-    batches = lambda: names["train_batches"](0, torch.float32)  # noqa: E731
+    batches = lambda: names["train_batches"](0, torch.float32, batch_size)  # noqa: E731
     names["warm_up"](record, trainer, batches)
     return names, trainer, batches, record
 
@@ -193,3 +194,29 @@ def test_the_preflight_is_quick_and_finds_this_card_fit():
     names = run_cells("lstm_language_model", "preflight-run")
     assert time.perf_counter() - begun < 10
     assert names["card_facts"]["fp16_check"] == "passed"
+
+
+def test_the_largest_batch_trains_and_half_as_much_again_does_not():
+    largest.limit_memory(2.0, GPU)
+    record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
+
+    def batches(size):
+        images = torch.randn(size, 3, 64, 64, device=GPU)
+        yield from [(images, torch.zeros(size, dtype=torch.long, device=GPU))] * 9
+
+    def make():
+        wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
+        model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
+        loss = lambda model, batch, carry: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), carry)  # noqa: E731
+        return harness.Trainer(model, "fp32", loss, device=GPU, lr=0.1)
+
+    try:
+        found = largest.largest_batch(record, make, batches, GPU, limit=10**6)
+        assert 64 < found < 10**6
+        assert largest.fits(record, make, batches, found, GPU)
+        assert not largest.fits(record, make, batches, found * 3 // 2, GPU)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, GPU)
+    fitting = sorted((size, peak) for size, status, peak, _ in record.batch_probes if status == "ok")
+    assert fitting[-1][1] > 1.5 * 1024  # MiB, of the two GiB
+    assert fitting == sorted(fitting, key=lambda pair: pair[1])  # a larger batch has a higher peak

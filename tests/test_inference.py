@@ -16,7 +16,7 @@ def make_trainer(precision="fp32"):
 
 def make_record(batch_size=4):
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
-    return new_record("n", parameters, "fp32", {})
+    return new_record("n", parameters, "fp32", {"batch_size_used": batch_size})
 
 
 def infer(network, batch, count):

@@ -151,9 +151,9 @@ def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch):
 
 def test_gpu_batches_crop_flip_and_repeat_with_the_seed(cifar):
     padded, labels = cifar["padded"], cifar["train_labels"]
-    first = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32), 3))
-    again = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32), 3))
-    other = next(cifar["gpu_batches"](padded, labels, 1, torch.float32))
+    first = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32, 4), 3))
+    again = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32, 4), 3))
+    other = next(cifar["gpu_batches"](padded, labels, 1, torch.float32, 4))
     assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0][0], other[0])
     # Every image is a window of a padded one, or its mirror image.
@@ -165,7 +165,7 @@ def test_gpu_batches_crop_flip_and_repeat_with_the_seed(cifar):
 
 
 def test_the_ordinary_loader_gives_the_same_kind_of_batches(cifar):
-    images, labels = next(cifar["worker_batches"](0, torch.float16))
+    images, labels = next(cifar["worker_batches"](0, torch.float16, 4))
     assert images.shape == (4, 3, 32, 32)
     assert images.dtype == torch.float16
     assert labels.shape == (4,)
@@ -173,13 +173,14 @@ def test_the_ordinary_loader_gives_the_same_kind_of_batches(cifar):
 
 
 def test_the_learning_rate_rises_and_falls_to_zero(cifar):
-    total = cifar["steps_per_epoch"] * cifar["epochs"]
-    rates = [cifar["lr_at"](step) for step in range(total)]
+    steps = cifar["steps_in_epoch"](4)
+    total = steps * cifar["epochs"]
+    rates = [cifar["lr_at"](step, steps) for step in range(total)]
     assert max(rates) == pytest.approx(0.1)
     assert rates.index(max(rates)) <= 0.2 * total
     assert rates[-1] < rates[0] + 0.1
     assert all(rate > 0 for rate in rates)
-    assert cifar["lr_at"](total) == 0
+    assert cifar["lr_at"](total, steps) == 0
 
 
 # EfficientNet

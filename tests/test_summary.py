@@ -588,7 +588,7 @@ def test_numbers_have_three_digits_that_count(functions, number, text):
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 70
+    assert len(notebook["cells"]) <= 76
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]
@@ -639,3 +639,27 @@ def test_records_without_inference_say_so(tmp_path):
     process, notebook = execute(tmp_path)
     assert process.returncode == 0, process.stderr[-2000:]
     assert "Inference was not measured in any run" in shown(notebook, "text/markdown")
+
+
+def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(tmp_path):
+    made_up.write_batches(tmp_path)
+    process, notebook = execute(tmp_path)
+    assert process.returncode == 0, process.stderr[-2000:]
+    assert (tmp_path / "batch_size.png").exists()
+    assert "per sample, each at its largest batch (512 and 256): faster" in shown(notebook, "text/markdown")
+    names, charts = explore(tmp_path)
+    table = {row["precision"]: row for row in names["rows_by_batch"]}
+    assert [table[name]["largest that trained"] for name in ("fp32", "amp_fp16")] == [256, 512]
+    assert [table[name]["out of memory at"] for name in ("fp32", "amp_fp16")] == [512, 1024]
+    assert table["amp_fp16"]["at the same batch"].startswith("1.50x")
+    assert table["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
+    assert all(group["batch"] != "bmax" for group in names["comparisons"])
+    assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
+
+
+def test_one_batch_size_is_no_chart_of_batch_sizes(tmp_path):
+    write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
+    write_record(made_up.make("cifar_resnet", "tf32"), tmp_path)
+    names, charts = explore(tmp_path)
+    assert names["by_batch"] == []
+    assert "batch_size" not in charts

@@ -1,0 +1,93 @@
+"""The largest batch that a device can train, shared by every experiment notebook.
+
+sync.py copies the section, from its '# %%' line on, into the notebooks.
+"""
+
+import time
+
+import torch
+from card import MIB, Stop, Unsupported
+from instruments import is_out_of_memory, let_go, release_memory, reset_peaks, synchronize
+
+# isort: split
+
+
+# %% Largest batch -- the same in every notebook; edit notebooks/largest.py, then run sync.py
+# @title The largest batch that trains, found by doubling and bisection
+def limit_memory(gib, device):
+    """Let PyTorch take at most `gib` GiB of the device, as if the card had no more; 0 leaves it the whole card.
+
+    Context and libraries, a few hundred MiB on a real card of that size, are not counted.
+    """
+    if gib and device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory / 2**30
+        if gib > there:
+            raise Stop(f"memory_limit_gib is {gib:g}, but this GPU has {there:.1f} GiB; give less, or 0 for all of it.")
+        torch.cuda.set_per_process_memory_fraction(gib / there, device)
+
+
+def rounded(size):
+    """Return a batch size rounded down to a multiple of 8, which Tensor Cores want; one below 8 stays."""
+    return size // 8 * 8 if size > 8 else size
+
+
+def fits(record, make_trainer, batches, size, device, rows=1, search=False, steps=4):
+    """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
+
+    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second]. `search` has cuDNN try its
+    algorithms, as the timed steps do; without it a probe takes less than a second.
+    """
+    release_memory(device)
+    reset_peaks(device)
+    searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, search
+    status, speed, trainer, carry = "ok", None, None, None
+    try:
+        trainer = make_trainer()
+        for number, batch in zip(range(1 + steps), batches(size), strict=False):
+            _, carry = trainer.step(batch, carry)
+            if number == 0:  # kernels are loaded and memory is taken in the first step
+                synchronize(device)
+                began = time.perf_counter()
+        synchronize(device)
+        speed = number * size * rows / (time.perf_counter() - began) if number else None
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        status = "oom"
+        let_go(error)
+    torch.backends.cudnn.benchmark = searched
+    peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
+    record.batch_probes.append([size, status, peak, speed])
+    del trainer, carry
+    release_memory(device)
+    return status == "ok"
+
+
+def largest_batch(record, make_trainer, batches, device, limit, rows=1, start=16):
+    """Return the largest batch size up to `limit` that trains, to within a sixteenth; a multiple of 8 from 8 on.
+
+    `make_trainer()` builds model and optimizer anew, `batches(size)` yields batches of `size` x `rows` samples. The
+    size is doubled until it does not fit, then halved in; at last it must fit with cuDNN's search, too.
+    """
+    if device.type != "cuda":
+        raise Unsupported('batch_size "max" needs a GPU: on the CPU no memory limit is searched for')
+    good, bad, size = 0, None, rounded(min(start, limit))
+    while size > good:
+        if fits(record, make_trainer, batches, size, device, rows):
+            good = size
+        else:
+            bad = size
+        near = bad is not None and bad - good <= max(8 if good >= 8 else 1, good // 16)
+        size = good if near else rounded(min(2 * good, limit) if bad is None else (good + bad) // 2)
+    while good and not fits(record, make_trainer, batches, good, device, rows, search=True):
+        good = rounded(good * 15 // 16) if good > 8 else good - 1
+    if not good:
+        raise torch.OutOfMemoryError("out of memory: not even a batch of one sample can be trained")
+    return good
+
+
+def settle_batch_size(record, batch_size, make_trainer, batches, device, limit, rows=1):
+    """Return the batch size of a run, as it was asked for or the largest that fits, and note it."""
+    wanted = (record, make_trainer, batches, device, limit, rows)
+    record.batch_size_used = largest_batch(*wanted) if batch_size == "max" else batch_size
+    return record.batch_size_used
