@@ -181,12 +181,13 @@ def test_unsupported_modes_say_why(monkeypatch):
             harness.check_supported(precision, "eager", CPU)
     harness.check_supported("fp32", "eager", CPU)
     harness.check_supported("amp_bf16", "compile", CPU)
-    with pytest.raises(instruments.Unsupported, match="not available yet"):
+    with pytest.raises(instruments.Unsupported, match='execution="cuda_graph" needs an NVIDIA GPU'):
         harness.check_supported("fp32", "cuda_graph", CPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     turing = torch.device("cuda")
     harness.check_supported("amp_fp16", "eager", turing)
+    harness.check_supported("amp_fp16", "cuda_graph", turing)
     with pytest.raises(instruments.Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
         harness.check_supported("tf32", "eager", turing)
     with pytest.raises(instruments.Unsupported, match="emulate bfloat16"):
