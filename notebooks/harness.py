@@ -58,7 +58,7 @@ def check_parameters(parameters, choices, own_models=None):
             raise Stop(f"channels_last is {value!r}; it must be True or False.")
         if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
             raise Stop(f"{name} is {value!r}; it must be text in quotes.")
-    choices = {**choices, "execution": ("eager", "compile", "cuda_graph")}
+    choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
@@ -108,8 +108,8 @@ PRECISIONS = {  # what each name means; everything else about a run is the same
 
 def check_supported(precision, execution, device, fp16_check=None):
     """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself, or runs fp16 wrongly."""
-    if execution == "cuda_graph" and device.type != "cuda":
-        raise Unsupported('execution="cuda_graph" needs an NVIDIA GPU; this run is on the CPU')
+    if "cuda_graph" in execution and device.type != "cuda":
+        raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
     if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
         raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
     if "fp16" in precision and fp16_check not in (None, "passed"):
@@ -206,7 +206,7 @@ def make_scaler(precision, loss_scale, device, execution="eager"):
     dynamic = loss_scale == "dynamic"
     enabled = PRECISIONS[precision]["scale"] and not (precision == "o3_fp16" and dynamic)
     start = 65536.0 if dynamic else float(loss_scale)
-    if execution == "cuda_graph":
+    if "cuda_graph" in execution:
         return DeviceScaler(start if enabled else None, enabled and dynamic, device)
     if precision == "o3_fp16" and enabled:
         return HalfScaler(start)
@@ -231,10 +231,10 @@ class Trainer:
         self.network = model  # as it was built: weights are saved and restored through it
         self.masters = cast_model(model, precision)
         self.weights = list(model.parameters())
-        self.model = torch.compile(model) if execution == "compile" else model
+        self.model = torch.compile(model) if "compile" in execution else model
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
-        if execution == "cuda_graph":
+        if "cuda_graph" in execution:
             self.optimizer = DeviceSGD(self.masters, **sgd)
             self.captured = CapturedStep(self.eager_step, self.scaler.found, device)
         else:

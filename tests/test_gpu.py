@@ -62,10 +62,11 @@ def test_compiled_steps_follow_eager_ones(precision):
     supported(precision)
     harness.set_fp32_precision(precision)
     losses = []
-    for execution in ("eager", "compile"):
+    for execution in ("eager", "compile", "compile_cuda_graph"):
         trainer = make_trainer(precision, execution=execution)
-        losses.append([trainer.step(on_gpu(*make_batch(n)))[0].item() for n in range(3)])
+        losses.append([trainer.step(on_gpu(*make_batch(n)))[0].item() for n in range(6)])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[2] == pytest.approx(losses[1], rel=0.02)
 
 
 def test_tf32_and_ieee_really_differ():

@@ -183,6 +183,8 @@ def test_unsupported_modes_say_why(monkeypatch):
     harness.check_supported("amp_bf16", "compile", CPU)
     with pytest.raises(instruments.Unsupported, match='execution="cuda_graph" needs an NVIDIA GPU'):
         harness.check_supported("fp32", "cuda_graph", CPU)
+    with pytest.raises(instruments.Unsupported, match='execution="compile_cuda_graph" needs an NVIDIA GPU'):
+        harness.check_supported("amp_bf16", "compile_cuda_graph", CPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     turing = torch.device("cuda")
@@ -370,8 +372,9 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training():
 
 
 @pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler")
-def test_compiled_steps_equal_eager_ones():
-    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution="compile")
+@pytest.mark.parametrize("execution", ["compile", "compile_cuda_graph"])
+def test_compiled_steps_equal_eager_ones(execution):
+    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution)
     harness.set_fp32_precision("fp32")
     losses = [[t.step(make_batch(n))[0].item() for n in range(3)] for t in (eager, compiled)]
     assert type(compiled.model).__name__ == "OptimizedModule"
