@@ -22,7 +22,7 @@ class DeviceScaler:
 
     def __init__(self, scale, dynamic, device):
         self.enabled, self.dynamic, self.growth_interval = scale is not None, dynamic, 2000  # GradScaler's defaults
-        self.factor = torch.full((), scale or 1.0, device=device)
+        self.factor = torch.full((), scale or 1.0, dtype=torch.float32, device=device)
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)  # since the scale last changed
         self.found = torch.zeros((), device=device)  # 1.0 where the gradients of the last step overflowed
         self.skipped = torch.zeros((), device=device)  # how many steps did so far
@@ -76,7 +76,7 @@ class DeviceSGD:
 
     def __init__(self, weights, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
         self.weights, self.momentum, self.weight_decay, self.nesterov = weights, momentum, weight_decay, nesterov
-        self.lr = torch.full((), lr, device=weights[0].device)
+        self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
         self.state = {weight: {"momentum_buffer": torch.zeros_like(weight)} for weight in weights if momentum}
 
