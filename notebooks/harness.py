@@ -19,6 +19,7 @@ from instruments import (
     count_syncs,
     in_blocks,
     progress,
+    read_compiler,
     read_context,
     read_device_memory,
     read_peaks,
@@ -59,6 +60,7 @@ def check_parameters(parameters, choices, own_models=None):
         if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
             raise Stop(f"{name} is {value!r}; it must be text in quotes.")
     choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
+    choices["compile_mode"] = ("default", "max-autotune-no-cudagraphs")  # the others have CUDA graphs of their own
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
@@ -218,27 +220,29 @@ class Trainer:
     """Holds what one training run needs and takes its steps.
 
     `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
-    needs (the hidden state of an RNN; None stands for zeros), or None. `sgd` goes to torch.optim.SGD, the same one in
-    every mode and not fused, since PyTorch's fused SGD touches its momentum at a step that must be skipped. For a CUDA
-    graph, scaler and optimizer are others of the same arithmetic, and a step overwrites the loss and carry before it.
+    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode)
+    and to torch.optim.SGD, the same one in every mode and not fused: PyTorch's fused SGD touches its momentum at a step
+    that must be skipped. For a CUDA graph, scaler and optimizer are others of the same arithmetic, and a step
+    overwrites the loss and the carry of the one before it.
     """
 
     def __init__(
-        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **sgd
+        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **options
     ):
+        compile_mode = options.pop("compile_mode", "default")
         self.precision, self.compute_loss, self.device, self.clip = precision, compute_loss, device, clip
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.network = model  # as it was built: weights are saved and restored through it
         self.masters = cast_model(model, precision)
         self.weights = list(model.parameters())
-        self.model = torch.compile(model) if "compile" in execution else model
+        self.model = torch.compile(model, mode=compile_mode) if "compile" in execution else model
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:
-            self.optimizer = DeviceSGD(self.masters, **sgd)
+            self.optimizer = DeviceSGD(self.masters, **options)
             self.captured = CapturedStep(self.eager_step, self.scaler.found, device)
         else:
-            self.optimizer = torch.optim.SGD(self.masters, foreach=True, **sgd)
+            self.optimizer = torch.optim.SGD(self.masters, foreach=True, **options)
             self.optimizer.register_step_post_hook(self._count_update)
 
     def _count_update(self, *_):
@@ -307,6 +311,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1
+    compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
     started, times, skips, carry = time.perf_counter(), [], [], None
@@ -332,6 +337,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
             master.copy_(value)
     record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
+    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled
     trainer.start_again()
 
 
@@ -346,6 +352,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     reset_peaks(trainer.device)
     carry, waits, clock, scales = None, [], StepClock(trainer.device), ScaleTrace(record, trainer)
     tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
+    compiled = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         clock.start()
         for batch in waited_for(batches, waits):
@@ -370,6 +377,8 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     if len(record.epoch_seconds) == 1:  # later ones begin with what an evaluation has left with the allocator
         read_device_memory(record, trainer.device)
     scales.end(skipped)
+    if read_compiler(trainer)["graphs"] > compiled:
+        raise RuntimeError("torch.compile compiled again within a timed epoch, so that its time is not the training's")
     if mean_loss is None:
         raise Diverged(
             f"every step was skipped: the gradients overflow fp16 at loss scale {trainer.scaler.get_scale():g}"

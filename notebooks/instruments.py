@@ -111,6 +111,15 @@ def count_syncs(trainer, batches, carry, steps):
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) / taken
 
 
+def read_compiler(trainer):
+    """Return {"graphs": how many torch.compile has made in this process, "seconds": how long that took}."""
+    if trainer.model is trainer.network:  # not compiled: its modules need not even be loaded
+        return {"graphs": 0, "seconds": 0.0}
+    from torch._dynamo.utils import calculate_time_spent, counters
+
+    return {"graphs": counters["stats"]["unique_graphs"], "seconds": calculate_time_spent()["total_wall_time"]}
+
+
 def waited_for(batches, waits):
     """Yield `batches` and add the host's seconds in getting each to `waits`."""
     batches = iter(batches)
