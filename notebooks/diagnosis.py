@@ -165,7 +165,7 @@ def count_work(record, trainer, batches, carry):
     compiled, trainer.model = trainer.model, trainer.network
     try:
         with WorkCounter() as counter:
-            trainer.step(next(batches), carry)
+            trainer.eager_step(next(batches), carry)
     finally:
         trainer.model = compiled
     record.flops_per_step = float(counter.flops)
@@ -299,10 +299,10 @@ def watched_memory(trainer, seen):
 def read_ledger(record, trainer, batches, carry):
     """Fill in the ledger: what was allocated at the peak by kind, then the allocator's slack and the context."""
     seen, batch = {}, next(batches)
-    trainer.step(batch, carry)  # gradients and state are as in the midst of training
+    trainer.eager_step(batch, carry)  # gradients and state are as in the midst of training
     reset_peaks(trainer.device)
     with watched_memory(trainer, seen):
-        trainer.step(batch, carry)
+        trainer.eager_step(batch, carry)
     halves = [master for weight, master in zip(trainer.weights, trainer.masters, strict=True) if master is not weight]
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB

@@ -12,12 +12,14 @@ from contextlib import contextmanager
 
 import torch
 from card import Diverged, Stop, Unsupported, watched
+from graph import CapturedStep, DeviceScaler, DeviceSGD, DeviceTally, Tally
 from instruments import (
     ScaleTrace,
     StepClock,
     count_syncs,
     in_blocks,
     progress,
+    read_compiler,
     read_context,
     read_device_memory,
     read_peaks,
@@ -62,7 +64,8 @@ def check_parameters(parameters, choices, own_models=None):
             raise Stop(f"channels_last is {value!r}; it must be True or False.")
         if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
             raise Stop(f"{name} is {value!r}; it must be text in quotes.")
-    choices = {**choices, "execution": ("eager", "compile", "cuda_graph")}
+    choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
+    choices["compile_mode"] = ("default", "max-autotune-no-cudagraphs")  # the others have CUDA graphs of their own
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
@@ -112,8 +115,8 @@ PRECISIONS = {  # what each name means; everything else about a run is the same
 
 def check_supported(precision, execution, device, fp16_check=None):
     """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself, or runs fp16 wrongly."""
-    if execution == "cuda_graph":
-        raise Unsupported('execution="cuda_graph" is not available yet; use "eager" or "compile"')
+    if "cuda_graph" in execution and device.type != "cuda":
+        raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
     if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
         raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
     if "fp16" in precision and fp16_check not in (None, "passed"):
@@ -145,10 +148,10 @@ def set_fp32_precision(precision):
     return {name: switch.fp32_precision for name, switch in switches.items()}
 
 
-def autocast(precision, device):
+def autocast(precision, device, cache=True):
     """Return the autocast context of the mode; it wraps forward and loss only, entered and left at every step."""
     dtype = PRECISIONS[precision]["autocast"]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None)
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
 
 
 def cast_model(model, precision):
@@ -176,6 +179,9 @@ class HalfScaler:
         self.fixed = float(scale)
         self.finite = None
 
+    def is_enabled(self):
+        return True
+
     def scale(self, loss):
         return loss * self.fixed
 
@@ -198,15 +204,19 @@ class HalfScaler:
         return self.fixed
 
 
-def make_scaler(precision, loss_scale, device):
+def make_scaler(precision, loss_scale, device, execution="eager"):
     """Return the loss scaler of the mode; one that is not enabled passes everything through.
 
-    fp16 gradients of fp32 weights or masters: torch.amp.GradScaler, dynamic or fixed. o3_fp16: none, or a number.
+    fp16 gradients of fp32 weights or masters: torch.amp.GradScaler, dynamic or fixed. o3_fp16: none, or a number. A
+    CUDA graph has one that follows the same rule on the device.
     """
-    if precision == "o3_fp16" and loss_scale != "dynamic":
-        return HalfScaler(loss_scale)
-    enabled = PRECISIONS[precision]["scale"] and precision != "o3_fp16"
-    start = 65536.0 if loss_scale == "dynamic" else float(loss_scale)
+    dynamic = loss_scale == "dynamic"
+    enabled = PRECISIONS[precision]["scale"] and not (precision == "o3_fp16" and dynamic)
+    start = 65536.0 if dynamic else float(loss_scale)
+    if "cuda_graph" in execution:
+        return DeviceScaler(start if enabled else None, enabled and dynamic, device)
+    if precision == "o3_fp16" and enabled:
+        return HalfScaler(start)
     return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
 
 
@@ -215,37 +225,50 @@ class Trainer:
     """Holds what one training run needs and takes its steps.
 
     `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
-    needs (the hidden state of an RNN), or None. `sgd` goes to torch.optim.SGD. The optimizer is the same non-fused
-    one in every mode: PyTorch's fused SGD touches its momentum at a step that must be skipped.
+    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode)
+    and to torch.optim.SGD, the same one in every mode and not fused: PyTorch's fused SGD touches its momentum at a step
+    that must be skipped. For a CUDA graph, scaler and optimizer are others of the same arithmetic, and a step
+    overwrites the loss and the carry of the one before it.
     """
 
     def __init__(
-        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **sgd
+        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **options
     ):
+        compile_mode = options.pop("compile_mode", "default")
         self.precision, self.compute_loss, self.device, self.clip = precision, compute_loss, device, clip
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.network = model  # as it was built: weights are saved and restored through it
         self.masters = cast_model(model, precision)
         self.weights = list(model.parameters())
-        self.model = torch.compile(model) if execution == "compile" else model
-        self.optimizer = torch.optim.SGD(self.masters, foreach=True, **sgd)
-        self.optimizer.register_step_post_hook(self._count_update)
-        self.scaler = make_scaler(precision, loss_scale, device)
-        self.steps = self.updates = 0
+        self.model = torch.compile(model, mode=compile_mode) if "compile" in execution else model
+        self.scaler = make_scaler(precision, loss_scale, device, execution)
+        self.steps, self.updates, self.captured = 0, 0, None
+        if "cuda_graph" in execution:
+            self.optimizer = DeviceSGD(self.masters, **options)
+            self.captured = CapturedStep(self.eager_step, self.scaler.found, device)
+        else:
+            self.optimizer = torch.optim.SGD(self.masters, foreach=True, **options)
+            self.optimizer.register_step_post_hook(self._count_update)
 
     def _count_update(self, *_):
         self.updates += 1
 
     @property
     def skipped_steps(self):
-        """How many steps were not carried out because a gradient overflowed; known without asking the GPU."""
-        return self.steps - self.updates
+        """How many steps were not carried out because a gradient overflowed; only a graph's scaler must be asked."""
+        return int(self.scaler.skipped.item()) if self.captured else self.steps - self.updates
 
     def step(self, batch, carry=None):
         """Take one step and return (loss on the device, carry); a step that overflows changes no weight."""
+        answer = self.captured.step(batch, carry) if self.captured else self.eager_step(batch, carry)
+        self.steps += 1
+        return answer
+
+    def eager_step(self, batch, carry=None):
+        """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
         for weight in self.weights:
             weight.grad = None
-        with autocast(self.precision, self.device):
+        with autocast(self.precision, self.device, cache=self.captured is None):
             loss, carry = self.compute_loss(self.model, batch, carry)
         self.scaler.scale(loss).backward()
         halves = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m and w.grad is not None]
@@ -261,12 +284,20 @@ class Trainer:
         if halves:
             with torch.no_grad():
                 torch._foreach_copy_([weight for weight, _ in halves], [master for _, master in halves])
-        self.steps += 1
         return loss.detach(), carry
 
     def set_lr(self, lr):
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = group["lr"].fill_(lr) if self.captured else lr
+
+    def start_again(self):
+        """Forget momenta and counts; what a graph reads stays where it is."""
+        if self.captured:
+            self.optimizer.reset()
+            self.scaler.skipped.zero_()
+        else:
+            self.optimizer.state.clear()
+        self.steps = self.updates = 0
 
 
 # %% Warm-up -- the same in every notebook; edit notebooks/harness.py, then run sync.py
@@ -285,9 +316,12 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1
+    compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
     started, times, skips, carry = time.perf_counter(), [], [], None
+    if trainer.captured:  # its capture measures the memory anew
+        trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
     for batch in endless(batches):
         begin = time.perf_counter()
         _, carry = trainer.step(batch, carry)
@@ -306,10 +340,10 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     with torch.no_grad():
         for master, value in zip(trainer.masters, masters, strict=True):
             master.copy_(value)
-    trainer.optimizer.state.clear()
     record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
-    trainer.steps = trainer.updates = 0
+    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled
+    trainer.start_again()
 
 
 # %% Timed epoch -- the same in every notebook; edit notebooks/harness.py, then run sync.py
@@ -321,20 +355,16 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     loss is not finite.
     """
     reset_peaks(trainer.device)
-    total, counted, carry, waits = torch.zeros((), device=trainer.device), 0, None, []
-    clock, scales = StepClock(trainer.device), ScaleTrace(record, trainer)
+    carry, waits, clock, scales = None, [], StepClock(trainer.device), ScaleTrace(record, trainer)
+    tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
+    compiled = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         clock.start()
         for batch in waited_for(batches, waits):
             if lr_at is not None:
                 trainer.set_lr(lr_at(trainer.steps))
-            skipped = trainer.skipped_steps
             loss, carry = trainer.step(batch, carry)
-            good = trainer.skipped_steps == skipped
-            if good:
-                total += loss
-                counted += 1
-            scales.step(skipped=not good)
+            tally.step(loss)
             clock.tick()
             if log is not None:
                 log.step(len(clock.marks) - 1, loss)
@@ -346,16 +376,19 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     if log is not None:
         record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
     record.data_wait_seconds_all.append(sum(waits))
-    record.skipped_steps = (record.skipped_steps or 0) + len(step_ms) - counted
-    read_peaks(record, trainer.device)
+    mean_loss, skipped = tally.end()
+    record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
+    read_peaks(record, trainer.device, unseen=trainer.captured.unseen_bytes if trainer.captured else 0)
     if len(record.epoch_seconds) == 1:  # later ones begin with what an evaluation has left with the allocator
         read_device_memory(record, trainer.device)
-    scales.end()
-    if not counted:
+    scales.end(skipped)
+    if read_compiler(trainer)["graphs"] > compiled:
+        raise RuntimeError("torch.compile compiled again within a timed epoch, so that its time is not the training's")
+    if mean_loss is None:
         raise Diverged(
             f"every step was skipped: the gradients overflow fp16 at loss scale {trainer.scaler.get_scale():g}"
         )
-    record.train_loss.append(total.item() / counted)
+    record.train_loss.append(mean_loss)
     if not math.isfinite(record.train_loss[-1]):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
 

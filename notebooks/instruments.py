@@ -72,13 +72,17 @@ def reset_peaks(device):
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def read_peaks(record, device, suffix=""):
-    """Raise the record's peaks, in MiB, to those since the last reset: `peak_allocated<suffix>_mib` and reserved."""
+def read_peaks(record, device, suffix="", unseen=0):
+    """Raise the record's peaks, in MiB, to those since the last reset: `peak_allocated<suffix>_mib` and reserved.
+
+    `unseen` bytes are in use beside what the allocator counts: those that a CUDA graph has for its own.
+    """
     if device.type != "cuda":
         return
-    for kind, read in (("allocated", torch.cuda.max_memory_allocated), ("reserved", torch.cuda.max_memory_reserved)):
+    allocated, reserved = torch.cuda.max_memory_allocated(device) + unseen, torch.cuda.max_memory_reserved(device)
+    for kind, size in (("allocated", allocated), ("reserved", reserved)):
         name = f"peak_{kind}{suffix}_mib"
-        setattr(record, name, max(getattr(record, name) or 0, read(device) / MIB))
+        setattr(record, name, max(getattr(record, name) or 0, size / MIB))
 
 
 def release_memory(device):
@@ -105,6 +109,15 @@ def count_syncs(trainer, batches, carry, steps):
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) / taken
+
+
+def read_compiler(trainer):
+    """Return {"graphs": how many torch.compile has made in this process, "seconds": how long that took}."""
+    if trainer.model is trainer.network:  # not compiled: its modules need not even be loaded
+        return {"graphs": 0, "seconds": 0.0}
+    from torch._dynamo.utils import calculate_time_spent, counters
+
+    return {"graphs": counters["stats"]["unique_graphs"], "seconds": calculate_time_spent()["total_wall_time"]}
 
 
 def waited_for(batches, waits):
@@ -135,7 +148,7 @@ class TrainingLog:
     def step(self, number, loss):
         """Take note of step `number` of the epoch, counted from 1, without waiting for the device."""
         if self.every and number % self.every == 0:
-            self.notes.append((number, loss, self.right.clone()))
+            self.notes.append((number, loss.clone(), self.right.clone()))  # a graph overwrites its loss
 
     def entries(self):
         """Return [[step, loss of that step, accuracy so far]], which waits for the device."""
@@ -160,28 +173,28 @@ from tqdm import tqdm
 
 
 class ScaleTrace:
-    """Follows the loss scale through an epoch without asking the GPU: the host knows which steps were skipped."""
+    """Tells the loss scale of an epoch's steps from which of them were skipped, when the clock has stopped."""
 
     def __init__(self, record, trainer):
-        self.record, self.trainer = record, trainer
-        scaler = trainer.scaler
-        self.on = not isinstance(scaler, torch.amp.GradScaler) or scaler.is_enabled()
+        self.record, self.trainer, self.number = record, trainer, trainer.steps
+        self.on = trainer.scaler.is_enabled()
         self.dynamic = self.on and trainer.fixed_scale is None
-        self.state = scaler.state_dict() if self.dynamic else {}
-        self.scale = scaler.get_scale() if self.on else None
-        self.note(trainer.steps)
+        self.state = trainer.scaler.state_dict() if self.dynamic else {}
+        self.scale = trainer.scaler.get_scale() if self.on else None
+        self.note()
 
-    def note(self, step):
+    def note(self):
         """Add [step, scale] to the record where the scale has changed, or the steps are counted anew."""
         trace = self.record.loss_scale_trace
-        if self.on and (not trace or trace[-1][1] != self.scale or trace[-1][0] > step):
-            trace.append([step, self.scale])
+        if self.on and (not trace or trace[-1][1] != self.scale or trace[-1][0] > self.number):
+            trace.append([self.number, self.scale])
 
     def step(self, skipped):
         """Take note of a step, with GradScaler's own rule: less after an overflow, more after so many good steps."""
         state = self.state
         if skipped:
-            self.record.overflow_steps.append(self.trainer.steps - 1)
+            self.record.overflow_steps.append(self.number)
+        self.number += 1
         if not self.dynamic:
             return
         state["_growth_tracker"] = 0 if skipped else state["_growth_tracker"] + 1
@@ -189,12 +202,14 @@ class ScaleTrace:
             self.scale *= state["backoff_factor"]
         elif state["_growth_tracker"] == state["growth_interval"]:
             self.scale, state["_growth_tracker"] = self.scale * state["growth_factor"], 0
-        self.note(self.trainer.steps)
+        self.note()
 
-    def end(self):
-        """Ask the scaler itself, now that the clock has stopped."""
+    def end(self, skipped=()):
+        """Go through the steps of the epoch, [whether each was skipped], then ask the scaler itself."""
+        for each in skipped:
+            self.step(each)
         self.scale = self.trainer.scaler.get_scale() if self.on else None
-        self.note(self.trainer.steps)
+        self.note()
 
 
 def progress_wanted():

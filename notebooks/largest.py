@@ -7,6 +7,7 @@ import time
 
 import torch
 from card import MIB, Stop, Unsupported
+from harness import endless
 from instruments import is_out_of_memory, let_go, release_memory, reset_peaks, synchronize
 
 # isort: split
@@ -31,7 +32,7 @@ def rounded(size):
     return size // 8 * 8 if size > 8 else size
 
 
-def fits(record, make_trainer, batches, size, device, rows=1, search=False, steps=4):
+def fits(record, make_trainer, batches, size, device, rows=1, search=False, steps=9):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
     `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second]. `search` has cuDNN try its
@@ -43,13 +44,13 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=False, step
     status, speed, trainer, carry = "ok", None, None, None
     try:
         trainer = make_trainer()
-        for number, batch in zip(range(1 + steps), batches(size), strict=False):
+        for number, batch in zip(range(steps), endless(lambda: batches(size)), strict=False):
             _, carry = trainer.step(batch, carry)
-            if number == 0:  # kernels are loaded and memory is taken in the first step
+            if number == steps // 2:  # by then kernels are loaded, memory is taken and a graph is captured
                 synchronize(device)
                 began = time.perf_counter()
         synchronize(device)
-        speed = number * size * rows / (time.perf_counter() - began) if number else None
+        speed = (steps - 1 - steps // 2) * size * rows / (time.perf_counter() - began)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -61,6 +61,7 @@ class Explanation:
     ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
     ledger_error_fraction: float | None = None  # sum of the ledger against the device's use by this run, as NVML has it
     ledger_reason: str | None = None  # why there is no ledger, or no context in it
+    compile_seconds: float | None = None  # of the warm-up, what torch.compile took; 0 without it
     saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
 
 

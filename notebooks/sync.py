@@ -30,6 +30,7 @@ SOURCES = (
     "verdict.py",
     "card.py",
     "instruments.py",
+    "graph.py",
     "diagnosis.py",
     "inference.py",
     "harness.py",

@@ -122,12 +122,13 @@ def limit_of(record):
 
 def advice_of(case, record):
     """Return what to try next against a limit, as a clause, or nothing."""
-    fuse = ["torch.compile"] if record.get("execution") == "eager" else []
+    fuse = ["torch.compile"] if record.get("execution") in ("eager", "cuda_graph") else []
+    graph = ["a CUDA graph of the whole step"] if record.get("execution") in ("eager", "compile") else []
     layout = ["channels_last"] if record.get("channels_last") is False else []
     half = ["16-bit values, which are half the bytes"] if record["precision"] in ("fp32", "tf32") else []
     ways = {
         "data loading": ["more num_workers", 'data kept on the device (loader="gpu")'],
-        "kernel launches": ["a larger batch", *fuse],
+        "kernel launches": ["a larger batch", *graph],
         "sizes not multiples of 8": ["channels, units and vocabulary rounded up to multiples of 8"],
         "memory-bound kernels": [*layout, *fuse, *half],
         "arithmetic without Tensor Cores": ["tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores"] * bool(half),

@@ -106,3 +106,24 @@ def test_own_models_are_possible_and_misspelt_ones_are_not():
     assert run_cells("cifar_resnet", "check", model="wide_resnet28_10")["parameters"]["model"] == "wide_resnet28_10"
     with pytest.raises(Exception, match="'wide_resnet28' is not in timm"):
         run_cells("cifar_resnet", "check", model="wide_resnet28")
+
+
+@pytest.mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
+def test_batches_made_together_are_those_made_one_by_one(options):
+    names = run_cells("cifar_resnet", "batches", dataset="synthetic", batch_size=300, **options)
+    padded, labels, normalise = (names[name] for name in ("padded", "train_labels", "normalise"))
+    draw = {"generator": torch.Generator().manual_seed(3)}
+    order = torch.randperm(len(padded), **draw)
+    tops, lefts = (torch.randint(9, (len(padded), 1), **draw) for _ in range(2))
+    mirrored = torch.rand(len(padded), 1, **draw) >= 0.5
+    batches = list(names["train_batches"](3, torch.float32, 300))
+    assert [len(images) for images, _ in batches] == [300] * 6  # of 2,000 images; 16 MiB hold four batches of 32 x 32
+    for number, (images, given) in enumerate(batches):
+        places = order[300 * number : 300 * (number + 1)]
+        assert torch.equal(given, labels[places])
+        for place in (0, 299):
+            at = 300 * number + place
+            window = padded[places[place], :, tops[at] : tops[at] + 32, lefts[at] : lefts[at] + 32]
+            window = window.flip(-1) if mirrored[at] else window
+            torch.testing.assert_close(images[place], normalise(window[None], torch.float32)[0])
+        assert images.is_contiguous(memory_format=torch.channels_last if options else torch.contiguous_format)

@@ -11,7 +11,8 @@ import instruments
 import largest
 import pytest
 import torch
-from conftest import run_cells
+from conftest import EXPERIMENTS, run_cells
+from test_graph import ROUNDING, Words, flagged, flagged_loss, text, word_loss
 from test_harness import MODES, SCALED, compute_loss, everything, make_batch, make_record, overflowing, same_bits
 from test_harness import small_network as network
 
@@ -62,10 +63,11 @@ def test_compiled_steps_follow_eager_ones(precision):
     supported(precision)
     harness.set_fp32_precision(precision)
     losses = []
-    for execution in ("eager", "compile"):
+    for execution in ("eager", "compile", "compile_cuda_graph"):
         trainer = make_trainer(precision, execution=execution)
-        losses.append([trainer.step(on_gpu(*make_batch(n)))[0].item() for n in range(3)])
+        losses.append([trainer.step(on_gpu(*make_batch(n)))[0].item() for n in range(6)])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
+    assert losses[2] == pytest.approx(losses[1], rel=0.02)
 
 
 def test_tf32_and_ieee_really_differ():
@@ -124,13 +126,14 @@ def test_the_peak_of_one_run_is_not_the_next_ones():
     assert large.peak_allocated_with_warmup_mib > small.peak_allocated_with_warmup_mib + 1000
 
 
-def resnet(batch_size, precision, steps):
+def resnet(batch_size, precision, steps, execution="eager"):
     """Return (the notebook's names, a warmed-up trainer of ResNet-18, its batches, a record)."""
     names = run_cells("cifar_resnet", "train", dataset="synthetic", batch_size=batch_size, max_steps=steps)
     names["set_fp32_precision"](precision)
     torch.backends.cudnn.benchmark = True
+    options = {"device": GPU, "execution": execution, "lr": 0.01, "momentum": 0.9}
     trainer = names["Trainer"](
-        names["make_network"]("resnet18", 10).to(GPU), precision, names["compute_loss"], device=GPU, lr=0.01
+        names["make_network"]("resnet18", 10).to(GPU), precision, names["compute_loss"], **options
     )
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
     record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
@@ -220,3 +223,221 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     fitting = sorted((size, peak) for size, status, peak, _ in record.batch_probes if status == "ok")
     assert fitting[-1][1] > 1.5 * 1024  # MiB, of the two GiB
     assert fitting == sorted(fitting, key=lambda pair: pair[1])  # a larger batch has a higher peak
+
+
+# execution="cuda_graph"
+
+
+def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=network, **options):
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True, **options}
+    options = {"loss_scale": 1024 if precision == "o3_fp16" else "dynamic", **options}
+    return harness.Trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_replays_follow_eager_steps(precision):
+    supported(precision)
+    harness.set_fp32_precision(precision)
+    trainers = [graph_trainer(precision, execution, clip=0.5) for execution in ("eager", "cuda_graph")]
+    for step in range(12):
+        for trainer in trainers:
+            trainer.set_lr(0.05 / (step + 1))
+        losses = [trainer.step(on_gpu(*flagged(step, overflow=False)))[0].item() for trainer in trainers]
+        assert losses[1] == pytest.approx(losses[0], rel=10 * ROUNDING[precision]), step
+    assert trainers[1].captured.graph is not None
+    assert trainers[1].captured.unseen_bytes > 0
+    for a, b in zip(*(trainer.masters for trainer in trainers), strict=True):
+        torch.testing.assert_close(a.float(), b.float(), rtol=10 * ROUNDING[precision], atol=10 * ROUNDING[precision])
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision):
+    supported(precision)
+    harness.set_fp32_precision(precision)
+    make = lambda execution: graph_trainer(  # noqa: E731
+        precision, execution, word_loss, lambda: Words("LSTM"), clip=0.25, momentum=0.0, nesterov=False
+    )
+    trainers = make("eager"), make("cuda_graph")
+    for _ in range(2):  # epochs: the second begins with a replay
+        carries = [None, None]
+        for step in range(6):
+            losses = []
+            for number, trainer in enumerate(trainers):
+                loss, carries[number] = trainer.step(on_gpu(*text(step)), carries[number])
+                losses.append(loss.item())
+            assert losses[1] == pytest.approx(losses[0], rel=10 * ROUNDING[precision]), step
+        for a, b in zip(*carries, strict=True):
+            torch.testing.assert_close(a.float(), b.float(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_skipped_replay_changes_no_bit(precision):
+    supported(precision)
+    trainer = graph_trainer(precision)
+    for step in range(6):
+        trainer.step(on_gpu(*flagged(step, overflow=False)))
+    before, skipped = everything(trainer), trainer.skipped_steps
+    trainer.step(on_gpu(*flagged(9, overflow=True)))
+    assert trainer.skipped_steps == skipped + 1
+    assert same_bits(before, everything(trainer))
+    trainer.step(on_gpu(*flagged(10, overflow=False)))
+    assert not same_bits(before, everything(trainer))
+    assert all(part.isfinite().all() for group in everything(trainer) for part in group)
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_huge_scale_skips_every_step_from_the_first_on(precision):
+    supported(precision)
+    trainer = graph_trainer(precision, loss_scale=2.0**100)
+    before = everything(trainer)
+    for step in range(6):
+        trainer.step(on_gpu(*flagged(step, overflow=False)))
+    assert trainer.skipped_steps == 6
+    assert same_bits(before, everything(trainer))
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+def test_a_replays_scale_is_gradscalers(precision):
+    supported(precision)
+    eager, captured = (graph_trainer(precision, execution) for execution in ("eager", "cuda_graph"))
+    eager.scaler.set_growth_interval(3)
+    captured.scaler.growth_interval = 3
+    for step in range(20):
+        for trainer in (eager, captured):
+            trainer.step(on_gpu(*flagged(step, overflow=step in (0, 4, 5, 13))))
+        assert captured.scaler.get_scale() == eager.scaler.get_scale(), step
+
+
+class Dropping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 4))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed():
+    losses = []
+    for execution in ("eager", "cuda_graph"):
+        trainer, batch = graph_trainer("fp32", execution, model=Dropping, lr=0.0), on_gpu(*flagged(0, overflow=False))
+        for _ in range(4):
+            trainer.step(batch)
+        torch.manual_seed(1)
+        losses.append([trainer.step(batch)[0].item() for _ in range(5)])
+    assert len(set(losses[1])) == 5
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_dropout_inside_a_recurrent_network_differs_between_replays():
+    def make():
+        model = Words("LSTM")
+        model.body.dropout = 0.5
+        return model
+
+    trainer = graph_trainer("fp32", loss=word_loss, model=make, lr=0.0, momentum=0.0, nesterov=False)
+    losses = [trainer.step(on_gpu(*text(0)))[0].item() for _ in range(9)]
+    assert len(set(losses[4:])) == 5
+
+
+def test_a_change_of_the_learning_rate_reaches_the_replay():
+    trainer = graph_trainer("fp32", momentum=0.0, weight_decay=0.0, nesterov=False)
+    for step in range(5):
+        trainer.step(on_gpu(*flagged(step, overflow=False)))
+    trainer.set_lr(0.0)
+    before = everything(trainer)
+    trainer.step(on_gpu(*flagged(6, overflow=False)))
+    assert same_bits(before, everything(trainer))
+    trainer.set_lr(0.1)
+    trainer.step(on_gpu(*flagged(6, overflow=False)))
+    assert not same_bits(before, everything(trainer))
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_replay_never_waits_for_the_gpu(precision):
+    supported(precision)
+    record, batches = make_record(precision), [on_gpu(*flagged(0, overflow=False))] * 5
+    trainer = graph_trainer(precision)
+    harness.warm_up(record, trainer, lambda: iter(batches))
+    assert record.host_syncs_per_step == 0
+    assert record.warmup_steps >= 13
+    assert trainer.skipped_steps == 0
+    assert record.peak_allocated_with_warmup_mib > 0
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in batches:
+            trainer.set_lr(0.01)
+            trainer.step(batch)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "o2_fp16"])
+def test_a_replayed_epoch_gives_the_record_of_an_eager_one(precision):
+    supported(precision)
+    harness.set_fp32_precision(precision)
+    records = []
+    for execution in ("eager", "cuda_graph"):
+        record, trainer = make_record(precision), graph_trainer(precision, execution)
+        harness.warm_up(record, trainer, lambda: iter([on_gpu(*flagged(0, overflow=False))] * 5))
+        for _ in range(2):
+            overflows = [precision in SCALED and number in (0, 4) for number in range(8)]
+            batches = [on_gpu(*flagged(number, overflow)) for number, overflow in enumerate(overflows)]
+            harness.timed_epoch(record, trainer, batches)
+        records.append(record)
+    eager, captured = records
+    assert captured.train_loss == pytest.approx(eager.train_loss, rel=20 * ROUNDING[precision])
+    assert (captured.skipped_steps, captured.overflow_steps) == (eager.skipped_steps, eager.overflow_steps)
+    assert [step for step, _ in captured.loss_scale_trace] == [step for step, _ in eager.loss_scale_trace]
+
+
+def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
+    def asking(model, batch, carry):
+        loss, carry = flagged_loss(model, batch, carry)
+        return loss * (1.0 if loss.item() > 0 else 2.0), carry
+
+    batch = on_gpu(*flagged(0, overflow=False))
+    trainer = graph_trainer("fp32", loss=asking, model=Dropping)
+    for _ in range(3):
+        trainer.step(batch)
+    with pytest.raises(instruments.Unsupported, match="cannot be captured in a CUDA graph"):
+        trainer.step(batch)
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    del trainer
+    for execution in ("eager", "cuda_graph"):  # with dropout, whose generator was in the capture
+        following = graph_trainer("fp32", execution, model=Dropping)
+        assert all(following.step(batch)[0].isfinite().item() for _ in range(6))
+
+
+SMALL_RUNS = {
+    "cifar_resnet": {"batch_size": 64, "channels_last": True},
+    "efficientnet_regression": {"batch_size": 8, "image_height": 64, "image_width": 64},
+    "lstm_language_model": {"generate_words": 5},
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_notebook_runs_every_mode_as_a_graph(name):
+    common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": list(MODES), "seed": 1}
+    names = run_cells(name, "loop", execution="cuda_graph", **common, **SMALL_RUNS[name])
+    for record in names["records"]:
+        if record.status == "unsupported":
+            continue
+        assert record.status in ("ok", "diverged"), record.reason  # o3_fp16 may diverge
+        if record.status == "ok":
+            assert (record.profile_reason, record.limit_reason, record.ledger_reason) == (None, None, None)
+            assert (record.host_syncs_per_step, record.inference_reason) == (0, None)
+            assert record.peak_allocated_mib > 0
+
+
+def test_a_graphs_peak_of_memory_is_near_eager_modes():
+    peaks = []
+    for execution in ("eager", "cuda_graph"):
+        instruments.release_memory(GPU)
+        names, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
+        names["timed_epoch"](record, trainer, batches())
+        peaks.append(record.peak_allocated_mib)
+        del names, trainer, batches
+    print(f"peak MiB eager {peaks[0]:.0f}, graph {peaks[1]:.0f}")
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.15)

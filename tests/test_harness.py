@@ -181,12 +181,15 @@ def test_unsupported_modes_say_why(monkeypatch):
             harness.check_supported(precision, "eager", CPU)
     harness.check_supported("fp32", "eager", CPU)
     harness.check_supported("amp_bf16", "compile", CPU)
-    with pytest.raises(instruments.Unsupported, match="not available yet"):
+    with pytest.raises(instruments.Unsupported, match='execution="cuda_graph" needs an NVIDIA GPU'):
         harness.check_supported("fp32", "cuda_graph", CPU)
+    with pytest.raises(instruments.Unsupported, match='execution="compile_cuda_graph" needs an NVIDIA GPU'):
+        harness.check_supported("amp_bf16", "compile_cuda_graph", CPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     turing = torch.device("cuda")
     harness.check_supported("amp_fp16", "eager", turing)
+    harness.check_supported("amp_fp16", "cuda_graph", turing)
     with pytest.raises(instruments.Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
         harness.check_supported("tf32", "eager", turing)
     with pytest.raises(instruments.Unsupported, match="emulate bfloat16"):
@@ -216,6 +219,7 @@ PARAMETERS = {
     "lr": 1,
     "loss_scale": "dynamic",
     "execution": "eager",
+    "compile_mode": "default",
     "channels_last": False,
     "repeats": 1,
     "seed": 0,
@@ -247,7 +251,8 @@ def test_right_parameters_pass_and_a_whole_rate_becomes_a_float():
         ({"model": 18}, "model is 18; it must be text"),
         ({"loss_scale": "static"}, 'it must be "dynamic" or a number above 0'),
         ({"loss_scale": 0}, "loss_scale is 0"),
-        ({"execution": "graph"}, "possible are eager, compile, cuda_graph"),
+        ({"execution": "graph"}, "possible are eager, compile, cuda_graph, compile_cuda_graph."),
+        ({"compile_mode": "fast"}, "possible are default, max-autotune-no-cudagraphs."),
         ({"channels_last": 1}, "True or False"),
     ],
 )
@@ -368,10 +373,31 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training():
     assert torch.backends.cudnn.benchmark is True
 
 
-@pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler")
-def test_compiled_steps_equal_eager_ones():
-    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution="compile")
+NEEDS_COMPILER = pytest.mark.skipif(
+    not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler"
+)
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize("execution", ["compile", "compile_cuda_graph"])
+def test_compiled_steps_equal_eager_ones(execution):
+    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution)
     harness.set_fp32_precision("fp32")
     losses = [[t.step(make_batch(n))[0].item() for n in range(3)] for t in (eager, compiled)]
     assert type(compiled.model).__name__ == "OptimizedModule"
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@NEEDS_COMPILER
+def test_compiling_is_timed_apart_and_must_not_happen_in_a_timed_epoch():
+    torch._dynamo.reset()  # or what another test has compiled serves here as well
+    trainer, record = make_trainer("fp32", execution="compile"), make_record()
+    harness.warm_up(record, trainer, lambda: iter([make_batch()]))
+    assert 0 < record.compile_seconds < record.warmup_seconds
+    harness.timed_epoch(record, trainer, [make_batch(1), make_batch(2)])
+    images, labels = make_batch()
+    with pytest.raises(RuntimeError, match="compiled again within a timed epoch"):
+        harness.timed_epoch(record, trainer, [(images[:8], labels[:8])])
+    eager = make_record()
+    harness.warm_up(eager, make_trainer("fp32"), lambda: iter([make_batch()]))
+    assert eager.compile_seconds == 0

@@ -86,7 +86,21 @@ def test_what_explains_a_run_is_null_or_an_empty_list_until_it_is_measured():
 
 
 def test_every_number_of_the_explanation_has_its_unit_in_its_name():
-    units = {"fraction", "mib", "joules", "watts", "mhz", "celsius", "ms", "tflop", "gb", "flops", "bytes", "kernels"}
+    units = {
+        "fraction",
+        "mib",
+        "seconds",
+        "joules",
+        "watts",
+        "mhz",
+        "celsius",
+        "ms",
+        "tflop",
+        "gb",
+        "flops",
+        "bytes",
+        "kernels",
+    }
     names = [name for name, kind in records.Explanation.__annotations__.items() if "float" in str(kind)]
     assert len(names) >= 30
     assert [name for name in names if not units & set(name.split("_"))] == []
