@@ -106,6 +106,9 @@ class DeviceSGD:
 
 # %% Capture -- the same in every notebook; edit notebooks/graph.py, then run sync.py
 # @title How a step becomes a CUDA graph
+FAILED_GRAPHS = []  # kept, because PyTorch's allocator may still ask one of them whose memory it is
+
+
 def parts(value):
     """Return the tensors of a batch or a carry: a tuple of tensors, one tensor, or None."""
     return () if value is None else value if isinstance(value, tuple) else (value,)
@@ -130,6 +133,7 @@ def capture(run, stream, device):
         with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             run()
     except RuntimeError as error:
+        FAILED_GRAPHS.append(graph)
         give_up(error, device)
     return graph, torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
 

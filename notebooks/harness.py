@@ -221,9 +221,8 @@ class Trainer:
 
     `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
     needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode)
-    and to torch.optim.SGD, the same one in every mode and not fused: PyTorch's fused SGD touches its momentum at a step
-    that must be skipped. For a CUDA graph, scaler and optimizer are others of the same arithmetic, and a step
-    overwrites the loss and the carry of the one before it.
+    and to torch.optim.SGD, never fused: PyTorch's fused SGD touches its momentum at a step that must be skipped. For
+    a CUDA graph, scaler and optimizer are others of the same arithmetic, and a step overwrites the last loss and carry.
     """
 
     def __init__(
@@ -235,7 +234,10 @@ class Trainer:
         self.network = model  # as it was built: weights are saved and restored through it
         self.masters = cast_model(model, precision)
         self.weights = list(model.parameters())
-        self.model = torch.compile(model, mode=compile_mode) if "compile" in execution else model
+        self.model = model
+        if "compile" in execution:
+            torch.compiler.reset()  # after a few recompilations, by the runs before this one, it would give up silently
+            self.model = torch.compile(model, mode=compile_mode)
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:
@@ -310,7 +312,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     goes to the record apart, because the search's workspaces can be larger than the training.
     """
     if trainer.device.type != "cuda":
-        at_least = at_most = 1
+        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without a carry, and with one
     compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]

@@ -11,7 +11,7 @@ import instruments
 import pytest
 import torch
 from conftest import EXPERIMENTS, run_cells
-from test_graph import ROUNDING, Words, flagged, flagged_loss, text, word_loss
+from test_graph import Words, flagged, flagged_loss, text, word_loss
 from test_harness import MODES, SCALED, compute_loss, everything, make_batch, make_record, overflowing, same_bits
 from test_harness import small_network as network
 
@@ -200,6 +200,9 @@ def test_the_preflight_is_quick_and_finds_this_card_fit():
 
 # execution="cuda_graph"
 
+# What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add in any order.
+CLOSE = {"fp32": 1e-4, "tf32": 5e-3, "amp_bf16": 0.03, "amp_fp16": 0.01, "o2_fp16": 0.01, "o3_fp16": 0.05}
+
 
 def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=network, **options):
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True, **options}
@@ -216,11 +219,11 @@ def test_replays_follow_eager_steps(precision):
         for trainer in trainers:
             trainer.set_lr(0.05 / (step + 1))
         losses = [trainer.step(on_gpu(*flagged(step, overflow=False)))[0].item() for trainer in trainers]
-        assert losses[1] == pytest.approx(losses[0], rel=10 * ROUNDING[precision]), step
+        assert losses[1] == pytest.approx(losses[0], rel=CLOSE[precision]), step
     assert trainers[1].captured.graph is not None
     assert trainers[1].captured.unseen_bytes > 0
     for a, b in zip(*(trainer.masters for trainer in trainers), strict=True):
-        torch.testing.assert_close(a.float(), b.float(), rtol=10 * ROUNDING[precision], atol=10 * ROUNDING[precision])
+        torch.testing.assert_close(a.float(), b.float(), rtol=CLOSE[precision], atol=CLOSE[precision])
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -238,7 +241,7 @@ def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision):
             for number, trainer in enumerate(trainers):
                 loss, carries[number] = trainer.step(on_gpu(*text(step)), carries[number])
                 losses.append(loss.item())
-            assert losses[1] == pytest.approx(losses[0], rel=10 * ROUNDING[precision]), step
+            assert losses[1] == pytest.approx(losses[0], rel=CLOSE[precision]), step
         for a, b in zip(*carries, strict=True):
             torch.testing.assert_close(a.float(), b.float(), rtol=0.02, atol=0.02)
 
@@ -360,7 +363,7 @@ def test_a_replayed_epoch_gives_the_record_of_an_eager_one(precision):
             harness.timed_epoch(record, trainer, batches)
         records.append(record)
     eager, captured = records
-    assert captured.train_loss == pytest.approx(eager.train_loss, rel=20 * ROUNDING[precision])
+    assert captured.train_loss == pytest.approx(eager.train_loss, rel=CLOSE[precision])
     assert (captured.skipped_steps, captured.overflow_steps) == (eager.skipped_steps, eager.overflow_steps)
     assert [step for step, _ in captured.loss_scale_trace] == [step for step, _ in eager.loss_scale_trace]
 

@@ -179,7 +179,7 @@ def test_sections_are_short_and_files_near_their_size():
     for title, text, _ in sections.values():
         assert len(text.splitlines()) <= 80, title
     limits = {"record.py": 330, "verdict.py": 230, "card.py": 400, "instruments.py": 400}
-    limits |= {"diagnosis.py": 400, "harness.py": 400, "results.py": 110, "inference.py": 90}
+    limits |= {"diagnosis.py": 400, "harness.py": 405, "results.py": 110, "inference.py": 90}
     limits |= {"graph.py": 265}
     assert set(limits) == set(sync.SOURCES)
     for name, limit in limits.items():
