@@ -12,8 +12,10 @@ import inference
 import instruments
 import pytest
 import torch
+from conftest import run_cells
 from test_harness import CPU, MODES, SCALED, everything, make_batch, make_record, same_bits, small_network
 from test_harness import compute_loss as plain_loss
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 
@@ -300,6 +302,70 @@ def test_a_batch_of_another_shape_is_refused():
     for wrong in ((images[:8], labels[:8], scale), (images.double(), labels, scale)):
         with pytest.raises(instruments.Unsupported, match=r"batches of one shape, \(16"):
             trainer.step(wrong)
+
+
+# Nothing is asked of the device
+
+
+class Asked(TorchDispatchMode):
+    """Counts the operations whose result the host must wait for, none of which a CUDA graph can hold."""
+
+    WAITING = (
+        torch.ops.aten._local_scalar_dense,
+        torch.ops.aten.nonzero,
+        torch.ops.aten.masked_select,
+        torch.ops.aten._unique2,
+        torch.ops.aten.equal,
+        torch.ops.aten.is_nonzero,
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.times = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.times += operation._overloadpacket in self.WAITING
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_step_asks_the_device_for_nothing(precision):
+    asked = []
+    for trainer in pair(precision, clip=0.5):
+        with Asked() as counter:
+            trainer.eager_step(flagged(0, overflow=False))
+        asked.append(counter.times)
+    assert asked == [1 if precision in SCALED else 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
+        ("efficientnet_regression", {"model": "test_efficientnet", "image_height": 32, "image_width": 32}),
+        ("lstm_language_model", {"model": "lstm", "units": 16}),
+        ("lstm_language_model", {"model": "transformer", "units": 16}),
+    ],
+)
+def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
+    names = run_cells(name, "train", dataset="synthetic", max_steps=2, **options)
+    if name == "lstm_language_model":
+        vocabulary, heads = len(names["data"].vocabulary), names["heads"]
+        network = names["LanguageModel"](options["model"], vocabulary, 16, 2, 0.2, heads, names["bptt"])
+        batches = names["text_batches"](names["train_rows"])
+    else:
+        network = names["make_network"](*([names["model"], 10] if name == "cifar_resnet" else [names["model"]]))
+        batches = names["train_batches"](0, torch.float32)
+    trainer = names["Trainer"](
+        network, "fp32", names["compute_loss"], device=CPU, execution="cuda_graph", lr=0.1, clip=0.25
+    )
+    _, carry = trainer.step(next(batches))
+    again = trainer.captured.batch  # making another one is not part of the step
+    with Asked() as counter:
+        for _ in range(2):
+            loss, carry = trainer.step(again, carry)
+    assert counter.times == 0
+    assert loss.isfinite()
 
 
 # SGD in one kernel

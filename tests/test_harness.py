@@ -390,7 +390,6 @@ def test_compiled_steps_equal_eager_ones(execution):
 
 @NEEDS_COMPILER
 def test_compiling_is_timed_apart_and_must_not_happen_in_a_timed_epoch():
-    torch._dynamo.reset()  # or what another test has compiled serves here as well
     trainer, record = make_trainer("fp32", execution="compile"), make_record()
     harness.warm_up(record, trainer, lambda: iter([make_batch()]))
     assert 0 < record.compile_seconds < record.warmup_seconds
