@@ -382,6 +382,6 @@ def explain(record, trainer, batches, folder, carry=None):
     ):
         try:
             measure(record, trainer, given, carry)
+            release_memory(trainer.device)
         except Exception as error:  # a run that was measured is not lost for want of its explanation
             setattr(record, reason, error_line(error))
-        release_memory(trainer.device)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from card import MEMORY_BEFORE, MIB, Card, Diverged, Stop, Unsupported
@@ -353,7 +353,8 @@ def guarded(record, output_dir, device):
         record.reason = error_line(error)
         described = traceback.format_exc() if record.status == "failed" else None
         let_go(error)
-    release_memory(device)
+    with suppress(RuntimeError):  # a device that answers nothing any more must not cost the record
+        release_memory(device)
     record.finished_at = utc_now()
     write_record(record, output_dir)
     if described:

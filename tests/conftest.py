@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import torch
 
 matplotlib.use("Agg")
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,5 +43,7 @@ def run_cells(name, last, **parameters):
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
     monkeypatch.chdir(tmp_path)
-    for name in ("MIXED_PRECISION_COMMIT", "MIXED_PRECISION_STUDY", "TQDM_DISABLE", "CUDA_VISIBLE_DEVICES"):
+    settings = ["MIXED_PRECISION_COMMIT", "MIXED_PRECISION_STUDY", "TQDM_DISABLE"]
+    settings += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
+    for name in settings:
         monkeypatch.delenv(name, raising=False)

@@ -232,6 +232,20 @@ def test_the_guard_turns_an_end_into_a_record_and_goes_on(action, status, reason
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
 
 
+def test_a_device_that_is_lost_costs_no_record(monkeypatch, tmp_path):
+    def lost(device):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(instruments, "release_memory", lost)
+    record = make_record()
+    with instruments.guarded(record, tmp_path, torch.device("cpu")):
+        record.epoch_seconds.append(1.5)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    written = json.loads((tmp_path / f"{record.run_id}.json").read_text())
+    assert (written["status"], written["epoch_seconds"]) == ("failed", [1.5])
+    assert "illegal memory access" in written["reason"]
+
+
 def test_the_guard_says_ok_only_at_the_end():
     record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
     assert record.status == "failed"
