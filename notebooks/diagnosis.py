@@ -373,15 +373,18 @@ def explain(record, trainer, batches, folder, carry=None):
         record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
         return
     given = endless(batches)
-    for reason, measure in (
+    stages = [
         ("ledger_reason", read_ledger),  # first: the others leave workspaces behind
         ("profile_reason", profile_steps),
         ("limit_reason", count_work),
         ("limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
         ("gradient_reason", read_gradients),
-    ):
+    ]
+    if trainer.captured:  # steps outside the graph come after the last replay: an LSTM's replay then read freed memory
+        stages[:2] = stages[1::-1]
+    for reason, measure in stages:
         try:
-            measure(record, trainer, given, carry)
             release_memory(trainer.device)
+            measure(record, trainer, given, carry)
         except Exception as error:  # a run that was measured is not lost for want of its explanation
             setattr(record, reason, error_line(error))

@@ -3,6 +3,7 @@
 sync.py copies the section, from its '# %%' line on, into the notebooks.
 """
 
+import statistics
 import time
 
 import torch
@@ -24,7 +25,7 @@ def limit_memory(gib, device):
         there = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > there:
             raise Stop(f"memory_limit_gib is {gib:g}, but this GPU has {there:.1f} GiB; give less, or 0 for all of it.")
-        torch.cuda.set_per_process_memory_fraction(gib / there, device)
+        torch.cuda.set_per_process_memory_fraction(gib / there)  # of the current device, the only one that is used
 
 
 def rounded(size):
@@ -32,25 +33,26 @@ def rounded(size):
     return size // 8 * 8 if size > 8 else size
 
 
-def fits(record, make_trainer, batches, size, device, rows=1, search=False, steps=9):
+def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
-    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second]. `search` has cuDNN try its
-    algorithms, as the timed steps do; without it a probe takes less than a second.
+    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate from the fifth step on,
+    when memory is taken and a graph captured. `search` has cuDNN try its algorithms, as the timed steps do.
     """
     release_memory(device)
     reset_peaks(device)
     searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, search
-    status, speed, trainer, carry = "ok", None, None, None
+    status, speed, trainer, carry, times = "ok", None, None, None, []
     try:
         trainer = make_trainer()
-        for number, batch in zip(range(steps), endless(lambda: batches(size)), strict=False):
+        for batch in endless(lambda: batches(size)):
+            began = time.perf_counter()
             _, carry = trainer.step(batch, carry)
-            if number == steps // 2:  # by then kernels are loaded, memory is taken and a graph is captured
-                synchronize(device)
-                began = time.perf_counter()
-        synchronize(device)
-        speed = (steps - 1 - steps // 2) * size * rows / (time.perf_counter() - began)
+            synchronize(device)
+            times.append(time.perf_counter() - began)
+            if sum(times[4:]) > 0.2:
+                break
+        speed = size * rows / statistics.median(times[4:])
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -855,17 +855,24 @@ def pretend_parts(monkeypatch, failing=()):
 @pytest.mark.parametrize(("failing", "reason"), list(zip(PARTS, REASONS, strict=True)))
 def test_a_part_that_fails_leaves_its_reason_and_the_others_go_on(monkeypatch, tmp_path, failing, reason):
     ran, record = pretend_parts(monkeypatch, [failing]), make_record()
-    diagnosis.explain(record, types.SimpleNamespace(device=GPU), lambda: iter([1]), tmp_path)
+    diagnosis.explain(record, types.SimpleNamespace(device=GPU, captured=None), lambda: iter([1]), tmp_path)
     assert ran == list(PARTS)
     assert getattr(record, reason) == f"RuntimeError: {failing} is forbidden"  # one line
     others = [name for name in set(REASONS) if name != reason]
     assert [getattr(record, name) for name in others] == [None] * 3
 
 
+def test_a_graph_is_replayed_before_steps_are_taken_outside_it(monkeypatch, tmp_path):
+    ran = pretend_parts(monkeypatch)
+    trainer = types.SimpleNamespace(device=GPU, captured=object())
+    diagnosis.explain(make_record(), trainer, lambda: iter([1]), tmp_path)
+    assert ran == ["profile_steps", "read_ledger", *PARTS[2:]]
+
+
 def test_all_parts_may_fail_and_reasons_stay_short(monkeypatch, tmp_path):
     ran, record = pretend_parts(monkeypatch, PARTS), make_record()
     monkeypatch.setattr(diagnosis, "profile_steps", lambda *_: torch.empty(2**60))  # no memory
-    diagnosis.explain(record, types.SimpleNamespace(device=GPU), lambda: iter([1]), tmp_path)
+    diagnosis.explain(record, types.SimpleNamespace(device=GPU, captured=None), lambda: iter([1]), tmp_path)
     assert ran == [name for name in PARTS if name != "profile_steps"]
     assert all(getattr(record, reason) for reason in REASONS)
     assert max(len(getattr(record, reason)) for reason in REASONS) <= 200
@@ -880,6 +887,6 @@ def test_batches_begin_again_when_an_epoch_is_at_its_end(monkeypatch, tmp_path):
         diagnosis, "profile_steps", lambda record, trainer, batches, carry: taken.extend([next(batches), next(batches)])
     )
     monkeypatch.setattr(diagnosis, "measure_limits", lambda record, trainer, folder: folders.append(folder))
-    diagnosis.explain(make_record(), types.SimpleNamespace(device=GPU), lambda: iter("ab"), tmp_path)
+    diagnosis.explain(make_record(), types.SimpleNamespace(device=GPU, captured=None), lambda: iter("ab"), tmp_path)
     assert taken == ["a", "b", "a"]
     assert folders == [tmp_path]

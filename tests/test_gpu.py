@@ -219,7 +219,7 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
         assert largest.fits(record, make, batches, found, GPU)
         assert not largest.fits(record, make, batches, found * 3 // 2, GPU)
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, GPU)
+        torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
     assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.4 * 1024  # MiB, of two GiB
 

@@ -23,7 +23,7 @@ def search(monkeypatch):
     def find(room, limit=10**6, room_when_searching=None, **options):
         record = made_up_record()
 
-        def fits(record, make_trainer, batches, size, device, rows=1, search=False, steps=9):
+        def fits(record, make_trainer, batches, size, device, rows=1, search=False):
             most = room if not search or room_when_searching is None else room_when_searching
             record.batch_probes.append([size, "ok" if size <= most else "oom", None, None])
             return size <= most
@@ -95,7 +95,8 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
     assert largest.fits(record, make, batches, 64, CPU, rows=2)
     assert not largest.fits(record, make, batches, 65, CPU)
     assert torch.backends.cudnn.benchmark is True
-    assert [trainer.steps for trainer in made] == [9, 0]
+    assert made[0].steps > 5
+    assert made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak) == (64, "ok", None)
     assert speed > 0
