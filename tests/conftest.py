@@ -42,5 +42,11 @@ def run_cells(name, last, **parameters):
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
     monkeypatch.chdir(tmp_path)
-    for name in ("MIXED_PRECISION_COMMIT", "MIXED_PRECISION_STUDY", "TQDM_DISABLE", "CUDA_VISIBLE_DEVICES"):
+    for name in (
+        "MIXED_PRECISION_COMMIT",
+        "MIXED_PRECISION_CODE_HASH",
+        "MIXED_PRECISION_STUDY",
+        "TQDM_DISABLE",
+        "CUDA_VISIBLE_DEVICES",
+    ):
         monkeypatch.delenv(name, raising=False)
