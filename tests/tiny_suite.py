@@ -24,9 +24,10 @@ data_dir = "data"
 output_dir = "outputs/tiny"
 """
 START = f"""
-import os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys, time
 from pathlib import Path
-sys.path.insert(0, {str(ROOT / "notebooks")!r})
+NOTEBOOKS = {str(ROOT / "notebooks")!r}
+sys.path.insert(0, NOTEBOOKS)
 from record import RunRecord, run_id_of, write_record
 
 class Stop(Exception):
@@ -52,8 +53,28 @@ if mode == "lost" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0":
     raise RuntimeError("CUDA error: unspecified launch failure")
 if mode == "wait":
     Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
-    while not Path(data_dir, "go").exists():
+    while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
         time.sleep(0.05)
+if mode == "fill" and not Path(data_dir, "mended").exists():
+    with open(Path(output_dir, "filler"), "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+if mode in ("nan", "memory"):
+    import torch
+    from instruments import Diverged, guarded
+    record = RunRecord(run_id_of("tiny", parameters, precisions[0]), "tiny", precisions[0], parameters)
+    with guarded(record, output_dir, torch.device("cpu")):
+        if mode == "memory":
+            torch.zeros(2**50)
+        record.train_loss.append((torch.zeros(()) / 0).item())
+        raise Diverged("the training loss is not finite after 1 steps")
+if mode == "download":
+    cells = json.loads(Path(NOTEBOOKS, "lstm_language_model.ipynb").read_text(encoding="utf-8"))["cells"]
+    (source,) = ["".join(cell["source"]) for cell in cells if cell.get("id") == "data-reading"]
+    names = {"os": os}
+    exec(source, names)
+    names["WIKITEXT_URL"] = Path(data_dir).resolve().as_uri() + "/"
+    names["download_wikitext"](Path(data_dir, "wikitext-2"))
 if mode == "hang":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     time.sleep(600)
@@ -61,7 +82,7 @@ if mode == "flaky" and not Path(data_dir, "mended").exists():
     raise ValueError("not mended yet")
 """
 WRITE = """
-for precision in precisions if mode != "silent" else ():
+for precision in precisions if mode not in ("silent", "nan", "memory") else ():
     record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
     record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
