@@ -1,7 +1,7 @@
 """A batch: which run goes to which device, what happens when one ends, and what is said about it.
 
-How a run is executed is left to an executor, a module with launch, check, stop, is_free and cell_of: life (this
-machine) or cluster (Ray).
+How a run is executed is left to an executor, with launch, check, stop, is_free, look and cell_of: the module life
+(this machine) or a cluster.Cluster (Ray).
 """
 
 import math
@@ -261,7 +261,7 @@ def draw(view, batch, slots, executor):
             whole = expected(slot.run) if batch.seconds else None
             text = live.run_in_words(slot.run.run_id, executor.cell_of(slot.active), elapsed, whole)
             left += max(expected(slot.run) - elapsed, 0)
-        texts[slot.device.label] = text + live.gpu_in_words(slot.device)
+        texts[slot.device.label] = text + live.gpu_in_words(executor.look(slot.device))
         if not slot.gone:
             busy.append(left)
     left = schedule.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))

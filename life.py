@@ -107,10 +107,7 @@ def launch(run, study, commit, device, attempt=1):
     """Start a run; how a kernel is started is decided here and nowhere else."""
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
-    before, kills, gpu = signature(run.record_path), oom_kills(), None
-    if device.visible:
-        with suppress(gpus.Lost):
-            gpu = gpus.look(device.visible)
+    before, kills, gpu = signature(run.record_path), oom_kills(), look(device)
     environment = child_environment(study, run.folder, commit, device, run.code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return Active(run, process, private, before, attempt, gpu, kills)
@@ -144,6 +141,13 @@ def end_marked(name, value):
 def is_free(active, device):
     """Return whether the memory that an ended run held on its GPU has been given back."""
     return not device.visible or gpus.is_free(device.visible, active.gpu_before)
+
+
+def look(device):
+    """Return the State of a device's GPU, or None where there is none or it is gone."""
+    with suppress(gpus.Lost):
+        return gpus.look(device.visible) if device.visible else None
+    return None
 
 
 def cell_of(active):

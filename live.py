@@ -9,7 +9,6 @@ from datetime import datetime
 
 from tqdm import tqdm
 
-import gpus
 from life import read_record
 from schedule import in_time
 
@@ -81,12 +80,8 @@ def run_in_words(run_id, cell, elapsed, expected):
     return f"{run_id}  {f'cell {cell}' if cell else 'starting'}  {in_time(elapsed)}{left}"
 
 
-def gpu_in_words(device):
-    """Return memory and utilisation of a GPU as NVML has them, or nothing."""
-    try:
-        state = gpus.look(device.visible) if device.visible else None
-    except gpus.Lost:
-        return "  LOST"
+def gpu_in_words(state):
+    """Return memory and utilisation of a GPU as NVML has them (a gpus.State or None)."""
     busy = "" if not state or state.busy_percent is None else f"  {state.busy_percent}% busy"
     return f"  {state.used_mib / 1024:.1f} of {state.total_mib / 1024:.0f} GiB{busy}" if state else ""
 

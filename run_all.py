@@ -13,10 +13,11 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 try:
+    import cluster
     import life
     from batch import jobs_of, run_batch, set_aside_other_code, take, unfinished
     from folders import held
@@ -45,12 +46,12 @@ def parse_arguments(argv):
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="overrides")
-    parser.add_argument("--ray", metavar="ADDRESS", help="submit to a Ray cluster (not available yet)")
+    parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, auto or local")
     parser.add_argument("--no-progress-bar", action="store_true")
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file")
     args = parser.parse_intermixed_args(argv)
-    if args.ray:
-        raise Mistake("--ray is not available yet; leave it out to run on this machine.")
+    if args.ray and args.gpus not in ("all", "none"):
+        raise Mistake(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
     if args.jobs is not None and args.jobs < 1:
         raise Mistake(f"--jobs {args.jobs} must be 1 or more.")
     if args.timeout is not None and not 0 < args.timeout < math.inf:
@@ -112,20 +113,14 @@ def summarise(study, folder, notebook):
     return True
 
 
-def run_study(study, comparisons, folder, devices, args):
-    """Run one study and its summary, with a log of it, and return whether nothing failed."""
-    with log_in(folder):
-        return run_logged(study, comparisons, folder, devices, args)
-
-
-def run_logged(study, comparisons, folder, devices, args):
+def run_study(study, comparisons, folder, devices, args, executor):
     """Run one study and its summary, and return whether nothing failed."""
     set_aside_other_code(comparisons)
     runs, to_do = sum(map(len, comparisons)), sum(len(unfinished(comparison, args)) for comparison in comparisons)
     names = ", ".join(f"{device.label} ({device.name})" for device in devices)
     say(f"{study}: {runs} runs into {place(folder)} on {names}; {runs - to_do} finished already and skipped")
     try:
-        run_batch(study, comparisons, devices, args, suite_commit(), life)
+        run_batch(study, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         well = summarise(study, folder, args.file.parent / "summary.ipynb")
     except KeyboardInterrupt:
@@ -146,12 +141,7 @@ def run_all(args):
     studies = load_studies(args.file)
     overrides = parse_overrides(args.overrides)
     if args.list:
-        for name, study in studies.items():
-            comparisons, _ = plan(study, args.file.parent, ROOT, overrides, on_gpu=True)
-            runs, minutes = sum(map(len, comparisons)), sum(run.minutes for runs in comparisons for run in runs)
-            about = f"about {round(minutes, 1):g} minutes on one GPU"
-            say(f"{name:<24} {runs:>5} runs  {about}\n    {study.get('description', '')}")
-        return 0
+        return list_studies(studies, overrides, args)
     names = list(dict.fromkeys(args.studies or ["quick"]))
     unknown = [name for name in names if name not in studies]
     if unknown:
@@ -159,13 +149,37 @@ def run_all(args):
     missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
     if missing:
         raise Mistake(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
-    devices = choose_devices(args.gpus, args.jobs)
-    on_gpu = bool(devices[0].visible)
-    planned = []
-    for name in names:
+    with devices_for(args) as (executor, devices):
+        return run_studies({name: studies[name] for name in names}, overrides, devices, args, executor)
+
+
+def list_studies(studies, overrides, args):
+    """Print the studies, their runs and rough minutes; return the exit status."""
+    for name, study in studies.items():
+        comparisons, _ = plan(study, args.file.parent, ROOT, overrides, on_gpu=True)
+        runs, minutes = sum(map(len, comparisons)), sum(run.minutes for runs in comparisons for run in runs)
+        about = f"about {round(minutes, 1):g} minutes on one GPU"
+        say(f"{name:<24} {runs:>5} runs  {about}\n    {study.get('description', '')}")
+    return 0
+
+
+@contextmanager
+def devices_for(args):
+    """Yield (what executes the runs, the devices): this machine's, or those of a Ray cluster."""
+    if args.ray:
+        with cluster.connected(args.ray, args.jobs, args.gpus != "none") as nodes:
+            yield nodes, nodes.devices
+    else:
+        yield life, choose_devices(args.gpus, args.jobs)
+
+
+def run_studies(studies, overrides, devices, args, executor):
+    """Plan all studies, then run them; return the exit status."""
+    on_gpu, planned = bool(devices[0].visible), []
+    for name, study in studies.items():
         folder = Path(args.output_dir or ROOT / "outputs" / name).expanduser().resolve()
-        folder = folder / name if args.output_dir and len(names) > 1 else folder
-        comparisons, left_out = plan(studies[name], args.file.parent, folder, overrides, on_gpu)
+        folder = folder / name if args.output_dir and len(studies) > 1 else folder
+        comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
             raise Mistake(f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick")
         check_values(comparisons)
@@ -179,11 +193,14 @@ def run_all(args):
         for name, comparisons, folder, _ in planned:
             dry_run(name, comparisons, folder, devices, args)
         return 0
+    well = []
     with ExitStack() as stack:
         for _, _, folder, _ in planned:
             stack.enter_context(held(folder, args.fresh))
-        # Every study runs, whatever became of the one before.
-        return 0 if all([run_study(name, runs, folder, devices, args) for name, runs, folder, _ in planned]) else 1
+        for name, comparisons, folder, _ in planned:  # every one, whatever became of the one before
+            with log_in(folder):
+                well.append(run_study(name, comparisons, folder, devices, args, executor))
+    return 0 if all(well) else 1
 
 
 def main(argv=None):

@@ -269,7 +269,7 @@ WRONG = {
     "output_dir": (["one", "-p", "output_dir", "x"], "use --output-dir"),
     "needs gpu": (["gpu_only"], "needs a GPU"),
     "repeat": (["one", "-p", "repeat", "1"], "repeat cannot be set with -p, for run_all.py numbers the repetitions"),
-    "ray": (["one", "--ray", "auto"], "not available yet"),
+    "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
 }
