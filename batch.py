@@ -161,17 +161,16 @@ def step(slot, batch, executor, view):
         finish(slot, end, batch, view)
     if slot.gone or time.monotonic() < slot.not_before or not cleared(slot, executor):
         return
-    if slot.comparison is None:
-        if job := take(batch.waiting, slot.device):
-            slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
-            batch.jobs.append(slot.seconds)
-    elif slot.run or slot.to_do:
-        slot.run = slot.run or slot.to_do.pop(0)
-        slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
-    else:
+    if slot.comparison and not (slot.run or slot.to_do):
         comparison, slot.comparison = slot.comparison, None
         for run_id, reason in judge(comparison).items():
             say(f"{run_id}  diverged  {reason}")
+    if slot.comparison is None and (job := take(batch.waiting, slot.device)):
+        slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
+        batch.jobs.append(slot.seconds)
+    if slot.comparison:
+        slot.run = slot.run or slot.to_do.pop(0)
+        slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
 
 
 def finish(slot, end, batch, view):
