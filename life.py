@@ -51,6 +51,7 @@ class Active:
     started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
     beat: tuple | None = None  # signature of the last heartbeat seen
     beat_seen: float = field(default_factory=time.monotonic)
+    stopped: str = ""  # why it was ended here, should the ending itself be interrupted
 
 
 class End(NamedTuple):
@@ -114,11 +115,12 @@ def launch(run, study, commit, device, attempt=1):
 
 
 def processes_marked(name, value):
-    """Return the living processes whose environment has `name` set to `value`: a mark that children inherit."""
+    """Return the other living processes whose environment has `name` set to `value`: a mark that children inherit."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+            ours = process.pid != os.getpid() and process.environ().get(name) == value
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -171,18 +173,19 @@ def end_family(process, private):
 
 def check(active, commit, device, limit):
     """Return None while a run goes on; else end what is left of it and return its End."""
-    elapsed, stopped = time.monotonic() - active.started, None
+    elapsed = time.monotonic() - active.started
     beat = signature(active.private / "beat")
     if beat != active.beat:  # that it changes counts, not what it says: clocks may be set
         active.beat, active.beat_seen = beat, time.monotonic()
     if active.process.poll() is None:
         silence = time.monotonic() - active.beat_seen
         if elapsed > limit:
-            stopped = f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
+            active.stopped = f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
         elif silence > SILENCE_SECONDS:
-            stopped = f"stopped, for the kernel gave no sign of life for {silence / 60:.3g} minutes"
+            active.stopped = f"stopped, for the kernel gave no sign of life for {silence / 60:.3g} minutes"
         else:
             return None
+    stopped = active.stopped
     in_cell, kernel_exit = cell_of(active), read_word(active.private / "kernel_exit")
     stop(active)
     record = read_record(active.run.record_path)
