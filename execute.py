@@ -16,6 +16,10 @@ import threading
 import time
 from pathlib import Path
 
+sys.modules.setdefault(
+    "rfc3987_syntax", None
+)  # jsonschema would read a grammar for 1.3 s to check IRIs: there are none
+
 import papermill
 import psutil
 import yaml

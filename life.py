@@ -125,19 +125,19 @@ def processes_marked(name, value):
     return found
 
 
-def end_marked(name, value):
-    """Kill every process that carries the mark, wait until they are gone, and return how many there were."""
-    count = 0
-    for _ in range(5):  # one may have started another meanwhile
-        found = processes_marked(name, value)
-        if not found:
-            break
-        count += len(found)
+def end_marked(name, value, seconds=10):
+    """Kill every other process that carries the mark until there is none, and return how many there were.
+
+    What has ended may wait for init to take note of it for seconds; it holds nothing any more and is not waited for.
+    """
+    killed, until = set(), time.monotonic() + seconds
+    while (found := processes_marked(name, value)) and time.monotonic() < until:
         for process in found:
             with suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=10)
-    return count
+                killed.add(process.pid)
+        time.sleep(0.02)
+    return len(killed)
 
 
 def is_free(active, device):

@@ -14,7 +14,7 @@ ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
 
 ONE = {"precisions": ["fp32"]}
-MODES = ("ok", "fail", "kill")
+MODES = ("ok", "fail")
 STUDIES = {
     "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in MODES]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(2)]},
@@ -65,7 +65,6 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, two_nodes):
         assert record["output_dir"] == str(tmp_path / "ray")
         assert (tmp_path / "ray" / f"{record['run_id']}.ipynb").exists()
     assert there["fail"]["reason"] == here["fail"]["reason"] == "ValueError: no such layer"
-    assert there["kill"]["reason"].startswith("the kernel died: ended by SIGKILL")
     assert (tmp_path / "ray" / "logs" / f"{there['fail']['run_id']}.log").stat().st_size
     assert not survivors("ends")
 
@@ -81,10 +80,16 @@ def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_p
                 assert time.monotonic() < until
                 time.sleep(0.1)
             cluster.remove_node(other, allow_graceful=False)
+            said = ""
+            while "IS LOST" not in said:
+                line = runner.stdout.readline()
+                assert line, said
+                said += line
             (tmp_path / "go").touch()
-            said, errors = runner.communicate(timeout=120)
+            rest, errors = runner.communicate(timeout=120)
         finally:
             runner.kill()
+    said += rest
     assert runner.returncode == 0, said + errors
     assert said.count("IS LOST") == 1
     assert "its node failed" in said

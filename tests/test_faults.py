@@ -96,7 +96,7 @@ def ends(suite, tmp_path_factory):
     data = tmp_path_factory.mktemp("data")
     (data / "train.txt").write_text("a file that was cut off on the w")
     output = suite / "ends"
-    words = ("ends", "--output-dir", output, "--jobs", 3, "--timeout", 0.4, "-p", "data_dir", data)
+    words = ("ends", "--output-dir", output, "--jobs", 3, "--timeout", 0.3, "-p", "data_dir", data)
     return call(suite, *words), output, data
 
 
@@ -105,7 +105,7 @@ REASONS = {
     "fail": ("failed", "ValueError: no such layer"),
     "kill": ("killed", r"the kernel died: ended by SIGKILL"),
     "kill_papermill": ("killed", r"papermill was ended by SIGKILL"),
-    "hang": ("timeout", r"stopped after 0\.4\d* minutes \(--timeout\)"),
+    "hang": ("timeout", r"stopped after 0\.3\d* minutes \(--timeout\)"),
     "memory": ("oom", r"RuntimeError: .*can't allocate memory"),
     "nan": ("diverged", "the training loss is not finite after 1 steps"),
     "download": ("failed", "OSError: train.txt came with a wrong checksum: it was changed or cut off on the way"),
@@ -238,6 +238,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
         assert kept.items() <= stamps(disk / "out").items()
 
 
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root can mount: the test above is the better one")
 def test_file_that_cannot_grow_stops_the_batch_likewise(suite, tmp_path):
     """A limit on the size of files, where no file system can be mounted: the run fails, and so does its record."""
     limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)); "
