@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import socket
 import tempfile
 import time
@@ -191,8 +192,10 @@ def connected(address, jobs, gpus_wanted):
             shutil.copy(ROOT / name, Path(folder) / name)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
         where = {"include_dashboard": False} if address == "local" else {"address": address}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(**where, **quiet)
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the batch without a word
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}).") from None

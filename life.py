@@ -30,7 +30,7 @@ from record import STATUSES, RunRecord, utc_now, write_record
 
 DEAD_KERNEL_EXIT = 138  # of execute.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
-START_ATTEMPTS = 3
+START_ATTEMPTS = 4  # three of them again
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
@@ -215,9 +215,7 @@ def why(active, in_cell, kernel_exit):
         return "killed", f"papermill was ended by {signal_name(-exit_code)}{memory_reason(active, exit_code)}"
     if exit_code == DEAD_KERNEL_EXIT or re.search(r"^(\S+\.)?DeadKernelError\b", read_log(run), re.MULTILINE):
         code = int(kernel_exit or 0)
-        how = (
-            f"ended by {signal_name(-code)}" if code < 0 else f"it exited with status {code}" if code else "it is gone"
-        )
+        how = f"ended by {signal_name(-code)}" if code < 0 else f"it exited with status {kernel_exit or 'unknown'}"
         return "killed", f"the kernel died: {how}{memory_reason(active, code)}"
     if exit_code and not in_cell:
         return "failed", f"the kernel did not start in {active.attempt} attempts: {failure_reason(run)}"
@@ -233,7 +231,8 @@ def memory_reason(active, code):
     now = oom_kills()
     if now is None or active.oom_kills is None:
         return " (is the host's memory exhausted?)"
-    return ", for the host's memory was exhausted" if now > active.oom_kills else ", not for want of the host's memory"
+    rose = now > active.oom_kills
+    return ", for the host's memory was exhausted" if rose else " (the system has counted no kill for want of memory)"
 
 
 def oom_kills(patterns=OOM_KILLS):

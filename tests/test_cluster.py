@@ -1,6 +1,7 @@
 """The same runs on a Ray cluster of two nodes, which both are this machine; and a node that is killed."""
 
 import json
+import signal
 import subprocess
 import time
 
@@ -96,6 +97,25 @@ def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_p
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
     assert [record["status"] for record in records] == ["ok", "ok"]
     assert "2 finished already" in call(suite, "wait", "--output-dir", tmp_path / "out").stdout
+
+
+def test_batch_on_a_cluster_is_interrupted_like_any_other(suite, tmp_path, two_nodes):
+    cluster, _ = two_nodes
+    words = command(suite, "wait", "--output-dir", tmp_path / "out", "--ray", cluster.address)
+    words += ["-p", "data_dir", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as runner:
+        try:
+            until = time.monotonic() + 60
+            while not list(tmp_path.glob("begun-*")):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            runner.send_signal(signal.SIGTERM)
+            said, _ = runner.communicate(timeout=60)
+        finally:
+            runner.kill()
+    assert runner.returncode == 1
+    assert "interrupted: 0 of 2 runs of wait are finished and kept" in said
+    assert not survivors("wait")
 
 
 @pytest.mark.parametrize("address, words", [("127.0.0.1:1", "no Ray cluster could be reached"), ("nowhere", "must be")])

@@ -213,7 +213,7 @@ def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch, text):
     "before, after, words",
     [
         (2, 3, "the kernel died: ended by SIGKILL, for the host's memory was exhausted"),
-        (2, 2, "the kernel died: ended by SIGKILL, not for want of the host's memory"),
+        (2, 2, "the kernel died: ended by SIGKILL (the system has counted no kill for want of memory)"),
         (None, None, "the kernel died: ended by SIGKILL (is the host's memory exhausted?)"),
     ],
 )
