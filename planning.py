@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import hashlib
 import io
 import itertools
 import json
@@ -58,6 +59,10 @@ class Run(NamedTuple):
     @property
     def log_path(self):
         return self.folder / "logs" / f"{self.run_id}.log"
+
+    @property
+    def code_hash(self):
+        return code_hash(self.notebook, self.notebook.stat().st_mtime_ns)
 
 
 def place(path):
@@ -119,6 +124,18 @@ def notebook_defaults(path):
     if missing:
         raise Mistake(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
     return defaults
+
+
+@functools.cache
+def code_hash(path, changed):
+    """Return a short hash of a notebook's code, the shared cells included; records that differ in it do not mix.
+
+    The cell tagged `parameters` is left out: its values are part of a run's name already. `changed` is when the file
+    was last written: a notebook that is edited while a batch runs has another hash from then on.
+    """
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    code = ["".join(cell["source"]) for cell in cells if "parameters" not in cell["metadata"].get("tags", ())]
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
 def parse_overrides(pairs):

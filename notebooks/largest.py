@@ -36,8 +36,8 @@ def rounded(size):
 def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
-    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate from the fifth step on,
-    when memory is taken and a graph captured. `search` has cuDNN try its algorithms, as the timed steps do.
+    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate from the fifth
+    step on, when memory is taken and a graph captured. `search` has cuDNN try its algorithms, as the timed steps do.
     """
     release_memory(device)
     reset_peaks(device)

@@ -90,12 +90,12 @@ class Conditions:
     autocast_dtype: str | None = None  # null where autocast is off
     parameter_dtypes: str | None = None  # for example "float16 + float32"
     commit: str | None = None  # of the suite, where it is known
+    code_hash: str | None = None  # of the notebook's code as run_all.py read it; null in a notebook run by hand
 
 
 # %% Run record -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title What a run writes down
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
-PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 
 
@@ -202,6 +202,7 @@ def write_record(record, output_dir):
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    record.code_hash = record.code_hash or os.environ.get("MIXED_PRECISION_CODE_HASH")
     write_flat(flat_record(record), path)
     return path
 
@@ -293,6 +294,7 @@ def zipped_texts(archive, archive_name, left_out):
 # @title Which runs may be compared, and which of them did not learn
 import json
 
+PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "path", *PLACES)
 
 

@@ -43,7 +43,8 @@ def run_cells(name, last, **parameters):
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
     monkeypatch.chdir(tmp_path)
-    settings = ["MIXED_PRECISION_COMMIT", "MIXED_PRECISION_STUDY", "TQDM_DISABLE"]
+    settings = ["COMMIT", "CODE_HASH", "STUDY"]
+    settings = [*(f"MIXED_PRECISION_{name}" for name in settings), "TQDM_DISABLE"]
     settings += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
     for name in settings:
         monkeypatch.delenv(name, raising=False)

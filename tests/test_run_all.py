@@ -8,75 +8,31 @@ import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 import yaml
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-import planning  # noqa: E402
-import run_all  # noqa: E402
-
-PARAMETERS = """
-dataset = "auto"  # "auto" or a name
-model = "tiny"
-precisions = ["fp32", "amp_bf16"]
-batch_size = 4  # samples
-lr = 0.1
-loss_scale = "dynamic"
-channels_last: bool = False
-seed = 0
-csv_path = ""
-mode = "ok"
-data_dir = "data"
-output_dir = "outputs/tiny"
-"""
-START = f"""
-import os, signal, subprocess, sys, time
-from pathlib import Path
-sys.path.insert(0, {str(ROOT / "notebooks")!r})
-from record import RunRecord, run_id_of, write_record
-
-class Stop(Exception):
-    pass
-
-names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
-parameters = {{name: globals()[name] for name in names.split()}}
-print("study", os.environ["MIXED_PRECISION_STUDY"])
-"""
-ACT = """
-if mode == "fail":
-    raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
-if mode == "stop":
-    raise Stop("model is 'x'; possible are tiny and small.")
-if mode == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-if mode == "hang":
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    time.sleep(600)
-if mode == "flaky" and not Path(data_dir, "mended").exists():
-    raise ValueError("not mended yet")
-"""
-WRITE = """
-for precision in precisions if mode != "silent" else ():
-    record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
-    record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
-    record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
-    record.metric = [0.2, 0.9]
-    if mode == "flat" and precision != "fp32":
-        record.metric = [0.1, 0.1]
-    record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
-    write_record(record, output_dir)
-"""
-AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
-SUMMARY = (
-    'records_dir = "."',
-    "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')\n"
-    "assert 'broken' not in Path(records_dir).name",
+from record import RunRecord, comparison_key, write_record
+from tiny_suite import (
+    ACT,
+    AFTER,
+    BASE,
+    PARAMETERS,
+    ROOT,
+    START,
+    SUMMARY,
+    WRITE,
+    call,
+    command,
+    records_of,
+    survivors,
+    write_notebook,
 )
+
+import life
+import planning
+import run_all
+
 MIX = {
     "ok": {"lr": 1},
     "flat": {},
@@ -102,47 +58,6 @@ TURNS = {
     "swept": {"runs": [{"notebook": "turns", "sweep": {"repeats": [1, 3], "seed": [0, 1]}, "minutes": 16}]},
     "alone": {"runs": [{"notebook": "alone", "parameters": {"repeats": 2}, "minutes": 4}]},
 }
-BASE = ("--gpus", "none", "--no-progress-bar")
-
-
-def write_notebook(path, *sources):
-    """Write a notebook whose first cell is tagged `parameters`."""
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
-    cells[0].metadata["tags"] = ["parameters"]
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
-
-
-def command(folder, *words):
-    return [
-        sys.executable,
-        str(ROOT / "run_all.py"),
-        "--studies",
-        str(folder / "studies.yaml"),
-        *BASE,
-        *map(str, words),
-    ]
-
-
-def call(folder, *words, **options):
-    """Run the command line as a person does and return what became of it."""
-    return subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=240, **options)
-
-
-def records_of(folder):
-    return {record["mode"]: record for record in map(json.loads, (p.read_text() for p in folder.glob("*.json")))}
-
-
-def survivors(study):
-    """Return the processes that were started for a study and still live."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("MIXED_PRECISION_STUDY") == study and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -354,7 +269,7 @@ WRONG = {
     "output_dir": (["one", "-p", "output_dir", "x"], "use --output-dir"),
     "needs gpu": (["gpu_only"], "needs a GPU"),
     "repeat": (["one", "-p", "repeat", "1"], "repeat cannot be set with -p, for run_all.py numbers the repetitions"),
-    "ray": (["one", "--ray", "auto"], "not available yet"),
+    "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
 }
@@ -500,19 +415,18 @@ def test_gpu_that_pytorch_cannot_use(monkeypatch):
 def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkeypatch, capsys):
     started = []
 
-    def launch(run, environment):
-        uuid = environment["CUDA_VISIBLE_DEVICES"]
-        started.append((run.run_id, uuid))
-        fields = {"status": "ok", "gpu_uuid": uuid.removeprefix("GPU-")}
-        record = run_all.RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
+    def launch(run, study, commit, device, attempt):
+        started.append((run.run_id, device.visible))
+        fields = {"status": "ok", "gpu_uuid": device.visible.removeprefix("GPU-")}
+        record = RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
         run.log_path.write_text("")
         process = subprocess.Popen([sys.executable, "-c", ""])
-        active = run_all.Active(run, process, run_all.signature(run.record_path), "now")
-        run_all.write_record(record, run.folder)
+        active = life.Active(run, process, life.private_folder(), life.signature(run.record_path))
+        write_record(record, run.folder)
         return active
 
     devices = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
-    monkeypatch.setattr(run_all, "launch", launch)
+    monkeypatch.setattr(life, "launch", launch)
     monkeypatch.setattr(run_all, "choose_devices", lambda *words: devices)
     monkeypatch.setattr(run_all, "summarise", lambda *words: True)
     argv = ["gpu_only", "--studies", str(suite / "studies.yaml"), "--no-progress-bar", "--output-dir", str(tmp_path)]
@@ -622,7 +536,7 @@ def test_repetitions_run_one_after_the_other_and_record_their_number(turns, tmp_
     finished = re.findall(r"^\[\d/4\] cpu0  (\S+)  ok", done.stdout, re.MULTILINE)
     assert [numbers[run_id] for run_id in finished] == TWICE
     assert {record["repeats"] for record in records} == {1}
-    assert len({run_all.comparison_key(record) for record in records}) == 1
+    assert len({comparison_key(record) for record in records}) == 1
     lost = next(run_id for run_id, number in numbers.items() if number == ("amp_bf16", 1))
     (tmp_path / f"{lost}.json").unlink()
     again = call(turns, "twice", "--output-dir", tmp_path)

@@ -1,5 +1,6 @@
 """What CI asks of every file: lint, format, synced sections, stripped notebooks, a README that tells the truth."""
 
+import re
 import subprocess
 import sys
 
@@ -46,6 +47,13 @@ def test_the_readme_names_every_parameter_of_the_command_line():
     assert len(options) >= 8
     for option in options:
         assert option in readme, option
+
+
+def test_the_fault_table_names_tests_that_there_are():
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "batches.md").read_text()))
+    there = {name for path in (ROOT / "tests").glob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len(named) > 15
+    assert named <= there
 
 
 def test_every_requirement_has_a_floor_and_says_who_needs_it():

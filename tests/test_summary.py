@@ -663,3 +663,19 @@ def test_one_batch_size_is_no_chart_of_batch_sizes(tmp_path):
     names, charts = explore(tmp_path)
     assert names["by_batch"] == []
     assert "batch_size" not in charts
+
+
+def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path, capsys):
+    def write(folder, code, day, **changes):
+        record = made_up.make("cifar_resnet", **changes)
+        record.code_hash, record.finished_at = code, f"2026-01-0{day}T00:00:00+00:00"
+        write_record(record, tmp_path / folder)
+
+    write(".", "new", 3, precision="fp32")
+    write("other_code-old", "old", 1, precision="tf32")  # not yet measured again
+    write("elsewhere", "old", 2, precision="amp_fp16")
+    write("elsewhere", None, 1, precision="amp_bf16")  # by hand, or before the hash was noted
+    names = run_cells("summary", "other-code", records_dir=str(tmp_path), save_charts=False)
+    assert {one["precision"] for one in names["others"]} == {"tf32", "amp_fp16"}
+    assert {one["precision"] for one in names["used"]} == {"fp32", "amp_fp16", "amp_bf16"}
+    assert "1 record that run_all.py had set aside left out" in str(names["rest"])

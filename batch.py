@@ -1,0 +1,267 @@
+"""A batch: which run goes to which device, what happens when one ends, and what is said about it.
+
+How a run is executed is left to an executor, with launch, check, stop, is_free, look and cell_of: the module life
+(this machine) or a cluster.Cluster (Ray).
+"""
+
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import live
+import schedule
+from life import RETRIED, read_record
+from live import in_words, say
+from planning import Device, place
+
+# isort: split
+# planning has added the folder in which record lies
+from record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
+
+GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
+START_WAIT_SECONDS = 1  # doubled with each attempt
+CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
+
+
+@dataclass
+class Slot:
+    """A device, the comparison that it has taken, and the run on it."""
+
+    device: Device
+    comparison: list | None = None
+    to_do: list = field(default_factory=list)
+    run: object = None  # that is being executed, or is to be started again
+    active: object = None
+    attempt: int = 1
+    not_before: float = 0.0
+    seconds: list = field(default_factory=list)  # of the comparison's runs so far
+    gone: bool = False
+    ended: object = None  # the last run, whose memory may still have to be given back
+    ended_at: float = 0.0
+
+
+@dataclass
+class Batch:
+    """What is known of a batch while it runs."""
+
+    study: str
+    commit: str | None
+    limit: float  # seconds a run may take
+    waiting: list  # [(comparison, its unfinished runs, home)], the longest first
+    seconds: dict  # {run_id: seconds} recorded, here and earlier
+    total: int
+    runs: list
+    done: int = 0
+    jobs: list = field(default_factory=list)  # [[seconds]] of each comparison on its device
+
+
+def judge(comparison):
+    """Mark the runs of a finished comparison that learned nothing where others did, and return {run_id: reason}."""
+    paths, groups, diverged = {run.run_id: run.record_path for run in comparison}, {}, {}
+    for record in filter(None, map(read_record, paths.values())):
+        groups.setdefault(comparison_key(record), {})[record["run_id"]] = record
+    for group in groups.values():
+        diverged |= find_diverged(group.values())
+        for run_id in diverged.keys() & group.keys():
+            write_flat({**group[run_id], "status": "diverged", "reason": diverged[run_id]}, paths[run_id])
+    return diverged
+
+
+def of_other_code(run):
+    """Return the hash of the code that made the run's record, or None where there is none or it is today's code."""
+    known = (read_record(run.record_path) or {}).get("code_hash")  # null: made by hand, or before it was noted
+    return known if known != run.code_hash else None
+
+
+def set_aside_other_code(comparisons):
+    """Move records and notebooks made by other code into a folder beside them, and say so; nothing is deleted."""
+    moved = {}
+    for run in (run for comparison in comparisons for run in comparison):
+        if code := of_other_code(run):
+            folder = run.folder / f"other_code-{code}"
+            folder.mkdir(exist_ok=True)
+            for path in (run.folder / f"{run.run_id}.ipynb", run.record_path):  # the record last: it is what counts
+                with suppress(FileNotFoundError):
+                    path.replace(folder / path.name)
+            moved[folder] = moved.get(folder, 0) + 1
+    for folder, count in moved.items():
+        say(f"{count} records were measured by other code; they are kept in {place(folder)} and run again")
+
+
+def unfinished(comparison, args):
+    """Return the runs without a record of today's code, or with one that --fresh or --retry-failed makes again."""
+    again = STATUSES if args.fresh else RETRIED if args.retry_failed else ()
+    found = [(run, None if of_other_code(run) else read_record(run.record_path)) for run in comparison]
+    return [run for run, record in found if not record or record["status"] in again]
+
+
+def home(comparison, devices):
+    """Return the GPU on which finished runs of the comparison ran, so that the rest go there, or None."""
+    uuids = [(read_record(run.record_path) or {}).get("gpu_uuid") for run in comparison]
+    return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
+
+
+def take(waiting, device):
+    """Remove and return the next (comparison, its unfinished runs, home) that may go to the device, or None."""
+    for job in waiting:
+        if job[2] in (None, device):
+            waiting.remove(job)
+            return job
+    return None
+
+
+def jobs_of(comparisons, devices, args, seconds):
+    """Return [(comparison, its unfinished runs, home)], the longest first; `seconds` are those recorded."""
+    expected = schedule.estimator([run for runs in comparisons for run in runs], seconds)
+    jobs = [(comparison, unfinished(comparison, args), home(comparison, devices)) for comparison in comparisons]
+    return schedule.longest_first(jobs, expected)
+
+
+def run_batch(study, comparisons, devices, args, commit, executor):
+    """Execute the unfinished runs, each comparison on one device; whatever ends this also ends what it started."""
+    folder, runs = comparisons[0][0].folder, [run for comparison in comparisons for run in comparison]
+    seconds = schedule.read_seconds(folder)
+    jobs = jobs_of(comparisons, devices, args, seconds)
+    for comparison in (job[0] for job in jobs if not job[1]):
+        judge(comparison)  # an interrupted batch may have left this undone
+    waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
+    batch = Batch(study, commit, 60 * (args.timeout or math.inf), waiting, seconds, total, runs)
+    slots, began, started_at = [Slot(device) for device in devices], time.monotonic(), utc_now()
+    view = live.View(study, total, [device.label for device in devices], not args.no_progress_bar)
+    try:
+        while any(not slot.gone and (batch.waiting or slot.comparison or slot.run) for slot in slots):
+            for slot in slots:
+                step(slot, batch, executor, view)
+            if view.due():
+                draw(view, batch, slots, executor)
+            time.sleep(0.1)
+    except KeyboardInterrupt:
+        let_end(batch, slots, executor, view)
+        raise
+    finally:
+        for slot in slots:
+            if slot.active:
+                executor.stop(slot.active)
+        view.close()
+        if total:
+            close_batch(folder, batch, slots, time.monotonic() - began, started_at)
+    if batch.waiting or any(slot.to_do for slot in slots):
+        say("no device is left; the same command runs the rest when there is one again")
+
+
+def step(slot, batch, executor, view):
+    """Bring one device a step further: end its run, take the next comparison, start the next run."""
+    if slot.gone:
+        return
+    if slot.active:
+        end = executor.check(slot.active, batch.commit, slot.device, batch.limit)
+        if end is None:
+            return
+        finish(slot, end, batch, view)
+    if slot.gone or time.monotonic() < slot.not_before or not cleared(slot, executor):
+        return
+    if slot.comparison and not (slot.run or slot.to_do):
+        comparison, slot.comparison = slot.comparison, None
+        for run_id, reason in judge(comparison).items():
+            say(f"{run_id}  diverged  {reason}")
+    if slot.comparison is None and (job := take(batch.waiting, slot.device)):
+        slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
+        batch.jobs.append(slot.seconds)
+    if slot.comparison:
+        slot.run = slot.run or slot.to_do.pop(0)
+        slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
+
+
+def finish(slot, end, batch, view):
+    """Take note of a run that has ended, and say so."""
+    seconds, run, label = time.monotonic() - slot.active.started, slot.run, slot.device.label
+    slot.ended, slot.ended_at, slot.active = slot.active, time.monotonic(), None
+    if end.lost:
+        give_away(slot, batch)
+        say(f"{label} IS LOST and gets no more runs; {run.run_id} and what follows go to others  {end.remark}")
+        return
+    if end.record is None:
+        wait = START_WAIT_SECONDS * (2**slot.attempt + slot.device.index / 2)  # staggered, so as not to meet again
+        slot.attempt, slot.not_before = slot.attempt + 1, time.monotonic() + wait
+        say(f"{label}  {run.run_id}  starts again in {wait:g} s  {end.remark}")
+        return
+    slot.run, slot.attempt = None, 1
+    slot.seconds.append(seconds)
+    batch.done += 1
+    if end.record["status"] in RETRIED:
+        batch.seconds.pop(run.run_id, None)
+    else:
+        batch.seconds[run.run_id] = seconds
+    if end.record["status"] == "ok" and not end.remark:
+        for path in (run.log_path, run.log_path.with_suffix(".yaml")):
+            path.unlink(missing_ok=True)
+    counted = f"[{batch.done:>{len(str(batch.total))}}/{batch.total}]"
+    ended = f"{end.record['status']}  {seconds:.1f} s  {in_words(end.record)}{end.remark}"
+    say(f"{counted} {label}  {run.run_id}  {ended}")
+    view.bar.update()
+
+
+def give_away(slot, batch):
+    """Take a device out of the pool; what it had not finished waits for another one."""
+    slot.gone = True
+    rest = [slot.run, *slot.to_do]
+    batch.waiting = [(runs, to_do, None if where == slot.device else where) for runs, to_do, where in batch.waiting]
+    batch.waiting.insert(0, (slot.comparison, rest, None))
+    slot.comparison, slot.to_do, slot.run = None, [], None
+
+
+def cleared(slot, executor):
+    """Return whether the memory of the last run on this device has been given back, or is not waited for any longer."""
+    if slot.ended and not executor.is_free(slot.ended, slot.device):
+        if time.monotonic() - slot.ended_at < CLEAR_SECONDS:
+            return False
+        say(f"{slot.device.label}: memory of the last run, or of others, is still held; the next one notes how much")
+    slot.ended = None
+    return True
+
+
+def let_end(batch, slots, executor, view):
+    """After Ctrl-C: start nothing more, give the running runs a few seconds to end, and say which were stopped."""
+    names = [slot.run.run_id for slot in slots if slot.active]
+    if not names:
+        return
+    say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
+    until = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < until and any(slot.active for slot in slots):
+        for slot in (slot for slot in slots if slot.active):
+            if end := executor.check(slot.active, batch.commit, slot.device, batch.limit):
+                finish(slot, end, batch, view)
+        time.sleep(0.1)
+    if stopped := [slot.run.run_id for slot in slots if slot.active]:
+        say(f"stopped, and to be run again: {', '.join(stopped)}")
+
+
+def close_batch(folder, batch, slots, makespan, started_at):
+    """Print and store how long the batch took, and how short it could have been on its devices."""
+    ideal = schedule.ideal_seconds(batch.jobs, len(slots))
+    facts = {"study": batch.study, "devices": [f"{slot.device.label} ({slot.device.name})" for slot in slots]}
+    facts |= {"started_at": started_at, "finished_at": utc_now(), "runs_executed": batch.done}
+    with suppress(OSError):  # the records are what counts
+        schedule.write_batch(folder, batch.seconds, **facts, makespan_seconds=makespan, ideal_seconds=ideal)
+    if batch.done:
+        words = f"no order on {len(slots)} device{'s' * (len(slots) > 1)} could take less than {ideal:.1f} s"
+        say(f"{batch.done} runs took {makespan:.1f} s; {words} ({ideal / makespan:.0%})")
+
+
+def draw(view, batch, slots, executor):
+    """Draw the live view."""
+    expected = schedule.estimator(batch.runs, batch.seconds)
+    texts, busy = {}, []
+    for slot in slots:
+        text, left = "LOST" if slot.gone else "-", sum(map(expected, slot.to_do))
+        if slot.active:
+            elapsed = time.monotonic() - slot.active.started
+            whole = expected(slot.run) if batch.seconds else None
+            text = live.run_in_words(slot.run.run_id, executor.cell_of(slot.active), elapsed, whole)
+            left += max(expected(slot.run) - elapsed, 0)
+        texts[slot.device.label] = text + live.gpu_in_words(executor.look(slot.device))
+        if not slot.gone:
+            busy.append(left)
+    left = schedule.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))
+    view.draw(texts, left if batch.seconds else None)

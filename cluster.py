@@ -1,0 +1,227 @@
+"""Runs on a Ray cluster: an executor like life, with an actor on every device that asks life there.
+
+Each actor holds one GPU (or one CPU) of one node, so that a comparison stays on one card. The notebook travels there
+as bytes; the executed notebook and the record come back as bytes and are written here, by the driver.
+"""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import life
+from planning import ROOT, Device, Mistake, Run, visible_gpus
+
+# isort: split
+# planning has added the folder in which record lies
+from record import write_flat
+
+NEEDED = ("cluster.py", "execute.py", "gpus.py", "life.py", "planning.py", "notebooks/record.py")  # on every node
+READY_SECONDS = 120  # for the actors of GPUs that others do not hold
+ASK_SECONDS = 0.3  # between two questions to an actor
+DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go
+CACHE = "~/.cache/mixed-precision-study"
+
+
+@dataclass
+class Remote:
+    """A run that is being executed on another node."""
+
+    run: Run
+    worker: object
+    launched: object  # answer to come
+    question: object = None  # the answer to come to the last check
+    asked: float = 0.0
+    cell: str = ""
+    started: float = field(default_factory=time.monotonic)
+
+
+class Worker:
+    """Lives on one node and executes one run at a time there; the methods answer at once."""
+
+    def __init__(self, on_gpu):
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1: a run must have the cores it has without Ray
+        self.device = visible_gpus()[0] if on_gpu else Device(0, "cpu0")
+        self.active = self.folder = None
+
+    def describe(self):
+        """Return (name of the node, device)."""
+        return socket.gethostname(), tuple(self.device)
+
+    def launch(self, name, content, run, study, commit, attempt):
+        """Start a run whose notebook comes as bytes; `run` is (run_id, precision, parameters)."""
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        (self.folder / "logs").mkdir()
+        notebook = self.folder / "source" / f"{name}.ipynb"
+        notebook.parent.mkdir()
+        notebook.write_bytes(content)
+        run_id, precision, parameters = run
+        parameters = {**parameters, "output_dir": str(self.folder), "data_dir": data_folder(parameters["data_dir"])}
+        run = Run(run_id, notebook, precision, parameters, self.folder, 0.0)
+        self.active = life.launch(run, study, commit, self.device, attempt)
+
+    def check(self, commit, limit):
+        """Return (cell, State of the GPU, None), or at the end (cell, state, (End, {file name: bytes}))."""
+        state, cell = life.look(self.device), life.cell_of(self.active)
+        end = life.check(self.active, commit, self.device, limit)
+        if end is None:
+            return cell, state, None
+        run, files = self.active.run, {}
+        for path in (run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml")):
+            with suppress(OSError):
+                files[path.name] = path.read_bytes()
+        until = time.monotonic() + 30
+        while not life.is_free(self.active, self.device) and time.monotonic() < until:
+            time.sleep(0.2)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return cell, state, (tuple(end), files)
+
+    def stop(self):
+        """End the run, if there is one."""
+        if self.active:
+            life.stop(self.active)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def data_folder(wanted):
+    """Return where a node finds or puts the data: the driver's folder where it is shared, else one of the node."""
+    if Path(wanted).is_dir():
+        return wanted
+    return str(Path(os.environ.get(DATA, CACHE)).expanduser())
+
+
+class Cluster:
+    """The executor: the same functions as life, for devices that are actors."""
+
+    def __init__(self, ray, workers):
+        self.ray, self.workers, self.states = ray, workers, {}
+        self.devices = list(workers)
+
+    def launch(self, run, study, commit, device, attempt=1):
+        """Send a run to the actor of a device."""
+        folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
+        words = (run.run_id, run.precision, {**run.parameters, "data_dir": folder})
+        worker = self.workers[device]
+        content = run.notebook.read_bytes()
+        return Remote(run, worker, worker.launch.remote(run.notebook.stem, content, words, study, commit, attempt))
+
+    def check(self, active, commit, device, limit):
+        """Return None while a run goes on, else its End, its files written; a node that is gone is a lost device."""
+        if time.monotonic() - active.asked < ASK_SECONDS:
+            return None
+        try:
+            if active.question is None:
+                active.question = active.worker.check.remote(commit, limit)
+            if not self.ray.wait([active.question], timeout=0)[0]:
+                return None
+            self.ray.get(active.launched)
+            active.cell, self.states[device], ended = self.ray.get(active.question)
+        except self.ray.exceptions.RayError as error:  # the node is gone, or cannot even start a run
+            return life.End(None, f"its node failed: {type(error).__name__}", True)
+        active.question, active.asked = None, time.monotonic()
+        if ended is None:
+            return None
+        (record, remark, lost), files = ended
+        if record:
+            places = {name: active.run.parameters[name] for name in ("data_dir", "output_dir")}
+            record = {**record, **places}
+        save(active.run, record, files)
+        return life.End(record, remark, lost)
+
+    def stop(self, active):
+        """End a run on its node, as far as the node still answers."""
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.get(active.worker.stop.remote(), timeout=20)
+
+    def is_free(self, active, device):
+        """Return True: the actor has waited for it."""
+        return True
+
+    def cell_of(self, active):
+        return active.cell
+
+    def look(self, device):
+        return self.states.get(device)
+
+
+def save(run, record, files):
+    """Write what has come back: the record last, for it is what counts."""
+    for name, content in files.items():
+        folder = run.folder if name.endswith(".ipynb") else run.folder / "logs"
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, folder / name)
+        finally:
+            temporary.unlink(missing_ok=True)
+    if record:
+        write_flat(record, run.record_path)
+
+
+def check_reachable(address):
+    """Raise Mistake where nothing listens at `host:port`; Ray itself would try for minutes."""
+    found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
+    if not found and address not in ("auto", "local"):
+        raise Mistake(f"--ray {address} must be auto, local, HOST:PORT or ray://HOST:PORT.")
+    if found:
+        try:
+            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({error}).") from None
+
+
+@contextmanager
+def connected(address, jobs, gpus_wanted):
+    """Yield a Cluster on the Ray cluster at `address` ("auto": one that runs here; "local": one started for this)."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise Mistake("--ray needs Ray: pip install ray") from None
+    check_reachable(address)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in NEEDED:
+            (Path(folder) / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, Path(folder) / name)
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
+        where = {"include_dashboard": False} if address == "local" else {"address": address}
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(**where, **quiet)
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the batch without a word
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}).") from None
+        try:
+            yield Cluster(ray, start_workers(ray, jobs, gpus_wanted))
+        finally:
+            ray.shutdown()
+
+
+def start_workers(ray, jobs, gpus_wanted):
+    """Return {device: actor}: an actor on every GPU of the cluster, or `jobs` on its CPUs where there is none."""
+    there = int(ray.cluster_resources().get("GPU", 0)) if gpus_wanted else 0
+    if there and jobs:
+        raise Mistake("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
+    kind = ray.remote(num_gpus=1 if there else 0, num_cpus=1, scheduling_strategy="SPREAD")(Worker)
+    actors = [kind.remote(bool(there)) for _ in range(there or jobs or 1)]
+    asked = {actor.describe.remote(): actor for actor in actors}
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=READY_SECONDS)
+    for question in late:  # others hold these devices: do not queue for them
+        ray.kill(asked[question])
+    workers = {}
+    for question in ready:
+        node, device = ray.get(question)
+        device = Device(*device)
+        label = f"{node}-{device.label}" if there else f"{node}-cpu{len(workers)}"
+        workers[Device(len(workers), label, device.visible, device.name)] = asked[question]
+    if not workers:
+        raise Mistake(f"--ray: no device of the cluster became free within {READY_SECONDS} s.")
+    return workers

@@ -1,0 +1,91 @@
+"""The output folder of a batch: made, checked, set aside, and held by one batch at a time."""
+
+import os
+import socket
+import tempfile
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+import schedule
+from life import BATCH, end_marked, read_word
+from live import say
+from planning import ROOT, Mistake, place
+
+# isort: split
+# planning has added the folder in which record lies
+from record import utc_now
+
+
+@contextmanager
+def held(folder, fresh):
+    """Hold the output folder for one batch, an old one set aside where `fresh` asks for it.
+
+    The lock is the operating system's (flock, or its like on Windows), so that it ends with its process.
+    """
+    if fresh and any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
+        raise Mistake(f"--fresh would move {folder} away from under you; choose another --output-dir.")
+    if fresh and folder.exists():
+        set_aside(folder)
+    make(folder)
+    with locked(folder):
+        if left := end_marked(BATCH, str(folder)):
+            say(f"ended {left} processes that an interrupted batch had left in {place(folder)}")
+        yield
+
+
+def make(folder):
+    """Make the output folder and check that it is writable."""
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder / "logs"):
+            return
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+
+
+def cannot_write(folder, error):
+    reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
+    return Mistake(f"the output folder {folder} {reason}.")
+
+
+@contextmanager
+def locked(folder):
+    """Hold the lock of an output folder; raise Mistake naming the batch that holds it."""
+    lock, owner = FileLock(folder / "logs" / ".lock"), folder / "logs" / ".lock_owner"
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        who = read_word(owner) or "that has just begun"
+        advice = "wait for it, or choose another --output-dir"
+        raise Mistake(f"{folder} is in use by another batch ({who}); {advice}.") from None
+    try:
+        owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}", encoding="utf-8")
+        yield
+    finally:
+        with suppress(OSError):
+            owner.unlink()
+        lock.release()
+
+
+def set_aside(folder):
+    """Rename an output folder, so that its results are kept; how long its runs took stays known."""
+    archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
+    seconds = schedule.read_seconds(folder)
+    make(folder)
+    try:
+        if os.name == "nt":  # no folder with an open file in it can be renamed there
+            with locked(folder):
+                pass
+            folder.rename(archive)
+        else:
+            with locked(folder):
+                folder.rename(archive)
+        say(f"the old results are kept in {place(archive)}")
+        make(folder)
+        if seconds:
+            schedule.write_batch(folder, seconds)
+    except OSError as error:
+        raise cannot_write(folder, error) from None

@@ -1,0 +1,310 @@
+"""One run's life on this machine: start, watch, end, judge.
+
+A run is execute.py in a session of its own, with its kernel below it. Everything that belongs to it carries the mark
+of the run in its environment, so that all of it can be found and ended whoever has died in between.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import yaml
+
+import gpus
+from planning import ROOT, Run, place
+
+# isort: split
+# planning has added the folder in which record lies
+from record import STATUSES, RunRecord, utc_now, write_record
+
+DEAD_KERNEL_EXIT = 138  # of execute.py
+SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
+START_ATTEMPTS = 4  # three of them again
+RETRIED = ("failed", "timeout", "killed")  # ends that are no result
+MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
+OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
+
+
+@dataclass
+class Active:
+    """A run that is being executed."""
+
+    run: Run
+    process: subprocess.Popen
+    private: Path  # folder of the kernel's sockets, and of what execute.py notes
+    record_before: tuple | None  # signature of what lay in the record's place
+    attempt: int = 1
+    gpu_before: gpus.State | None = None
+    oom_kills: int | None = None
+    started_at: str = field(default_factory=utc_now)
+    started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
+    beat: tuple | None = None  # signature of the last heartbeat seen
+    beat_seen: float = field(default_factory=time.monotonic)
+    stopped: str = ""  # why it was ended here, should the ending itself be interrupted
+
+
+class End(NamedTuple):
+    """What became of a run: its record, or None where it shall be started again."""
+
+    record: dict | None
+    remark: str = ""
+    lost: bool = False  # the device, so that the run must go to another one
+
+
+def child_environment(study, folder, commit=None, device=None, code_hash=None):
+    """Return the environment of a run, in which it sees one GPU or none."""
+    changes = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1", "MPLBACKEND": None, "MIXED_PRECISION_STUDY": study}
+    changes |= {
+        "CUDA_VISIBLE_DEVICES": device.visible if device else "",
+        "MIXED_PRECISION_COMMIT": commit,
+        "MIXED_PRECISION_CODE_HASH": code_hash,
+        BATCH: str(folder),
+    }
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
+def private_folder():
+    """Make a folder that only this user can enter, where the name of a socket in it is short enough (107 bytes)."""
+    usual = tempfile.gettempdir()
+    if os.name == "posix" and len(os.fsencode(usual)) > 80:
+        with suppress(OSError):
+            return Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix="run-", dir=usual))
+
+
+def start(command, log_path, environment):
+    """Start a Python program in a session of its own with its output going to `log_path`: no shell."""
+    group = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    with log_path.open("wb") as log:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, **streams, **group)
+
+
+def start_notebook(notebook, executed, parameters, log_path, environment):
+    """Start execute.py on a notebook and return (process, private folder); the parameters go through a file."""
+    parameter_file = log_path.with_suffix(".yaml")
+    parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
+    private = private_folder()
+    words = [str(ROOT / "execute.py"), place(notebook), place(executed), place(parameter_file), str(private)]
+    try:
+        return start([*words, str(os.getpid())], log_path, {**environment, MARK: str(private)}), private
+    except BaseException:
+        shutil.rmtree(private, ignore_errors=True)
+        raise
+
+
+def launch(run, study, commit, device, attempt=1):
+    """Start a run; how a kernel is started is decided here and nowhere else."""
+    executed = run.folder / f"{run.run_id}.ipynb"
+    executed.unlink(missing_ok=True)  # what is read after the run must come from it
+    before, kills, gpu = signature(run.record_path), oom_kills(), look(device)
+    environment = child_environment(study, run.folder, commit, device, run.code_hash)
+    process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
+    return Active(run, process, private, before, attempt, gpu, kills)
+
+
+def processes_marked(name, value):
+    """Return the other living processes whose environment has `name` set to `value`: a mark that children inherit."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            ours = process.pid != os.getpid() and process.environ().get(name) == value
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def end_marked(name, value, seconds=10):
+    """Kill every other process that carries the mark until there is none, and return how many there were.
+
+    What has ended may wait for init to take note of it for seconds; it holds nothing any more and is not waited for.
+    """
+    killed, until = set(), time.monotonic() + seconds
+    while (found := processes_marked(name, value)) and time.monotonic() < until:
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+                killed.add(process.pid)
+        time.sleep(0.02)
+    return len(killed)
+
+
+def is_free(active, device):
+    """Return whether the memory that an ended run held on its GPU has been given back."""
+    return not device.visible or gpus.is_free(device.visible, active.gpu_before)
+
+
+def look(device):
+    """Return the State of a device's GPU, or None where there is none or it is gone."""
+    with suppress(gpus.Lost):
+        return gpus.look(device.visible) if device.visible else None
+    return None
+
+
+def cell_of(active):
+    """Return which cell a run is at, such as "3/58", or "" before the first."""
+    return read_word(active.private / "cell")
+
+
+def stop(active):
+    """End a run with all its processes, and remove what only it needed."""
+    end_family(active.process, active.private)
+
+
+def end_family(process, private):
+    """Kill a process that start_notebook has started and everything below it; remove its private folder."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    end_marked(MARK, str(private))
+    shutil.rmtree(private, ignore_errors=True)
+
+
+def check(active, commit, device, limit):
+    """Return None while a run goes on; else end what is left of it and return its End."""
+    elapsed = time.monotonic() - active.started
+    beat = signature(active.private / "beat")
+    if beat != active.beat:  # that it changes counts, not what it says: clocks may be set
+        active.beat, active.beat_seen = beat, time.monotonic()
+    if active.process.poll() is None:
+        silence = time.monotonic() - active.beat_seen
+        if elapsed > limit:
+            active.stopped = f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
+        elif silence > SILENCE_SECONDS:
+            active.stopped = f"stopped, for the kernel gave no sign of life for {silence / 60:.3g} minutes"
+        else:
+            return None
+    stopped = active.stopped
+    in_cell, kernel_exit = cell_of(active), read_word(active.private / "kernel_exit")
+    stop(active)
+    record = read_record(active.run.record_path)
+    record = record if signature(active.run.record_path) != active.record_before else None
+    exit_code = active.process.returncode
+    if exit_code and not (in_cell or stopped or record) and active.attempt < START_ATTEMPTS:
+        return End(None, f"the kernel did not start: {failure_reason(active.run)}")
+    remark = f"; after the record: {stopped or failure_reason(active.run)}" if record and (stopped or exit_code) else ""
+    if not record:
+        status, reason = ("timeout", stopped) if stopped else why(active, in_cell, kernel_exit)
+        record = write_ending(active, status, reason, commit, device)
+    if device.visible and record["status"] in RETRIED:
+        text = f"{record['reason']}\n{read_log(active.run)}"
+        if gpus.is_lost(device.visible, text, active.gpu_before is not None):
+            reason = f"the GPU was lost: {record['reason']}"[:300]
+            return End(write_ending(active, "failed", reason, commit, device), reason, True)
+    return End(record, remark)
+
+
+def why(active, in_cell, kernel_exit):
+    """Return (status, reason) of a run that ended by itself without a record.
+
+    The metadata of the executed notebook are not asked: papermill marks every cell completed when the kernel is killed.
+    """
+    exit_code, run = active.process.returncode, active.run
+    if exit_code < 0:
+        return "killed", f"papermill was ended by {signal_name(-exit_code)}{memory_reason(active, exit_code)}"
+    if exit_code == DEAD_KERNEL_EXIT or re.search(r"^(\S+\.)?DeadKernelError\b", read_log(run), re.MULTILINE):
+        code = int(kernel_exit or 0)
+        how = f"ended by {signal_name(-code)}" if code < 0 else f"it exited with status {kernel_exit or 'unknown'}"
+        return "killed", f"the kernel died: {how}{memory_reason(active, code)}"
+    if exit_code and not in_cell:
+        return "failed", f"the kernel did not start in {active.attempt} attempts: {failure_reason(run)}"
+    if exit_code:
+        return "failed", failure_reason(run)
+    return "failed", f"the notebook ended without writing a record ({run.record_path.name})"
+
+
+def memory_reason(active, code):
+    """Return what the system's own count says about a kill: whether it was for want of the host's memory."""
+    if code != -getattr(signal, "SIGKILL", 9):
+        return ""
+    now = oom_kills()
+    if now is None or active.oom_kills is None:
+        return " (is the host's memory exhausted?)"
+    rose = now > active.oom_kills
+    return ", for the host's memory was exhausted" if rose else " (the system has counted no kill for want of memory)"
+
+
+def oom_kills(patterns=OOM_KILLS):
+    """Return how many processes Linux has killed for want of memory, in this control group where it says, or None."""
+    with suppress(OSError):
+        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        names = [""] + [path for _, kinds, path in groups if kinds in ("", "memory") and path != "/"]
+        for pattern in patterns:
+            for name in reversed(names):  # in a container the group's own path may not be there, only its root
+                with suppress(OSError):
+                    text = Path(pattern.format(group=name)).read_text()
+                    if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
+                        return int(found[1])
+    return None
+
+
+def signal_name(number):
+    """Return the name of a signal, such as SIGKILL."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def write_ending(active, status, reason, commit, device):
+    """Write the record of a run that has not ended well by itself, and return it as a flat dict."""
+    run = active.run
+    record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status=status, reason=reason)
+    record.started_at, record.finished_at, record.commit = active.started_at, utc_now(), commit
+    record.device_type, record.code_hash = "cuda" if device.visible else "cpu", run.code_hash
+    if device.visible:
+        record.gpu_name, record.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
+    write_record(record, run.folder)
+    return read_record(run.record_path)
+
+
+def failure_reason(run):
+    """Return why papermill failed, in one line: the notebook's own sentence, its last error, or the log's last line."""
+    text = next((line for line in reversed(read_log(run).split("\n")) if line.strip()), "it ended without a word")
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        cells = json.loads((run.folder / f"{run.run_id}.ipynb").read_text(encoding="utf-8"))["cells"]
+        for output in [output for cell in cells for output in cell.get("outputs", ())]:
+            if output["output_type"] == "error":  # Stop: a mistake that the notebook itself explains
+                text = output["evalue"] if output["ename"] == "Stop" else f"{output['ename']}: {output['evalue']}"
+    text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
+    for folder in (str(ROOT), sys.prefix, str(Path.home())):  # where this machine keeps things is no part of a reason
+        text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def read_log(run):
+    """Return what a run has written to its log so far."""
+    return run.log_path.read_text(encoding="utf-8", errors="replace") if run.log_path.exists() else ""
+
+
+def read_word(path):
+    """Return the text of a small file, or "" where there is none."""
+    with suppress(OSError):
+        return path.read_text()
+    return ""
+
+
+def signature(path):
+    """Return what changes when a file is replaced or touched, or None where there is no file."""
+    with suppress(OSError):
+        return (path.stat().st_ino, path.stat().st_mtime_ns)
+    return None
+
+
+def read_record(path):
+    """Return a record as a flat dict, or None where there is none that can be read and has a valid status."""
+    with suppress(OSError, ValueError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
+            return record
+    return None

@@ -1,0 +1,129 @@
+"""The same runs on a Ray cluster of two nodes, which both are this machine; and a node that is killed."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+import yaml
+from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, command, survivors, write_notebook
+
+import run_all
+
+ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
+pytest.importorskip("ray.cluster_utils")
+
+ONE = {"precisions": ["fp32"]}
+MODES = ("ok", "fail")
+STUDIES = {
+    "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in MODES]},
+    "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(2)]},
+}
+NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_nodes():
+    """A cluster of a head and another node, and that other node."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    try:
+        yield cluster, cluster.add_node(**NODE)
+    finally:
+        cluster.shutdown()
+
+
+def records_of(folder):
+    return {record["mode"]: record for record in map(json.loads, (p.read_text() for p in folder.glob("tiny-*.json")))}
+
+
+WHEN = ("started_at", "finished_at", "output_dir", "data_dir", "reason")
+
+
+def test_records_are_those_of_the_local_path(suite, tmp_path, two_nodes):
+    cluster, _ = two_nodes
+    done = call(suite, "ends", "--output-dir", tmp_path / "ray", "--ray", cluster.address, "--jobs", 2)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert call(suite, "ends", "--output-dir", tmp_path / "local", "--jobs", 2).returncode == 1
+    there, here = records_of(tmp_path / "ray"), records_of(tmp_path / "local")
+    assert set(there) == set(MODES)
+    for mode, record in there.items():
+        other = here[mode]
+        assert list(record) == list(other)
+        different = {name for name in record if record[name] != other[name]}
+        assert different <= set(WHEN), (mode, different)
+        assert record["data_dir"] == other["data_dir"]
+        assert record["output_dir"] == str(tmp_path / "ray")
+        assert (tmp_path / "ray" / f"{record['run_id']}.ipynb").exists()
+    assert there["fail"]["reason"] == here["fail"]["reason"] == "ValueError: no such layer"
+    assert (tmp_path / "ray" / "logs" / f"{there['fail']['run_id']}.log").stat().st_size
+    assert not survivors("ends")
+
+
+def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_path, two_nodes):
+    cluster, other = two_nodes
+    words = command(suite, "wait", "--output-dir", tmp_path / "out", "--ray", cluster.address, "--jobs", 2)
+    words += ["-p", "data_dir", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as runner:
+        try:
+            until = time.monotonic() + 60
+            while len(list(tmp_path.glob("begun-*"))) < 2:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            cluster.remove_node(other, allow_graceful=False)
+            said = ""
+            while "IS LOST" not in said:
+                line = runner.stdout.readline()
+                assert line, said
+                said += line
+            (tmp_path / "go").touch()
+            rest, errors = runner.communicate(timeout=120)
+        finally:
+            runner.kill()
+    said += rest
+    assert runner.returncode == 0, said + errors
+    assert said.count("IS LOST") == 1
+    assert "its node failed" in said
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
+    assert [record["status"] for record in records] == ["ok", "ok"]
+    assert "2 finished already" in call(suite, "wait", "--output-dir", tmp_path / "out").stdout
+
+
+def test_batch_on_a_cluster_is_interrupted_like_any_other(suite, tmp_path, two_nodes):
+    cluster, _ = two_nodes
+    words = command(suite, "wait", "--output-dir", tmp_path / "out", "--ray", cluster.address)
+    words += ["-p", "data_dir", str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as runner:
+        try:
+            until = time.monotonic() + 60
+            while not list(tmp_path.glob("begun-*")):
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            runner.send_signal(signal.SIGTERM)
+            said, _ = runner.communicate(timeout=60)
+        finally:
+            runner.kill()
+    assert runner.returncode == 1
+    assert "interrupted: 0 of 2 runs of wait are finished and kept" in said
+    assert not survivors("wait")
+
+
+@pytest.mark.parametrize("address, words", [("127.0.0.1:1", "no Ray cluster could be reached"), ("nowhere", "must be")])
+def test_cluster_that_is_not_there_is_one_sentence(suite, tmp_path, capsys, address, words):
+    argv = ["ends", "--studies", str(suite / "studies.yaml"), "--output-dir", str(tmp_path / "out"), "--ray", address]
+    assert run_all.main(argv) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"--ray {address}" in said
+    assert words in said
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,249 @@
+"""One run's life: how it is reached, started again, found silent, ended with all it has started, and judged."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from tiny_suite import ACT, AFTER, BASE, PARAMETERS, START, WRITE, command, records_of, survivors, write_notebook
+
+import batch
+import gpus
+import life
+import planning
+import run_all
+
+ONE = {"precisions": ["fp32"]}
+STUDIES = {
+    "freeze": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "freeze"}}]},
+    "one": {"runs": [{"notebook": "tiny", "cpu": ONE}]},
+    "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait"}}]},
+    "lost": {"runs": [{"notebook": "tiny", "parameters": {"mode": "lost"}, "sweep": {"seed": [0, 1]}}]},
+}
+MADE_UP = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("life")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
+
+
+def main(suite, output, *words):
+    """Call the command line within this process, so that a test can change what it must not wait for."""
+    return run_all.main(["--studies", str(suite / "studies.yaml"), "--output-dir", str(output), *map(str, words)])
+
+
+def wait_for(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return found
+
+
+def nvml(states):
+    """Return a stand-in for pynvml: {uuid: MiB used, or the number of the error}."""
+
+    class NVMLError(Exception):
+        def __init__(self, value):
+            self.value = value
+
+    def memory(uuid):
+        if states[uuid] < 0:
+            raise NVMLError(-states[uuid])
+        return types.SimpleNamespace(used=states[uuid] * 2**20, total=1024 * 2**20)
+
+    return types.SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetUtilizationRates=lambda uuid: types.SimpleNamespace(gpu=7),
+    )
+
+
+def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
+    """ipykernel's own pipe for the output of forks, which takes no commands, is the one port left, on this host."""
+    words = command(suite, "wait", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as runner:
+        wait_for((tmp_path / "begun-0-fp32").exists)
+        processes = survivors("wait")
+        private = {Path(process.environ()[life.MARK]) for process in processes}
+        listening = [one for process in processes for one in process.net_connections() if one.status == "LISTEN"]
+        (folder,) = private
+        connection = json.loads((folder / "kernel.json").read_text())
+        names = {path.name for path in folder.iterdir()}
+        mode = stat.S_IMODE(folder.stat().st_mode) & 0o777
+        command_lines = [process.cmdline() for process in processes]
+        (tmp_path / "go").touch()
+        assert runner.wait(timeout=60) == 0
+    assert len(processes) >= 2  # papermill and its kernel
+    assert (connection["transport"], connection["ip"], mode) == ("ipc", str(folder / "kernel"), 0o700)
+    assert {"kernel-1", "kernel-2", "kernel-3", "kernel-4", "kernel-5", "cell"} <= names
+    assert [one.laddr.ip for one in listening] in ([], ["127.0.0.1"])
+    assert not any("sh" in Path(words[0]).name for words in command_lines)
+    assert not folder.exists()
+
+
+def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monkeypatch, capsys):
+    """A kernel that cannot import its messaging library twice, and one that never can."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'ipykernel_launcher' in sys.orig_argv:\n"
+        f"    with open({str(tmp_path / 'starts')!r}, 'a') as file:\n"
+        "        file.write('x')\n"
+        f"    if os.path.getsize({str(tmp_path / 'starts')!r}) <= int(os.environ['BROKEN_STARTS']):\n"
+        "        sys.modules['zmq'] = None\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("BROKEN_STARTS", "2")
+    monkeypatch.setattr(batch, "START_WAIT_SECONDS", 0.25)
+    assert main(suite, tmp_path / "out", "one", *BASE) == 0
+    said = capsys.readouterr().out
+    assert (tmp_path / "starts").read_text() == "xxx"
+    assert "starts again in 0.5 s  the kernel did not start" in said
+    assert "starts again in 1 s" in said
+    monkeypatch.setenv("BROKEN_STARTS", "9")
+    monkeypatch.setattr(life, "START_ATTEMPTS", 1)
+    assert main(suite, tmp_path / "never", "one", *BASE) == 1
+    (record,) = records_of(tmp_path / "never").values()
+    assert record["status"] == "failed"
+    assert record["reason"].startswith("the kernel did not start in 1 attempts: ")
+
+
+def test_kernel_without_a_heartbeat_is_ended(suite, tmp_path, monkeypatch):
+    monkeypatch.setattr(life, "SILENCE_SECONDS", 6)
+    assert main(suite, tmp_path / "out", "freeze", *BASE) == 1
+    (record,) = records_of(tmp_path / "out").values()
+    assert record["status"] == "timeout"
+    assert record["reason"].startswith("stopped, for the kernel gave no sign of life for 0.1")
+    assert not survivors("freeze")
+
+
+def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, tmp_path):
+    words = command(suite, "wait", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
+    runner = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    wait_for((tmp_path / "begun-0-fp32").exists)
+    (private,) = {Path(process.environ()[life.MARK]) for process in survivors("wait")}
+    runner.kill()
+    runner.wait()
+    wait_for(lambda: not survivors("wait"), 10)
+    wait_for(lambda: not private.exists(), 10)
+    assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15, "GPU-1": 10}))
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP)
+    assert main(suite, tmp_path / "out", "lost", "--no-progress-bar", "-p", "precisions", "fp32") == 0
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
+    assert [(record["status"], record["gpu_uuid"]) for record in records] == [("ok", "GPU-1")] * 2
+    said = capsys.readouterr().out
+    assert "gpu0 IS LOST" in said
+    assert said.count("IS LOST") == 1
+
+
+def test_without_any_gpu_left_the_record_says_why(suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15}))
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP[:1])
+    words = ("lost", "--no-progress-bar", "-p", "seed", 0, "-p", "precisions", "fp32")
+    assert main(suite, tmp_path / "out", *words) == 1
+    (record,) = records_of(tmp_path / "out").values()
+    assert record["reason"] == "the GPU was lost: RuntimeError: CUDA error: unspecified launch failure"
+    assert "no device is left" in capsys.readouterr().out
+
+
+CUDA_FAULT = "CUDA error: unspecified launch failure"
+
+
+@pytest.mark.parametrize(
+    "state, text, answered, lost",
+    [
+        (-15, "anything", True, True),  # NVML_ERROR_GPU_IS_LOST
+        (-6, "anything", True, True),  # NVML_ERROR_NOT_FOUND
+        (10, CUDA_FAULT, True, False),  # the card answers: the program is at fault
+        (-999, CUDA_FAULT, True, True),  # it no longer answers
+        (-999, CUDA_FAULT, False, False),  # it never did
+        (-999, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", False, True),
+        (-999, "ValueError: no such layer", True, False),
+    ],
+)
+def test_lost_gpu_is_told_from_other_failures(monkeypatch, state, text, answered, lost):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": state}))
+    assert gpus.is_lost("GPU-0", text, answered) is lost
+
+
+def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys):
+    states = {"GPU-0": 500}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
+    before = gpus.State(100, 1024, 0)
+    slot = batch.Slot(MADE_UP[0], ended=types.SimpleNamespace(gpu_before=before), ended_at=time.monotonic())
+    assert not batch.cleared(slot, life)
+    states["GPU-0"] = 120
+    assert batch.cleared(slot, life)
+    slot.ended, states["GPU-0"] = types.SimpleNamespace(gpu_before=before), 500
+    slot.ended_at = time.monotonic() - batch.CLEAR_SECONDS - 1
+    assert batch.cleared(slot, life)
+    assert "still held" in capsys.readouterr().out
+    assert gpus.is_free("GPU-0", None)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gpus.look("GPU-0") is None
+    assert gpus.is_free("GPU-0", before)
+
+
+@pytest.mark.parametrize("text", ["low 0\nhigh 3\nmax 9\noom 2\noom_kill 2\n", "under_oom 0\noom_kill 2\n"])
+def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch, text):
+    (tmp_path / "events").write_text(text)
+    assert life.oom_kills([str(tmp_path / "absent"), f"{tmp_path}/events{{group}}", "/proc/vmstat"]) == 2
+    assert life.oom_kills([str(tmp_path / "absent")]) is None
+
+
+@pytest.mark.parametrize(
+    "before, after, words",
+    [
+        (2, 3, "the kernel died: ended by SIGKILL, for the host's memory was exhausted"),
+        (2, 2, "the kernel died: ended by SIGKILL (the system has counted no kill for want of memory)"),
+        (None, None, "the kernel died: ended by SIGKILL (is the host's memory exhausted?)"),
+    ],
+)
+def test_host_memory_is_told_from_another_kill(monkeypatch, before, after, words):
+    process = types.SimpleNamespace(returncode=life.DEAD_KERNEL_EXIT)
+    active = life.Active(None, process, None, None, oom_kills=before)
+    monkeypatch.setattr(life, "oom_kills", lambda: after)
+    monkeypatch.setattr(life, "read_log", lambda run: "")
+    assert life.why(active, "3/5", "-9") == ("killed", words)
+    assert life.why(active, "3/5", "-11") == ("killed", "the kernel died: ended by SIGSEGV")
+
+
+def test_private_folder_is_short_and_closed(monkeypatch, tmp_path):
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr(life.tempfile, "tempdir", str(long))
+    folder = life.private_folder()
+    try:
+        assert folder.parent == Path("/tmp")
+        assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o700
+    finally:
+        folder.rmdir()
+
+
+def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
+    """The grandchild of a dead process leads a session of its own, as a kernel does."""
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    environment = {**os.environ, life.MARK: str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    (found,) = life.processes_marked(life.MARK, str(tmp_path))
+    assert life.end_marked(life.MARK, str(tmp_path)) == 1
+    assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
+    assert life.signal_name(signal.SIGKILL) == "SIGKILL"

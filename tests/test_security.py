@@ -1,0 +1,91 @@
+"""Nothing that comes from a parameter, a record or a download is run as a program or as part of a page."""
+
+import ast
+import json
+
+import pytest
+import yaml
+from conftest import NOTEBOOKS, ROOT
+from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
+
+import planning
+
+SCRIPT = "<script>alert(1)</script>"
+SOURCES = [*ROOT.glob("*.py"), *NOTEBOOKS.glob("*.py"), *NOTEBOOKS.glob("*.ipynb")]
+UNSAFE = {"eval", "exec", "system", "popen", "load_module", "unsafe_load", "full_load"}
+
+
+def calls_in(path):
+    """Yield (name as in `module.function`, keywords) of every call in a Python file or a notebook's code."""
+    texts = [path.read_text(encoding="utf-8")]
+    if path.suffix == ".ipynb":
+        cells = json.loads(texts[0])["cells"]
+        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    for text in texts:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call):
+                keywords = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+                yield ast.unparse(node.func), keywords
+
+
+def unsafe(name, keywords):
+    """Return whether a call starts a shell, runs text, or reads a format that can hold code."""
+    module, _, function = name.rpartition(".")
+    if name in ("yaml.load", "pickle.load", "pickle.loads", "marshal.loads", "np.load", "torch.load"):
+        safe = {"np.load": ("allow_pickle", False), "torch.load": ("weights_only", True)}.get(name)
+        return safe is None or keywords.get(safe[0]) is not safe[1]
+    return bool(keywords.get("shell")) or (function in UNSAFE and module in ("", "os", "yaml", "imp"))
+
+
+def test_no_shell_no_code_from_text_no_pickle():
+    assert len(SOURCES) > 15
+    found = {(path.name, name) for path in SOURCES for name, keywords in calls_in(path) if unsafe(name, keywords)}
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "call, keywords, bad",
+    [
+        ("subprocess.run", {"shell": True}, True),
+        ("subprocess.run", {}, False),
+        ("yaml.load", {}, True),
+        ("yaml.safe_load", {}, False),
+        ("eval", {}, True),
+        ("model.eval", {}, False),
+        ("torch.load", {}, True),
+        ("torch.load", {"weights_only": True}, False),
+        ("np.load", {"allow_pickle": False}, False),
+        ("np.load", {}, True),
+    ],
+)
+def test_the_rule_finds_what_it_looks_for(call, keywords, bad):
+    assert unsafe(call, keywords) is bad
+
+
+def test_studies_file_cannot_make_objects(tmp_path):
+    path = tmp_path / "studies.yaml"
+    path.write_text("one: !!python/object/apply:os.system ['touch made']")
+    with pytest.raises(planning.Mistake, match="not valid YAML"):
+        planning.load_studies(path)
+    assert not (tmp_path / "made").exists()
+
+
+def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
+    """Parameters and reasons go from the command line through a run, its record and the report to the page."""
+    entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode}} for mode in ("ok", "script")]
+    (tmp_path / "studies.yaml").write_text(yaml.safe_dump({"pages": {"runs": entries}}))
+    act = ACT + f"\nif mode == 'script':\n    raise Stop({SCRIPT.replace('1', '2')!r})"
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
+    (tmp_path / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
+    shell = "$(touch made) `touch made`; touch made"
+    words = ("-p", "model", SCRIPT, "-p", "data_dir", f"{tmp_path}/{shell}", "--jobs", 2)
+    done = call(tmp_path, "pages", "--output-dir", tmp_path / "out", *words)
+    records = records_of(tmp_path / "out")
+    assert records["script"]["reason"] == "<script>alert(2)</script>", done.stdout + done.stderr
+    assert records["ok"]["model"] == SCRIPT
+    assert records["ok"]["data_dir"].endswith(shell)
+    page = (tmp_path / "out" / "summary.html").read_text(encoding="utf-8")
+    assert "alert(1)" in page
+    assert "alert(2)" in page
+    assert "<script>alert" not in page
+    assert not list(tmp_path.rglob("made"))
