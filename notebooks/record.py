@@ -61,7 +61,6 @@ class Explanation:
     ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
     ledger_error_fraction: float | None = None  # sum of the ledger against the device's use by this run, as NVML has it
     ledger_reason: str | None = None  # why there is no ledger, or no context in it
-    compile_seconds: float | None = None  # of the warm-up, what torch.compile took; 0 without it
     saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
 
 
@@ -124,6 +123,7 @@ class RunRecord(Conditions, Explanation):
     batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
     warmup_steps: int | None = None  # taken before the clock starts, and undone
     warmup_seconds: float | None = None  # before the clock starts: cuDNN's search, compilation, loss scale settling
+    compile_seconds: float | None = None  # of the warm-up, what torch.compile took; 0 without it
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
     step_ms_median: float | None = None  # over every timed step
     step_ms_p10: float | None = None  # a tenth of the steps were faster
