@@ -17,8 +17,8 @@ from instruments import error_line, release_memory, reset_peaks, synchronize
 
 # %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
 # @title What the precision buys when the model is used
-def median_seconds(call, device, seconds=0.5):
-    """Return the median time of `call()`, each waited for: ten calls or more, after three to warm up."""
+def seconds_of(call, device, seconds=0.5):
+    """Return (median, p10, p90) of the times of `call()`, each waited for: ten or more, after three to warm up."""
     times, until = [], float("inf")
     while len(times) < 13 or time.perf_counter() < until:
         began = time.perf_counter()
@@ -26,7 +26,8 @@ def median_seconds(call, device, seconds=0.5):
         call()
         synchronize(device)
         times.append(time.perf_counter() - began)
-    return statistics.median(times[3:])
+    times = sorted(times[3:])
+    return statistics.median(times), times[len(times) // 10], times[-1 - len(times) // 10]
 
 
 def largest_difference(trainer, infer, batch, count):
@@ -48,8 +49,9 @@ def read_inference(record, trainer, batch, infer):
     try:
         with torch.inference_mode():
             with autocast(trainer.precision, device):
-                record.inference_latency_ms = 1000 * median_seconds(lambda: infer(trainer.model, batch, 1), device)
-                seconds = median_seconds(lambda: infer(trainer.model, batch, count), device)
+                latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
+                seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device)
+            record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":
                 record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB

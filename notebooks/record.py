@@ -148,6 +148,8 @@ class RunRecord(Conditions, Explanation):
     metric: list = field(default_factory=list)  # on held-out data, after each epoch
     chance_metric: float | None = None  # what a model that ignores its input reaches
     inference_latency_ms: float | None = None  # median forward pass of one sample, waited for
+    inference_latency_ms_p10: float | None = None  # a tenth of the passes were faster
+    inference_latency_ms_p90: float | None = None  # a tenth were slower
     inference_samples_per_second: float | None = None  # forward passes at the batch size of the training
     inference_peak_mib: float | None = None  # allocated in these, the data set included
     inference_difference_fraction: float | None = None  # largest, from an fp32 copy's output / its largest output

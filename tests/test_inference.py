@@ -31,8 +31,18 @@ def test_the_median_leaves_the_warm_up_out(monkeypatch):
         calls.append(1)
         now[0] += 9.0 if len(calls) <= 3 else 0.25
 
-    assert inference.median_seconds(call, CPU) == 0.25
+    assert inference.seconds_of(call, CPU) == (0.25, 0.25, 0.25)
     assert len(calls) == 13
+
+
+def test_slow_and_fast_passes_are_told(monkeypatch):
+    now, steps = [0.0], iter([9.0] * 3 + [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+    monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
+
+    def call():
+        now[0] += next(steps)
+
+    assert inference.seconds_of(call, CPU) == pytest.approx((0.55, 0.2, 0.9))
 
 
 def test_ten_calls_or_half_a_second_whichever_is_longer(monkeypatch):
@@ -43,7 +53,7 @@ def test_ten_calls_or_half_a_second_whichever_is_longer(monkeypatch):
         calls.append(1)
         now[0] += 0.01
 
-    assert inference.median_seconds(call, CPU) == pytest.approx(0.01)
+    assert inference.seconds_of(call, CPU) == pytest.approx((0.01, 0.01, 0.01))
     assert 50 <= len(calls) - 3 <= 52
 
 
@@ -68,11 +78,12 @@ def test_the_precision_switches_are_put_back():
 
 def test_a_record_gets_latency_and_throughput(monkeypatch):
     sizes = []
-    monkeypatch.setattr(inference, "median_seconds", lambda call, device: [call(), 0.002][1])
+    monkeypatch.setattr(inference, "seconds_of", lambda call, device: [call(), (0.002, 0.001, 0.004)][1])
     record, trainer = make_record(), make_trainer()
     inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
     assert sizes[:2] == [1, 4]
-    assert record.inference_latency_ms == 2
+    latency = (record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90)
+    assert latency == (2, 1, 4)
     assert record.inference_samples_per_second == 4 / 0.002
     assert record.inference_difference_fraction == 0
     assert record.inference_peak_mib is None  # there is none on the CPU
@@ -106,7 +117,7 @@ def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypa
     harness.set_fp32_precision("tf32")
     for name in ("release_memory", "reset_peaks", "synchronize"):
         monkeypatch.setattr(inference, name, lambda device: None)
-    monkeypatch.setattr(inference, "median_seconds", lambda call, device: 0.002)
+    monkeypatch.setattr(inference, "seconds_of", lambda call, device: (0.002, 0.001, 0.004))
     monkeypatch.setattr(inference, "autocast", lambda precision, device: harness.autocast("fp32", CPU))
     monkeypatch.setattr(inference.torch.cuda, "max_memory_allocated", lambda device: 2**20)
 

@@ -632,6 +632,8 @@ def test_inference_has_charts_and_a_table(everything, explored):
     assert "from **2.00** (fp32, resnet18" in text
     assert "apart from fp32" in shown(everything[3], "text/html")
     assert "0.12%" in shown(everything[3], "text/html")
+    assert "1.75 to 4.25" in shown(everything[3], "text/html")
+    assert explored[0]["latency"][0, "fp32"][1:3] == (1.75, 4.25)
 
 
 def test_records_without_inference_say_so(tmp_path):
