@@ -1,6 +1,7 @@
 """What the tests share: the shared sections as modules, and the cells of a notebook as functions."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 matplotlib.use("Agg")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")

@@ -355,7 +355,7 @@ def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
         batches = names["text_batches"](names["train_rows"])
     else:
         network = names["make_network"](*([names["model"], 10] if name == "cifar_resnet" else [names["model"]]))
-        batches = names["train_batches"](0, torch.float32)
+        batches = names["train_batches"](0, torch.float32, names["batch_size"])
     trainer = names["Trainer"](
         network, "fp32", names["compute_loss"], device=CPU, execution="cuda_graph", lr=0.1, clip=0.25
     )
