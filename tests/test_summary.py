@@ -839,3 +839,15 @@ def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again(function
     assert [label for label, *_, runs in steps if not runs] == ["+ CUDA graph"]
     names["comparisons"] = groups[:5]
     assert names["find_ladders"]() == []  # precision and layout alone
+
+
+def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path):
+    made_up.write_ladder(tmp_path)
+    for record in [json.loads(path.read_text(encoding="utf-8")) for path in sorted(tmp_path.glob("cifar*.json"))]:
+        record |= {"epochs": 7, "run_id": f"{record['run_id']}-longer"}
+        (tmp_path / f"{record['run_id']}.json").write_text(json.dumps(record), encoding="utf-8")
+    names, _ = explore(tmp_path, last="ladder-table")
+    titles = [names["title_of_ladder"](steps) for steps in names["ladders"]]
+    assert "cifar_resnet: resnet18 · cifar10, from b128 · epochs=7" in titles
+    assert [row["comparison"] for row in names["rows_of_ladders"] if row["step"] == "fp32"] == titles
+    assert len(set(titles)) == 4
