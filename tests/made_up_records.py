@@ -400,3 +400,41 @@ def write_batches(folder):
         found["samples_per_second"] = found["samples_per_epoch"] / seconds
         record = make("cifar_resnet", precision, seconds=[seconds] * 6, parameters={"batch_size": "max"}, **found)
         write_record(record, folder)
+
+
+def write_ladder(folder):
+    """A ladder of each experiment, six epochs a step.
+
+    ResNet-18: 2x, 2.4x, channels_last nothing, 3x, 4.8x, and 12x per sample at batch 512. EfficientNet: `compile`
+    failed, the larger batch is out of memory. LSTM: amp_bf16 is slower, `compile` was not run, and the last step was on
+    another card.
+    """
+
+    def write(notebook, precision, seconds, samples, size, execution="eager", layout=None, **fields):
+        parameters = {"epochs": 6, "batch_size": size, "execution": execution}
+        parameters |= {} if layout is None else {"channels_last": layout}
+        if seconds is None:
+            write_record(make_failed(notebook, precision, parameters=parameters, **fields), folder)
+            return
+        times, speed = [seconds] * 6, {"samples_per_epoch": samples, "samples_per_second": samples / seconds}
+        speed |= {"seconds": times, "block_seconds": blocks_of(times)}
+        write_record(make(notebook, precision, parameters=parameters, **speed, **fields), folder)
+
+    both, name = "compile_cuda_graph", "cifar_resnet"
+    for precision, seconds, peak in (("fp32", 6.0, 1200.0), ("tf32", 3.0, 1100.0), ("amp_bf16", 2.5, 800.0)):
+        write(name, precision, seconds, 49_920, 128, layout=False, peak=peak)
+    for execution, seconds, peak in (("eager", 2.5, 800.0), ("compile", 2.0, 600.0), (both, 1.25, 700.0)):
+        write(name, "amp_bf16", seconds, 49_920, 128, execution, layout=True, peak=peak)
+    write(name, "amp_bf16", 6.0 / 49_920 / 12 * 49_664, 49_664, 512, both, layout=True, peak=2100.0)
+    name = "efficientnet_regression"
+    for precision, seconds, peak in (("fp32", 4.8, 11_000.0), ("tf32", 4.0, 11_000.0), ("amp_fp16", 3.0, 5_900.0)):
+        write(name, precision, seconds, 2_080, 32, layout=False, peak=peak)
+    write(name, "amp_fp16", 2.0, 2_080, 32, layout=True, peak=5_600.0)
+    write(name, "amp_fp16", None, 0, 32, "compile", True, status="failed", reason="BackendCompilerFailed: no compiler")
+    write(name, "amp_fp16", 1.6, 2_080, 32, both, layout=True, peak=3_600.0)
+    write(name, "amp_fp16", None, 0, 128, both, True, status="oom", reason="CUDA out of memory")
+    name = "lstm_language_model"
+    for precision, seconds in (("fp32", 16.0), ("tf32", 15.0), ("amp_bf16", 20.0)):
+        write(name, precision, seconds, 2_087_400, 20, peak=420.0)
+    write(name, "amp_bf16", 8.0, 2_087_400, 20, both, peak=450.0)
+    write(name, "amp_bf16", 4.0, 2_086_000, 80, both, peak=900.0, gpu_uuid="GPU-9")

@@ -588,7 +588,7 @@ def test_numbers_have_three_digits_that_count(functions, number, text):
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 76
+    assert len(notebook["cells"]) <= 80
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]
@@ -681,3 +681,175 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     assert {one["precision"] for one in names["others"]} == {"tf32", "amp_fp16"}
     assert {one["precision"] for one in names["used"]} == {"fp32", "amp_fp16", "amp_bf16"}
     assert "1 record that run_all.py had set aside left out" in str(names["rest"])
+
+
+@pytest.fixture(scope="module")
+def ladder(tmp_path_factory):
+    """(names, charts) of the cells up to the table of the ladders, on the made-up ladders."""
+    folder = tmp_path_factory.mktemp("ladder")
+    made_up.write_ladder(folder)
+    return explore(folder, last="ladder-table")
+
+
+def steps_of(names, notebook):
+    return next(steps for steps in names["ladders"] if names["title_of_ladder"](steps).startswith(notebook))
+
+
+def test_a_ladder_has_its_steps_in_order_and_their_known_gains(ladder):
+    names, charts = ladder
+    assert len(names["ladders"]) == 3
+    steps = steps_of(names, "cifar_resnet")
+    labels = ["fp32", "tf32", "amp_bf16", "+ channels_last", "+ compile", "+ CUDA graph", "+ batch 512"]
+    assert [step["label"] for step in steps] == labels
+    assert [step["gain"]["ratio"] for step in steps[1:]] == pytest.approx([2, 2.4, 2.4, 3, 4.8, 12])
+    assert [step["more"]["ratio"] for step in steps[1:]] == pytest.approx([2, 1.2, 1, 1.25, 1.6, 2.5])
+    assert [step["gain"]["pairs"] for step in steps[1:]] == [24] * 5 + [6]  # the larger batch by whole epochs
+    assert all(step["gain"]["low"] is not None for step in steps[1:])
+    verdicts = [row["verdict"] for row in names["rows_of_ladders"][:7]]
+    assert verdicts == ["-", "faster", "faster", "no measurable difference", "faster", "faster", "faster"]
+    row = names["rows_of_ladders"][6]
+    assert (row["over the first step"], row["peak, GiB"]) == ("12.00x (12.00 to 12.00)", "2.05")
+    assert row["seconds per 1,000 samples"] == "0.0100"
+    assert row["what limits it"].startswith("memory-bound kernels: ")
+    speeds, memory = charts["ladder"].axes[:2]
+    assert [bar.get_width() for bar in speeds.patches] == pytest.approx([1, 2, 2.4, 2.4, 3, 4.8, 12])
+    assert [bar.get_width() for bar in memory.patches][-1] == pytest.approx(2100 / 1024)
+    colours = {tuple(bar.get_facecolor()) for bar in speeds.patches[2:]}
+    assert colours == {matplotlib.colors.to_rgba(names["PRECISIONS"]["amp_bf16"][0])}
+
+
+def test_a_step_that_did_not_end_well_or_was_not_run_is_a_labelled_gap(ladder):
+    names, charts = ladder
+    steps = steps_of(names, "efficientnet")
+    assert {step["label"]: step["gap"] for step in steps if not step["ok"]} == {
+        "+ compile": "failed",
+        "+ batch 128": "oom",
+    }
+    graph = next(step for step in steps if step["label"] == "+ CUDA graph")
+    assert graph["more"]["ratio"] == pytest.approx(1.25)  # over channels_last, the last that ended well
+    steps = steps_of(names, "lstm")
+    assert [(step["label"], step["gap"]) for step in steps if not step["ok"]] == [("+ compile", "not run")]
+    said = texts(charts["ladder"])
+    assert [said.count(text) for text in ("failed", "oom", "not run")] == [2, 2, 2]  # beside speed and beside memory
+    rows = {row["step"]: row for row in names["rows_of_ladders"][7:14]}
+    assert (rows["+ batch 128"]["verdict"], rows["+ batch 128"]["what limits it"]) == ("oom", "CUDA out of memory")
+
+
+def test_steps_of_a_ladder_on_different_cards_are_not_paired(ladder):
+    names, charts = ladder
+    steps = steps_of(names, "lstm")
+    assert steps[-1]["gain"]["low"] is None
+    assert steps[-1]["gain"]["ratio"] == pytest.approx(4 * 2_086_000 / 2_087_400)  # of the throughputs
+    assert names["rows_of_ladders"][-1]["verdict"].startswith("not paired")
+    assert [text.endswith("/s, another card") for text in texts(charts["ladder"]) if "/s" in text].count(True) == 1
+
+
+def test_the_ladder_is_read_in_sentences(ladder, capsys):
+    names, _ = ladder
+    said = []
+    names = {**names, "say": said.append, "show_chart": lambda figure, name: plt.close(figure)}
+    exec(code_cells("summary")["ladder-chart"], names)
+    assert any("+ batch 512 comes to **12.00x (12.00 to 12.00)**" in text for text in said)
+    assert any("no gain by + channels_last." in text for text in said)
+    assert [text for text in said if "MIND" in text and "lstm" in text and "not all on one card" in text]
+
+
+def test_the_chart_of_the_ladder_is_readable(ladder):
+    (figure,) = [figure for name, figure in ladder[1].items() if name == "ladder"]
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.texts]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+        assert all(box.x1 <= axes.get_window_extent().x1 + 8 for box in boxes)  # within its own panel
+    assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
+
+
+def test_no_ladder_is_one_sentence_and_no_chart(tmp_path, everything):
+    text = shown(everything[3], "text/markdown")
+    assert "No runs form a ladder (`python run_all.py ladder` makes them), so there is no chart." in text
+    assert not (everything[0] / "ladder.png").exists()
+
+
+def test_a_ladder_on_the_cpu_has_the_loud_title_and_no_verdict(tmp_path):
+    for layout, precisions in ((False, ("fp32", "tf32", "amp_bf16")), (True, ("amp_bf16",))):
+        for precision in precisions:
+            values = {"parameters": {"channels_last": layout, "batch_size": 4}, "device": made_up.CPU}
+            if precision == "tf32":
+                record = made_up.make_failed("cifar_resnet", precision, "unsupported", "needs a GPU", **values)
+            else:
+                record = made_up.make("cifar_resnet", precision, seconds=[5.0, 5.0], **values)
+            write_record(record, tmp_path)
+    for size in (4, 16):
+        values = {"channels_last": True, "batch_size": size, "execution": "compile_cuda_graph"}
+        values = {"parameters": values, "device": made_up.CPU}
+        reason = "compile_cuda_graph needs a GPU"
+        write_record(made_up.make_failed("cifar_resnet", "amp_bf16", "unsupported", reason, **values), tmp_path)
+    names, charts = explore(tmp_path, last="ladder-table")
+    assert LOUD in texts(charts["ladder"])
+    ((*_, compiled, graph, larger),) = names["ladders"]
+    assert [step["gap"] for step in (compiled, graph, larger)] == ["not run", "unsupported", "unsupported"]
+    words = " ".join(str(value) for row in names["rows_of_ladders"] for value in row.values())
+    assert "not judged: CPU" in words and not re.search("faster|slower|kernel launches", words)
+
+
+def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
+    import planning
+
+    study = planning.load_studies(NOTEBOOKS / "studies.yaml")["ladder"]
+    comparisons, _ = planning.plan(study, NOTEBOOKS, tmp_path, {}, True)
+    for run in (run for runs in comparisons for run in runs):
+        parameters = {**run.parameters, "precisions": [run.precision]}
+        known = {"seconds": [3.0], "parameters": parameters, "samples_per_epoch": 49_920}
+        write_record(made_up.make(run.notebook.stem, run.precision, **known), tmp_path)
+    names, _ = explore(tmp_path, last="ladder-table")
+    start, end = ["fp32", "tf32"], ["+ compile", "+ CUDA graph"]
+    found = {names["title_of_ladder"](steps).partition(":")[0]: steps for steps in names["ladders"]}
+    assert {name: [step["label"] for step in steps] for name, steps in found.items()} == {
+        "cifar_resnet": [*start, "amp_bf16", "+ channels_last", *end, "+ batch 512"],
+        "efficientnet_regression": [*start, "amp_fp16", "+ channels_last", *end, "+ batch 128"],
+        "lstm_language_model": [*start, "amp_bf16", *end, "+ batch 80"],
+    }
+    assert all(step["ok"] for steps in names["ladders"] for step in steps)
+
+
+def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again(functions):
+    def group(precision, layout, execution, size):
+        run = {"precision": precision, "execution": execution, "status": "ok"}
+        runs = {name: [run] if name == precision else [] for name in functions["PRECISIONS"]}
+        settings = {"channels_last": json.dumps(layout), "execution": json.dumps(execution), "model": '"m"'}
+        return {"runs": runs, "settings": settings, "batch": f"b{size}"}
+
+    groups = [
+        group(*one)
+        for one in (
+            ("fp32", False, "eager", 128),
+            ("fp32", False, "eager", 512),  # a larger batch before the precision: not the order of a ladder
+            ("amp_fp16", False, "eager", 128),
+            ("amp_bf16", False, "eager", 128),
+            ("amp_bf16", True, "eager", 128),
+            ("amp_bf16", True, "cuda_graph", 128),
+            ("amp_bf16", True, "compile", 128),
+            ("amp_bf16", True, "compile_cuda_graph", 512),
+        )
+    ]
+    names = {**functions, "comparisons": groups}
+    for cell in ("panels", "ladder-steps"):
+        exec(code_cells("summary")[cell], names)
+    (steps,) = names["find_ladders"]()
+    labels = ["fp32", "amp_bf16", "+ channels_last", "+ compile", "+ CUDA graph", "+ batch 512"]
+    assert [label for label, *_ in steps] == labels
+    assert [label for label, *_, runs in steps if not runs] == ["+ CUDA graph"]
+    names["comparisons"] = groups[:5]
+    assert names["find_ladders"]() == []  # precision and layout alone
+
+
+def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path):
+    made_up.write_ladder(tmp_path)
+    for record in [json.loads(path.read_text(encoding="utf-8")) for path in sorted(tmp_path.glob("cifar*.json"))]:
+        record |= {"epochs": 7, "run_id": f"{record['run_id']}-longer"}
+        (tmp_path / f"{record['run_id']}.json").write_text(json.dumps(record), encoding="utf-8")
+    names, _ = explore(tmp_path, last="ladder-table")
+    titles = [names["title_of_ladder"](steps) for steps in names["ladders"]]
+    assert "cifar_resnet: resnet18 · cifar10, from b128 · epochs=7" in titles
+    assert [row["comparison"] for row in names["rows_of_ladders"] if row["step"] == "fp32"] == titles
+    assert len(set(titles)) == 4

@@ -1,0 +1,283 @@
+"""Compare the loop of a tutorial, a bare loop and this suite's own path, in one process and on one GPU.
+
+    python benchmarks/compare_loops.py                                   # all three experiments, on the GPU
+    python benchmarks/compare_loops.py --only resnet --rounds 5 --data-dir data
+    python benchmarks/compare_loops.py --steps 2 --rounds 1 --device cpu   # tiny: shows that it works, measures nothing
+
+Three kinds of contenders, each with a fresh model in every round, in the order a b c, c b a, a b c:
+tutorial  what a tutorial shows: a DataLoader with two workers, contiguous, `.item()` at each step, no warm-up, and
+          PyTorch's own "fp32" (TF32 in convolutions and RNNs) or autocast with GradScaler. Text needs no workers.
+bare      the same model (timm's, the ResNet with CIFAR's stem; for the LSTM, which timm does not have, the suite's) on
+          one batch on the device, after ten steps to warm up: no data, no `.item()`.
+suite     the notebooks' own cells: data, trainer, warm-up, and the timed epoch with its meter.
+Each figure is the wall time of so many steps between two synchronisations. The script is not run in CI.
+"""
+
+import argparse
+import gc
+import importlib.util
+import io
+import itertools
+import json
+import os
+import platform
+import statistics
+import time
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+
+import PIL.Image
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torchvision import transforms
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}
+EXPERIMENTS = {  # notebook, its parameters, how many steps, what replaces the parameters on the CPU
+    "resnet": ("cifar_resnet", {"model": "resnet18", "batch_size": 128}, 390, {}),
+    "efficientnet": ("efficientnet_regression", {"batch_size": 32, **LARGE}, 60, SMALL),
+    "lstm": ("lstm_language_model", {"model": "lstm", "batch_size": 20, "bptt": 35}, 1000, {"bptt": 5}),
+}
+SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
+SHIPPED = [switch.fp32_precision for switch in SWITCHES]  # read before a notebook sets its own
+
+
+def ship_defaults():
+    """Put PyTorch's switches back to what it ships with, which is what a tutorial runs on."""
+    torch.set_float32_matmul_precision("highest")
+    for switch, value in zip(SWITCHES, SHIPPED, strict=True):
+        switch.fp32_precision = value
+    torch.backends.cudnn.benchmark = False
+
+
+def notebook_names(notebook, parameters):
+    """Run a notebook's cells up to the one that defines its training and return their names."""
+    names = {"__name__": notebook, "display": lambda *_: None}
+    cells = json.loads((NOTEBOOKS / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        exec(compile("".join(cell["source"]), f"{notebook}.ipynb:{cell['id']}", "exec"), names)
+        if cell["id"] == "parameters":
+            assert set(parameters) <= set(names), f"{notebook} lacks {set(parameters) - set(names)}"
+            names.update(parameters)
+        if cell["id"] == "train":
+            return names
+    raise LookupError(f"{notebook} has no cell named train")
+
+
+def data_parameters(experiment, data_dir):
+    """Return the parameters that choose the data: real where it is there, else synthetic, which is said loudly."""
+    name = {"resnet": "cifar10", "efficientnet": "elpv", "lstm": "wikitext-2"}[experiment]
+    there = any((data_dir / name / part).exists() for part in ("train", "train.txt"))
+    if name == "elpv":  # a package
+        there = importlib.util.find_spec("elpv_dataset") is not None
+    if not there:
+        print(f"NOTICE: no {name} here (--data-dir): {experiment} runs on MADE-UP DATA of the same shapes.")
+    return {"dataset": name if there else "synthetic", "data_dir": str(data_dir)}
+
+
+class Images(torch.utils.data.Dataset):
+    """Images one by one, as a tutorial's data set gives them: CIFAR augmented, the others as they are read."""
+
+    changes = (transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), transforms.ToTensor())
+    augment = transforms.Compose([*changes, transforms.Normalize((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))])
+
+    def __init__(self, names):
+        self.data, self.places = names["data"], names.get("training")
+
+    def __len__(self):
+        return len(self.data.train[0] if self.places is None else self.places)
+
+    def __getitem__(self, index):
+        if self.places is None:
+            image = PIL.Image.fromarray(self.data.train[0][index].permute(1, 2, 0).numpy())
+            return self.augment(image), self.data.train[1][index]
+        place = int(self.places[index])
+        return self.data.read(place).float().div(255).expand(3, -1, -1), self.data.labels[place]
+
+
+def tutorial_batches(names, device):
+    """Yield batches on the device without end, as a tutorial makes them."""
+    if "train_rows" in names:  # text: the public example cuts it out of a tensor on the device
+        while True:
+            yield from names["text_batches"](names["train_rows"])
+    fork = {"num_workers": 2, "multiprocessing_context": "fork"} if hasattr(os, "fork") else {}
+    while True:
+        loader = torch.utils.data.DataLoader(Images(names), names["batch_size"], shuffle=True, drop_last=True, **fork)
+        for images, labels in loader:
+            yield images.to(device), labels.to(device)
+
+
+def loss_of(network, batch, carry):
+    """Return (mean loss, hidden state without its history) as plain code has it; labels tell what is trained."""
+    inputs, labels = batch
+    if labels.dim() == 2:  # text: the next words
+        logits, carry = network(inputs, carry)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten()), tuple(part.detach() for part in carry)
+    answers = network(inputs)
+    if labels.is_floating_point():
+        return binary_cross_entropy_with_logits(answers.squeeze(1), labels), None
+    return cross_entropy(answers, labels), None
+
+
+def own_loop(names, device, steps, amp, bare):
+    """Return the seconds of one step of the tutorial's loop, or of a bare one on a single batch."""
+    ship_defaults()
+    amp = amp and device.type == "cuda"
+    names.update(execution="eager", channels_last=False)
+    network = names["make_trainer"]("fp32").network  # the model alone, as it is initialised
+    options = {"lr": 20.0} if "train_rows" in names else {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
+    optimizer = torch.optim.SGD(network.parameters(), **options)
+    scaler = torch.amp.GradScaler(device.type, enabled=amp)
+    batches, carry, total = tutorial_batches(names, device), None, 0.0
+    if bare:
+        batches = itertools.repeat(next(batches))
+
+    def take(batch, carry):
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.float16, enabled=amp):
+            loss, carry = loss_of(network, batch, carry)
+        scaler.scale(loss).backward()
+        if "train_rows" in names:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 0.25)
+        scaler.step(optimizer)
+        scaler.update()
+        return loss, carry
+
+    for _ in range(min(10, steps) if bare else 0):
+        _, carry = take(next(batches), carry)
+    wait(device)
+    begun = time.perf_counter()
+    for batch in itertools.islice(batches, steps):
+        loss, carry = take(batch, carry)
+        if not bare:
+            total += loss.item()
+    wait(device)
+    return (time.perf_counter() - begun) / steps
+
+
+def suite_loop(names, device, precision, execution, channels_last):
+    """Return the seconds of one step of the suite's own path; the first epoch after its warm-up."""
+    if device.type == "cuda":
+        names["check_supported"](precision, execution, device)
+    names["set_fp32_precision"](precision)
+    torch.backends.cudnn.benchmark = True
+    names.update(execution=execution, channels_last=channels_last)
+    weights, size = names["PRECISIONS"][precision]["weights"], names["batch_size"]
+    batches, whole = partial(names["train_batches"], 0, weights, size), size
+    if "train_rows" in names:
+        batches, whole = partial(names["train_batches"], names["train_rows"]), names["train_rows"]
+    steps = names["steps_in_epoch"](whole)  # max_steps at most
+    facts = {"steps_per_epoch": steps, **names["card_facts"]}
+    record = names["new_record"]("compare_loops", names["parameters"], precision, facts)
+    trainer = names["make_trainer"](precision)
+    rate = partial(names["lr_at"], steps_per_epoch=steps) if "lr_at" in names else None
+    names["describe_environment"](record, device)
+    names["warm_up"](record, trainer, batches)
+    names["timed_epoch"](record, trainer, batches(), rate)
+    return record.epoch_seconds[0] / steps
+
+
+def wait(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def contenders(names, device, steps, options):
+    """Return {name: function that returns the seconds of one step}."""
+    runs, layout = {}, ", channels_last" * options.channels_last
+    for kind, mode in itertools.product(("tutorial", "bare"), ("default fp32", "autocast fp16")):
+        runs[f"{kind}, {mode}"] = partial(own_loop, names, device, steps, "autocast" in mode, kind == "bare")
+    for execution, precision in itertools.product(options.executions, options.precisions):
+        run = partial(suite_loop, names, device, precision, execution, options.channels_last)
+        runs[f"suite, {precision}, {execution}{layout}"] = run
+    return runs
+
+
+def measure(runs, rounds):
+    """Return ({name: seconds of one step in each round, None where it failed}, {name: reason}), alternating."""
+    seconds, reasons = {name: [] for name in runs}, {}
+    for number in range(rounds):
+        for name in list(runs)[:: -1 if number % 2 else 1]:
+            try:
+                with redirect_stdout(io.StringIO()):
+                    seconds[name].append(runs[name]())
+            except Exception as error:  # one contender that cannot run here costs only itself
+                seconds[name].append(None)
+                reasons[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:150]}"
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+    return seconds, reasons
+
+
+def spread(values, form):
+    return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
+
+
+def table(experiment, names, seconds, reasons):
+    """Return the lines of an experiment's table; a ratio is taken round by round over the tutorial's default fp32."""
+    size, base = names["batch_size"], seconds["tutorial, default fp32"]
+    unit, figure = {
+        "resnet": ("s/epoch", lambda step: step * (len(names["data"].train[0]) // size)),
+        "efficientnet": ("images/s", lambda step: size / step),
+        "lstm": ("ms/step", lambda step: 1000 * step),
+    }[experiment]
+    lines = [f"| {experiment}: {unit} | median (min to max) | n | times as fast as the tutorial's fp32 |"]
+    lines.append("|---|---|---|---|")
+    for name, steps in seconds.items():
+        done = [step for step in steps if step]
+        pairs = [other / step for step, other in zip(steps, base, strict=True) if step and other]
+        shown = spread([figure(step) for step in done], "{:.4g}".format) if done else reasons[name]
+        ratio = spread(pairs, "{:.2f}x".format) if pairs else "-"
+        lines.append(f"| {name} | {shown} | {len(done)} | {ratio} |")
+    return lines
+
+
+def where(device):
+    """Return one line on hardware and software."""
+    import timm
+
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {platform.machine()}"
+    versions = f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    versions += f", timm {timm.__version__}, Python {platform.python_version()}"
+    return f"{card}, {os.cpu_count()} host cores, {versions}"
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=EXPERIMENTS, nargs="+", default=list(EXPERIMENTS))
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contender runs")
+    parser.add_argument("--steps", type=int, default=0, help="timed steps of a contender in a round; 0: about an epoch")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="with cifar10/train/<class>, wikitext-2/")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--precisions", nargs="+", default=["tf32", "amp_fp16"], help="of the suite's path")
+    parser.add_argument("--executions", nargs="+", default=["eager", "cuda_graph"], help="of the suite's path")
+    parser.add_argument("--channels-last", action="store_true", help="the suite's images in channels_last")
+    options = parser.parse_args(arguments)
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the notebooks take a GPU where they see one
+    elif not torch.cuda.is_available():
+        parser.error("there is no GPU that PyTorch can use; --device cpu --steps 2 --rounds 1 shows that it works")
+    device = torch.device(options.device)
+    if device.type == "cpu":
+        options.precisions = ["fp32"]
+        print("NOT A MEASUREMENT: the CPU, tiny shapes, everything in fp32, steps of a graph without a graph.")
+    print(where(device))
+    for experiment in options.only:
+        notebook, parameters, usual_steps, on_cpu = EXPERIMENTS[experiment]
+        steps = options.steps or usual_steps
+        parameters = parameters | data_parameters(experiment, options.data_dir) | {"max_steps": steps}
+        parameters |= {"batch_size": 4, **on_cpu} if device.type == "cpu" else {}
+        with redirect_stdout(io.StringIO()):
+            names = notebook_names(notebook, parameters)
+        seconds, reasons = measure(contenders(names, device, steps, options), options.rounds)
+        print()
+        print(*table(experiment, names, seconds, reasons), sep="\n", flush=True)
+    if device.type == "cpu":
+        print("\nNOT A MEASUREMENT.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""benchmarks/compare_loops.py in its tiny form on the CPU: every contender runs; and the table's arithmetic."""
+
+import importlib.util
+import types
+
+import pytest
+import torch
+from conftest import ROOT
+
+SPEC = importlib.util.spec_from_file_location("compare_loops", ROOT / "benchmarks" / "compare_loops.py")
+compare_loops = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(compare_loops)
+TINY = ["--steps", "2", "--rounds", "1", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def switches_put_back(monkeypatch):
+    """The script's own process may change PyTorch's switches and hide the GPU; the other tests' process may not."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    kept = [switch.fp32_precision for switch in compare_loops.SWITCHES], torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision("highest")
+    for switch, value in zip(compare_loops.SWITCHES, kept[0], strict=True):
+        switch.fp32_precision = value
+    torch.backends.cudnn.benchmark = kept[1]
+
+
+def cells_of(text):
+    return {line.split(" | ")[0].strip("| "): line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
+
+
+@pytest.mark.parametrize("experiment", ["resnet", "lstm"])
+def test_the_tiny_form_runs_every_contender_and_says_that_it_measures_nothing(experiment, capsys):
+    compare_loops.main([*TINY, "--only", experiment])
+    text = capsys.readouterr().out
+    assert text.count("NOT A MEASUREMENT") == 2
+    assert "MADE-UP DATA" in text
+    assert f"PyTorch {torch.__version__}" in text and "host cores" in text
+    rows = cells_of(text)
+    own = [f"{kind}, {mode}" for kind in ("tutorial", "bare") for mode in ("default fp32", "autocast fp16")]
+    assert rows["tutorial, default fp32"][3].startswith("1.00x (1.00x to 1.00x)")
+    for name in (*own, "suite, fp32, eager", "suite, fp32, cuda_graph"):
+        assert rows[name][2] == "1", rows[name]
+
+
+def test_the_order_alternates_and_one_contender_that_fails_costs_only_itself():
+    order = []
+
+    def run(name, seconds):
+        order.append(name)
+        if name == "b":
+            raise RuntimeError("no\nsuch thing")
+        return seconds
+
+    runs = {name: lambda name=name: run(name, 0.5) for name in "abc"}
+    seconds, reasons = compare_loops.measure(runs, 3)
+    assert "".join(order) == "abccbaabc"
+    assert seconds == {"a": [0.5] * 3, "b": [None] * 3, "c": [0.5] * 3}
+    assert reasons == {"b": "RuntimeError: no such thing"}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "shown"),
+    [("resnet", "1 (0.5 to 2)"), ("efficientnet", "400 (200 to 800)"), ("lstm", "10 (5 to 20)")],
+)
+def test_the_table_has_medians_ranges_and_ratios_round_by_round(experiment, shown):
+    names = {"batch_size": 4, "data": types.SimpleNamespace(train=(range(400), None))}
+    seconds = {"tutorial, default fp32": [0.04, 0.04, 0.02], "suite": [0.02, 0.01, 0.005], "none": [None] * 3}
+    lines = compare_loops.table(experiment, names, seconds, {"none": "cannot"})
+    assert lines[3] == f"| suite | {shown} | 3 | 4.00x (2.00x to 4.00x) |"
+    assert lines[4] == "| none | cannot | 0 | - |"
+
+
+def test_a_tutorial_runs_on_the_switches_as_pytorch_ships_them():
+    for switch in compare_loops.SWITCHES:
+        switch.fp32_precision = "tf32"
+    torch.backends.cudnn.benchmark = True
+    compare_loops.ship_defaults()
+    assert [switch.fp32_precision for switch in compare_loops.SWITCHES] == compare_loops.SHIPPED
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_how_to_try_it(capsys):
+    with pytest.raises(SystemExit):
+        compare_loops.main([])
+    assert "--device cpu --steps 2 --rounds 1" in capsys.readouterr().err
