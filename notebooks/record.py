@@ -295,6 +295,7 @@ def zipped_texts(archive, archive_name, left_out):
 # %% Comparing records -- the same in every notebook; edit notebooks/record.py, then run sync.py
 # @title Which runs may be compared, and which of them did not learn
 import json
+from statistics import median
 
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "path", *PLACES)
@@ -308,10 +309,14 @@ def comparison_key(record):
     return tuple((name, json.dumps(record.get(name))) for name in same)
 
 
+def samples_in_epoch(record):
+    """Return how many samples a timed epoch had; older records say so by their throughput alone, or not at all: 0."""
+    return record.get("samples_per_epoch") or (record["samples_per_second"] or 0) * median(record["epoch_seconds"])
+
+
 def gain_over_chance(record):
     """Return by what factor the last metric beats chance (1 = no better), or None where it is not known."""
-    last = record["metric"][-1] if record.get("metric") else None
-    chance = record.get("chance_metric")
+    last, chance = (record.get("metric") or [None])[-1], record.get("chance_metric")
     if not last or not chance:
         return None
     return last / chance if record["metric_better"] == "higher" else chance / last

@@ -4,6 +4,10 @@ Everything here is computed from records as they were written (flat dicts); noth
 sections, each from its '# %%' line to the next, into the notebooks.
 """
 
+from record import samples_in_epoch
+
+# isort: split
+
 # %% Paired ratio -- the same in every notebook; edit notebooks/verdict.py, then run sync.py
 # @title How much faster, with a 95% interval
 import numpy as np
@@ -23,12 +27,12 @@ def block_times(record):
 def ratios_of(own, base, whole_epochs=False):
     """Return an array (repetitions, epochs, blocks): how many times as fast `own` is, block by block of equal work.
 
-    Where each took its largest batch, whole epochs are compared, in seconds per sample.
+    Where the batch sizes differ, or each took its largest, whole epochs are compared, in seconds per sample.
     """
     times, base_times = block_times(own), block_times(base)
-    if largest := own.get("batch_size") == "max":
-        times, base_times = times / own["samples_per_epoch"], base_times / base["samples_per_epoch"]
-    if largest or whole_epochs or times.shape[1] != base_times.shape[1]:
+    if per_sample := own.get("batch_size") == "max" or own.get("batch_size") != base.get("batch_size"):
+        times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
+    if per_sample or whole_epochs or times.shape[1] != base_times.shape[1]:
         times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
     epochs = own.get("epochs")

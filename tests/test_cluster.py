@@ -6,8 +6,7 @@ import subprocess
 import time
 
 import pytest
-import yaml
-from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, command, survivors, write_notebook
+from tiny_suite import call, command, survivors, write_suite
 
 import run_all
 
@@ -25,10 +24,7 @@ NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cluster")
-    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    return folder
+    return write_suite(tmp_path_factory.mktemp("cluster"), STUDIES)
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,19 @@ import time
 
 import nbformat
 import pytest
-import yaml
-from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, command, records_of, survivors, write_notebook
+from tiny_suite import (
+    ACT,
+    AFTER,
+    PARAMETERS,
+    START,
+    WRITE,
+    call,
+    command,
+    records_of,
+    survivors,
+    write_notebook,
+    write_suite,
+)
 
 ONE = {"precisions": ["fp32"]}
 ENDS = ("hang", "memory", "nan", "kill", "kill_papermill", "download", "fail", "ok")
@@ -35,10 +46,7 @@ STUDIES = {
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("faults")
-    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    return folder
+    return write_suite(tmp_path_factory.mktemp("faults"), STUDIES)
 
 
 def wait_for(condition, seconds=40):

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
-from tiny_suite import ACT, AFTER, BASE, PARAMETERS, START, WRITE, command, records_of, survivors, write_notebook
+from tiny_suite import (
+    BASE,
+    command,
+    records_of,
+    survivors,
+    write_suite,
+)
 
 import batch
 import gpus
@@ -33,10 +38,7 @@ MADE_UP = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("life")
-    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    return folder
+    return write_suite(tmp_path_factory.mktemp("life"), STUDIES)
 
 
 def main(suite, output, *words):

@@ -14,8 +14,6 @@ import pytest
 import yaml
 from record import RunRecord, comparison_key, write_record
 from tiny_suite import (
-    ACT,
-    AFTER,
     BASE,
     PARAMETERS,
     ROOT,
@@ -27,6 +25,7 @@ from tiny_suite import (
     records_of,
     survivors,
     write_notebook,
+    write_suite,
 )
 
 import life
@@ -64,19 +63,14 @@ TURNS = {
 def suite(tmp_path_factory):
     """A folder with studies, the notebook they run and a summary."""
     folder = tmp_path_factory.mktemp("suite")
-    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
     write_notebook(folder / "summary.ipynb", *SUMMARY)
-    return folder
+    return write_suite(folder, STUDIES)
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
     """The same without a summary, which takes longer than a tiny run."""
-    folder = tmp_path_factory.mktemp("bare")
-    (folder / "studies.yaml").write_text(yaml.safe_dump(STUDIES))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    return folder
+    return write_suite(tmp_path_factory.mktemp("bare"), STUDIES)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import psutil
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PARAMETERS = """
@@ -107,6 +108,13 @@ def write_notebook(path, *sources):
     cells[0].metadata["tags"] = ["parameters"]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def write_suite(folder, studies):
+    """Write the tiny notebook with all its ends, and the studies beside it; return the folder."""
+    (folder / "studies.yaml").write_text(yaml.safe_dump(studies))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
 
 
 def command(folder, *words):
