@@ -168,6 +168,7 @@ class CapturedStep:
         self.outcome = torch.zeros(2, device=device)  # loss; 1 where the step was skipped
         self.before_capture = lambda: None
         self.unseen_bytes = 0  # in use while the graph runs, beside what the allocator counts
+        self.begun_bytes = None
 
     def load(self, batch, carry):
         """Copy the batch, and a carry that is not the one in place, to where the steps read them."""
@@ -208,6 +209,18 @@ class CapturedStep:
             self.graph.replay()
         self.taken += 1
         return self.outcome[0], self.carry
+
+    def unseen(self):
+        """Return the bytes, asked as an epoch begins, that its steps use beside what the allocator counts.
+
+        What evaluations have left since the first epoch counts against them: they run on another stream than the graph
+        and have workspaces of their own, which training does not use.
+        """
+        if self.stream is None:
+            return 0
+        begun = torch.cuda.memory_allocated(self.device)
+        self.begun_bytes = begun if self.begun_bytes is None else self.begun_bytes
+        return self.unseen_bytes - max(0, begun - self.begun_bytes)
 
 
 # %% Tally of an epoch -- the same in every notebook; edit notebooks/graph.py, then run sync.py

@@ -357,6 +357,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     loss is not finite.
     """
     reset_peaks(trainer.device)
+    unseen = trainer.captured.unseen() if trainer.captured else 0
     carry, waits, clock, scales = None, [], StepClock(trainer.device), ScaleTrace(record, trainer)
     tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
     compiled = read_compiler(trainer)["graphs"]
@@ -380,7 +381,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     record.data_wait_seconds_all.append(sum(waits))
     mean_loss, skipped = tally.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
-    read_peaks(record, trainer.device, unseen=trainer.captured.unseen_bytes if trainer.captured else 0)
+    read_peaks(record, trainer.device, unseen=unseen)
     if len(record.epoch_seconds) == 1:  # later ones begin with what an evaluation has left with the allocator
         read_device_memory(record, trainer.device)
     scales.end(skipped)

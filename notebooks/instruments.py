@@ -75,14 +75,15 @@ def reset_peaks(device):
 def read_peaks(record, device, suffix="", unseen=0):
     """Raise the record's peaks, in MiB, to those since the last reset: `peak_allocated<suffix>_mib` and reserved.
 
-    `unseen` bytes are in use beside what the allocator counts: those that a CUDA graph has for its own.
+    Those with warm-up are raised along. `unseen` bytes are in use beside what the allocator counts: those that a CUDA
+    graph has for its own.
     """
     if device.type != "cuda":
         return
     allocated, reserved = torch.cuda.max_memory_allocated(device) + unseen, torch.cuda.max_memory_reserved(device)
     for kind, size in (("allocated", allocated), ("reserved", reserved)):
-        name = f"peak_{kind}{suffix}_mib"
-        setattr(record, name, max(getattr(record, name) or 0, size / MIB))
+        for name in {f"peak_{kind}{suffix}_mib", f"peak_{kind}_with_warmup_mib"}:
+            setattr(record, name, max(getattr(record, name) or 0, size / MIB))
 
 
 def release_memory(device):

@@ -522,3 +522,17 @@ def test_memory_of_a_graph_is_added_to_the_peak(monkeypatch):
     record = make_record()
     instruments.read_peaks(record, torch.device("cuda"), unseen=3 * instruments.MIB)
     assert (record.peak_allocated_mib, record.peak_reserved_mib) == (5, 9)
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 9)  # never below it
+
+
+def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
+    device = Device(monkeypatch)
+    for _ in range(4):
+        device.steps.step(torch.ones(2), None)
+    allocated = iter([1000, 1300, 900])  # as three epochs begin
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
+    assert [device.steps.unseen() for _ in range(3)] == [500, 200, 500]
+
+
+def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
+    assert graph.CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0

@@ -85,7 +85,16 @@ def test_peaks_are_the_highest_of_all_epochs_in_mib(monkeypatch):
     for _ in range(2):
         instruments.read_peaks(record, GPU)
     assert (record.peak_allocated_mib, record.peak_reserved_mib) == (3, 8)
-    assert record.peak_allocated_with_warmup_mib is None
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (3, 8)  # never below
+
+
+def test_peaks_of_warm_up_are_kept_apart(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 6 * 2**20)
+    record = make_record()
+    instruments.read_peaks(record, GPU, "_with_warmup")
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 6)
+    assert record.peak_allocated_mib is None
 
 
 def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
