@@ -865,6 +865,55 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
 
 
+def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
+    names, charts = ladder
+    shown_titles = [names["comparisons"][number]["title"] for number in names["charted"]]
+    eager = [title for title in shown_titles if title.endswith("eager") and "b128" in title]
+    assert len(shown_titles) == 3 and len(eager) == 1 and len(names["comparisons"]) == 13
+    assert {key[0] for key in names["epoch_times"]} == {key[0] for key in names["sentences"]} == set(names["charted"])
+    for name in ("epoch_time", "scaled_time", "peak_memory", "throughput"):
+        assert not {"not run", "failed", "oom"} & set(texts(charts[name])), name
+    assert {"not run", "failed", "oom"} <= set(texts(charts["ladder"]))
+    assert len(names["timed"]) == 17  # every run that ended well is in the tables of runs
+    assert sorted(row["status"] for row in names["failed"]) == ["failed", "oom"]
+
+
+def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its_gaps(tmp_path):
+    made_up.write_ladder(tmp_path)
+    values = {"epochs": 6, "channels_last": False, "execution": "cuda_graph", "lr": 0.2}
+    write_record(made_up.make_failed("cifar_resnet", "amp_fp16", "oom", "no memory", parameters=values), tmp_path)
+    names, charts = explore(tmp_path, last="epoch-time")
+    assert len(names["charted"]) == 4
+    said = texts(charts["epoch_time"])
+    assert (said.count("oom"), said.count("not run")) == (1, 4)  # three of its own, one of amp_fp16 beside it
+
+
+def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
+    ways = [("fp32", False, "eager", 64), ("tf32", True, "eager", 64), ("tf32", True, "compile", 64)]
+    for precision, layout, execution, size in ways:
+        values = {"channels_last": layout, "execution": execution, "batch_size": size}
+        write_record(made_up.make("cifar_resnet", precision, parameters=values), tmp_path)
+    names, charts = explore(tmp_path, last="ladder-chart")
+    assert len(names["ladders"]) == 1 and len(names["charted"]) == 3
+    assert "ladder" in charts and "epoch_time" in charts
+
+
+def test_whole_numbers_of_a_table_stay_whole_beside_a_gap(functions, capsys):
+    functions["show_table"]([{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}])
+    said = capsys.readouterr().out
+    assert ">128<" in said and "128.0" not in said and ">0.5<" in said and ">-<" in said
+
+
+def test_a_setting_that_older_records_lack_is_unknown_beside_published_figures(tmp_path):
+    write_record(made_up.make("cifar_resnet", "fp32", parameters={"channels_last": False}), tmp_path)
+    write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
+    names, charts = explore(tmp_path)
+    cards = [names["card_of"](number, (0, 1)) for number in (0, 1)]
+    cards += [names["card_of"](number, (1, 0)) for number in (0, 1)]
+    assert ["H200", "channels_last unknown"] in cards and ["H200", "no channels_last"] in cards
+    assert BESIDE in charts
+
+
 def test_no_ladder_is_one_sentence_and_no_chart(tmp_path, everything):
     text = shown(everything[3], "text/markdown")
     assert "No runs form a ladder (`python run_all.py ladder` makes them), so there is no chart." in text
