@@ -23,7 +23,10 @@ from planning import ROOT, Device, Mistake, Run, visible_gpus
 # planning has added the folder in which record lies
 from record import write_flat
 
-NEEDED = ("cluster.py", "execute.py", "gpus.py", "life.py", "planning.py", "notebooks/record.py")  # on every node
+NEEDED = (  # on every node
+    *("cluster.py", "execute.py", "gpus.py", "life.py", "notebook_code.py", "planning.py"),
+    "notebooks/record.py",
+)
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
 ASK_SECONDS = 0.3  # between two questions to an actor
 DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go

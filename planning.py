@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import yaml
 
+from notebook_code import code_cells
+
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "notebooks"))
 from record import run_id_of  # noqa: E402
@@ -107,11 +109,10 @@ def notebook_defaults(path):
     It is read here because papermill.inspect_notebook cuts a text at its first '#' and takes two seconds to import.
     """
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", ())]
+        tagged = [cell.source for cell in code_cells(path) if cell.sets_parameters]
         if not tagged:
             raise ValueError("there is no such cell")
-        nodes = ast.parse("".join(tagged[0])).body
+        nodes = ast.parse(tagged[0]).body
         pairs = [(n.targets[0] if isinstance(n, ast.Assign) else n.target, n.value) for n in nodes]
         defaults = {target.id: ast.literal_eval(value) for target, value in pairs}
     except FileNotFoundError:
@@ -133,8 +134,7 @@ def code_hash(path, changed):
     The cell tagged `parameters` is left out: its values are part of a run's name already. `changed` is when the file
     was last written: a notebook that is edited while a batch runs has another hash from then on.
     """
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    code = ["".join(cell["source"]) for cell in cells if "parameters" not in cell["metadata"].get("tags", ())]
+    code = [cell.source for cell in code_cells(path) if not cell.sets_parameters]
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
@@ -244,11 +244,10 @@ def plan(study, notebooks, folder, overrides, on_gpu):
 @functools.cache
 def notebook_choices(path):
     """Return {keyword: value} that a notebook gives to its check_parameters, or None where it makes no such check."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+    for cell in code_cells(path):
         calls = []
         with suppress(SyntaxError):  # a cell with a magic is no plain Python
-            calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+            calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
         for call in calls:
             if getattr(call.func, "id", None) == "check_parameters":
                 return {"choices": {}} | {k.arg: ast.literal_eval(k.value) for k in call.keywords}

@@ -18,10 +18,10 @@ import gc
 import importlib.util
 import io
 import itertools
-import json
 import os
 import platform
 import statistics
+import sys
 import time
 from contextlib import redirect_stdout
 from functools import partial
@@ -32,7 +32,11 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchvision import transforms
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from notebook_code import run_cells  # noqa: E402
+
+NOTEBOOKS = ROOT / "notebooks"
 LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}
 EXPERIMENTS = {  # notebook, its parameters, how many steps, what replaces the parameters on the CPU
     "resnet": ("cifar_resnet", {"model": "resnet18", "batch_size": 128}, 390, {}),
@@ -49,20 +53,6 @@ def ship_defaults():
     for switch, value in zip(SWITCHES, SHIPPED, strict=True):
         switch.fp32_precision = value
     torch.backends.cudnn.benchmark = False
-
-
-def notebook_names(notebook, parameters):
-    """Run a notebook's cells up to the one that defines its training and return their names."""
-    names = {"__name__": notebook, "display": lambda *_: None}
-    cells = json.loads((NOTEBOOKS / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
-    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
-        exec(compile("".join(cell["source"]), f"{notebook}.ipynb:{cell['id']}", "exec"), names)
-        if cell["id"] == "parameters":
-            assert set(parameters) <= set(names), f"{notebook} lacks {set(parameters) - set(names)}"
-            names.update(parameters)
-        if cell["id"] == "train":
-            return names
-    raise LookupError(f"{notebook} has no cell named train")
 
 
 def data_parameters(experiment, data_dir):
@@ -271,7 +261,7 @@ def main(arguments=None):
         parameters = parameters | data_parameters(experiment, options.data_dir) | {"max_steps": steps}
         parameters |= {"batch_size": 4, **on_cpu} if device.type == "cpu" else {}
         with redirect_stdout(io.StringIO()):
-            names = notebook_names(notebook, parameters)
+            names = run_cells(NOTEBOOKS / f"{notebook}.ipynb", "train", parameters)
         seconds, reasons = measure(contenders(names, device, steps, options), options.rounds)
         print()
         print(*table(experiment, names, seconds, reasons), sep="\n", flush=True)

@@ -31,7 +31,7 @@ def results_table(records):
         numbers = {name: None if value is None else round(value, digits) for name, (value, digits) in numbers.items()}
         rest = {"skipped steps": record.skipped_steps, **last, "reason": record.reason or ""}
         rows[record.precision] = {"status": record.status, **numbers, **rest}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()  # whole numbers stay so beside a gap
 
 
 def ledger_table(records):
@@ -50,7 +50,7 @@ def probes_table(records):
     """Return every probe of the search for the largest batch, in the order in which they were made."""
     columns = ["batch size", "status", "peak MiB", "samples/s"]
     tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
-    return pd.concat(tables, keys=[record.precision for record in records]).round(0)
+    return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
 
 
 # %% Chart and reading -- the same in every notebook; edit notebooks/results.py, then run sync.py

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
 sys.path[:0] = [str(ROOT), str(NOTEBOOKS)]
+import notebook_code  # noqa: E402
 
 
 def read_notebook(name):
@@ -24,22 +25,12 @@ def read_notebook(name):
 
 def code_cells(name):
     """Return {cell id: source} of a notebook's code cells, in order."""
-    return {cell["id"]: "".join(cell["source"]) for cell in read_notebook(name)["cells"] if cell["cell_type"] == "code"}
+    return {cell.id: cell.source for cell in notebook_code.code_cells(NOTEBOOKS / f"{name}.ipynb")}
 
 
 def run_cells(name, last, **parameters):
     """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
-    names = {"__name__": name, "display": print}
-    cells = code_cells(name)
-    assert last in cells, f"{name} has no cell {last!r}"
-    for cell_id, source in cells.items():
-        exec(compile(source, f"{name}.ipynb:{cell_id}", "exec"), names)
-        if cell_id == "parameters":
-            unknown = set(parameters) - set(names)
-            assert not unknown, f"{name} has no parameter {unknown}"
-            names.update(parameters)
-        if cell_id == last:
-            return names
+    return notebook_code.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
 
 
 @pytest.fixture(autouse=True)

@@ -438,3 +438,32 @@ def write_ladder(folder):
         write(name, precision, seconds, 2_087_400, 20, peak=420.0)
     write(name, "amp_bf16", 8.0, 2_087_400, 20, both, peak=450.0)
     write(name, "amp_bf16", 4.0, 2_086_000, 80, both, peak=900.0, gpu_uuid="GPU-9")
+
+
+IMAGE_MS = {"fp32": 0.02, "tf32": 0.01, "amp_bf16": 0.005}  # of kernels, for an image in ResNet-18
+
+
+def write_scaling(folder):
+    """ResNet-18 at batch 16 to 4,096, and ResNets at batch 128: a step takes its launches or its kernels, the longer.
+
+    2.5 ms of launches: they limit fp32 up to batch 64, tf32 up to 128, amp_bf16 up to 256; fp32 is out of memory at
+    4,096. The deeper, the more kernels work for each launch: they limit fp32 nowhere, tf32 up to ResNet-34, amp_bf16
+    everywhere.
+    """
+
+    def write(precision, busy_ms, launch_ms, size, **values):
+        values |= {"batch_size": size, "max_steps": 100}
+        step, steps = max(busy_ms, launch_ms) / 1000, min(100, 50_000 // size)
+        known = {"samples_per_epoch": steps * size, "samples_per_second": size / step, "steps_per_epoch": steps}
+        known |= {"seconds": [steps * step] * 3, "gpu_busy_fraction": min(1.0, busy_ms / launch_ms)}
+        write_record(make("cifar_resnet", precision, parameters=values, **known), folder)
+
+    for precision, image_ms in IMAGE_MS.items():
+        for size in (16, 64, 256, 1024, 4096):
+            if (precision, size) == ("fp32", 4096):
+                values = {"batch_size": size, "max_steps": 100}
+                write_record(make_failed("cifar_resnet", precision, "oom", "no memory", parameters=values), folder)
+            else:
+                write(precision, size * image_ms, 2.5, size)
+        for depth in (18, 34, 50, 101, 152):
+            write(precision, 128 * image_ms * (depth / 18) ** 1.5, 2.5 * depth / 18, 128, model=f"resnet{depth}")

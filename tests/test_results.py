@@ -23,6 +23,14 @@ def test_the_table_has_a_row_for_every_precision_and_its_reason():
     assert table.loc["o3_fp16", "reason"] == "because"
 
 
+def test_whole_numbers_stay_whole_beside_a_run_without_them():
+    known = {"batch_size_used": 128, "peak_allocated_mib": 7.4, "batch_probes": [[128, "ok", 7.4, 99.6]]}
+    runs = [run("fp32", (2.5,), **known), run("tf32", status="unsupported", batch_probes=[[256, "oom", None, None]])]
+    table, probes = results.results_table(runs).to_string(), results.probes_table(runs).to_string()
+    assert " 128 " in table and " 7 " in table and " 2.5 " in table and "128.0" not in table and " 7.0 " not in table
+    assert " 128 " in probes and " 256 " in probes and ".0" not in probes
+
+
 def test_the_table_has_what_explains_a_run_and_a_gap_where_it_was_not_measured():
     explained = {"gpu_busy_fraction": 0.876, "tensor_core_fraction": 0.5, "joules_per_1000_samples": 12.34}
     table = results.results_table([run("fp32", (2.0,), **explained), run("tf32", (1.0,))])

@@ -1,7 +1,6 @@
 """Nothing that comes from a parameter, a record or a download is run as a program or as part of a page."""
 
 import ast
-import json
 
 import pytest
 import yaml
@@ -9,6 +8,7 @@ from conftest import NOTEBOOKS, ROOT
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
 
 import planning
+from notebook_code import code_cells
 
 SCRIPT = "<script>alert(1)</script>"
 SOURCES = [*ROOT.glob("*.py"), *NOTEBOOKS.glob("*.py"), *NOTEBOOKS.glob("*.ipynb")]
@@ -17,11 +17,8 @@ UNSAFE = {"eval", "exec", "system", "popen", "load_module", "unsafe_load", "full
 
 def calls_in(path):
     """Yield (name as in `module.function`, keywords) of every call in a Python file or a notebook's code."""
-    texts = [path.read_text(encoding="utf-8")]
-    if path.suffix == ".ipynb":
-        cells = json.loads(texts[0])["cells"]
-        texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    for text in texts:
+    notebook = path.suffix == ".ipynb"
+    for text in [cell.source for cell in code_cells(path)] if notebook else [path.read_text(encoding="utf-8")]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call):
                 keywords = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
@@ -40,7 +37,13 @@ def unsafe(name, keywords):
 def test_no_shell_no_code_from_text_no_pickle():
     assert len(SOURCES) > 15
     found = {(path.name, name) for path in SOURCES for name, keywords in calls_in(path) if unsafe(name, keywords)}
-    assert found == set()
+    assert found == {("notebook_code.py", "exec")}  # run_cells, for tests and benchmarks
+
+
+def test_what_runs_the_cells_of_a_notebook_is_called_by_tests_and_benchmarks_alone():
+    calls = {path.name for path in SOURCES for name, _ in calls_in(path) if name.rpartition(".")[2] == "run_cells"}
+    assert calls == set()
+    assert "run_cells" in {name for name, _ in calls_in(ROOT / "benchmarks" / "compare_loops.py")}
 
 
 @pytest.mark.parametrize(

@@ -657,6 +657,107 @@ def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(tmp_path)
     assert table["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
     assert all(group["batch"] != "bmax" for group in names["comparisons"])
     assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
+    whole = ("largest that trained", "out of memory at")
+    assert all(type(row[name]) is int for row in table.values() for name in whole)
+
+
+@pytest.fixture(scope="module")
+def scaling(tmp_path_factory):
+    """(names, charts) of the cells up to the chart of what grows, on the made-up records of that study."""
+    folder = tmp_path_factory.mktemp("scaling")
+    made_up.write_scaling(folder)
+    return explore(folder, last="scaling-chart")
+
+
+def markers_of(axes, colour):
+    """Return {size: (microseconds, whether hollow)} of the markers of a colour."""
+    lines = [line for line in axes.lines if line.get_marker() != "None" and line.get_color() == colour]
+    return {line.get_xdata()[0]: (line.get_ydata()[0], line.get_markerfacecolor() == "white") for line in lines}
+
+
+def test_time_per_sample_is_drawn_over_batch_size_and_over_depth(scaling):
+    names, charts = scaling
+    by_batch, by_depth = charts["scaling"].axes
+    colours = {name: look[0] for name, look in names["PRECISIONS"].items()}
+    drawn = {name: markers_of(by_batch, colours[name]) for name in ("fp32", "tf32", "amp_bf16")}
+    times = {size: time for size, (time, _) in drawn["fp32"].items()}
+    assert times == pytest.approx({16: 156.25, 64: 39.0625, 128: 20, 256: 20, 1024: 20})
+    hollow = {name: [size for size, one in markers.items() if one[1]] for name, markers in drawn.items()}
+    assert hollow == {"fp32": [16, 64], "tf32": [16, 64, 128], "amp_bf16": [16, 64, 128, 256]}
+    assert [size for size, one in markers_of(by_depth, colours["tf32"]).items() if one[1]] == [18, 34]
+    assert {line.get_color() for line in by_batch.lines} == {colours[name] for name in ("fp32", "tf32", "amp_bf16")}
+    for axes, label in ((by_batch, "batch size, images per step"), (by_depth, "depth of the model, layers")):
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        assert (axes.get_xlabel(), axes.get_ylabel()) == (label, "µs per image")
+    assert [text.get_text() for text in by_batch.get_xticklabels()] == ["16", "64", "128", "256", "1,024", "4,096"]
+    titles = [axes.get_title(loc="left") for axes in (by_batch, by_depth)]
+    assert titles == ["resnet18 · cifar10", "resnet18 to resnet152 · cifar10, b128"]
+    assert [text.get_text() for text in by_batch.texts if text.get_text()] == ["fp32: oom"]
+    said = texts(charts["scaling"])
+    assert "hollow: GPU idle 20% of a step or more; small: not known" in said
+    assert [text for text in said if text in colours] == ["fp32", "tf32", "amp_bf16"]
+
+
+def test_what_grows_is_read_in_a_table_and_in_sentences(scaling):
+    names, _ = scaling
+    rows = {row["size"]: row for row in names["rows_of_sizes"]}
+    assert len(rows) == len(names["rows_of_sizes"]) == 11
+    assert rows["batch 4,096"]["fp32"] == "oom"
+    assert rows["batch 64"]["tf32"] == "39.1 µs, GPU idle 74%: kernel launches"
+    assert rows["resnet50"]["tf32"] == "54.3 µs, GPU idle 15%: arithmetic on Tensor Cores"
+    assert list(rows["resnet50"]) == ["comparison", "size", "fp32", "tf32", "amp_bf16"]
+    by_batch, by_depth = names["growths"]
+    ends = {name: names["sentence_on_costs"](by_batch, name).partition("; ") for name in by_batch["costs"]}
+    assert ends["fp32"][0] == "fp32: **156** µs at batch 16 and **20.0** µs at batch 1,024"
+    reach = [text.removeprefix("kernel launches limit it ") for _, _, text in ends.values()]
+    assert reach == ["up to batch 64.", "up to batch 128.", "up to batch 256."]
+    reach = [names["sentence_on_costs"](by_depth, name).rpartition(" limit it ")[2] for name in by_depth["costs"]]
+    assert reach == ["at no size.", "up to resnet34.", "at every size."]
+
+
+def test_two_sizes_and_names_without_layers_are_no_growth(tmp_path):
+    for model in ("resnet18", "resnet34", "densenet121", "wide_resnet28_10", "wide_resnet40_10", "wide_resnet52_10"):
+        for size in (64, 128):
+            values = {"model": model, "batch_size": size}
+            write_record(made_up.make("cifar_resnet", "fp32", parameters=values), tmp_path)
+    for kind in range(3):
+        values = {"model": f"tf_efficientnet_b{kind}"}
+        write_record(made_up.make("efficientnet_regression", "fp32", parameters=values), tmp_path)
+    names, charts = explore(tmp_path, last="scaling-chart")
+    assert names["growths"] == [] and "scaling" not in charts
+    write_record(made_up.make("cifar_resnet", "fp32", parameters={"model": "resnet50"}), tmp_path)
+    names, charts = explore(tmp_path, last="scaling-chart")
+    assert [list(growth["groups"]) for growth in names["growths"]] == [[18, 34, 50]]
+    assert "resnet18 to resnet50 · cifar10, b128" in texts(charts["scaling"])
+
+
+def test_sizes_that_did_not_end_well_or_were_not_profiled_are_no_markers_of_a_busy_gpu(tmp_path):
+    for size in (8, 16, 32):
+        known = {"parameters": {"batch_size": size}, "explained": False}
+        write_record(made_up.make("lstm_language_model", "fp32", **known), tmp_path)
+        reason = {"status": "unsupported", "reason": "too old", "parameters": {"batch_size": size}}
+        write_record(made_up.make_failed("lstm_language_model", "tf32", **reason), tmp_path)
+    names, charts = explore(tmp_path, last="scaling-chart")
+    (axes, _) = charts["scaling"].axes
+    assert axes.get_title(loc="left") == "lstm · wikitext-2\ntf32: unsupported"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("batch size, columns of text per step", "µs per token")
+    assert {line.get_markersize() for line in axes.lines if line.get_marker() != "None"} == {3}
+    assert names["sentence_on_costs"](names["growths"][0], "fp32").endswith("; not every size was profiled.")
+    assert [row["tf32"] for row in names["rows_of_sizes"]] == ["unsupported"] * 3
+
+
+def test_the_runs_of_the_study_scaling_are_recognised(tmp_path):
+    import planning
+
+    study = planning.load_studies(NOTEBOOKS / "studies.yaml")["scaling"]
+    comparisons, _ = planning.plan(study, NOTEBOOKS, tmp_path, {}, True)
+    for run in (run for runs in comparisons for run in runs):
+        parameters = {**run.parameters, "precisions": [run.precision]}
+        write_record(made_up.make(run.notebook.stem, run.precision, parameters=parameters), tmp_path)
+    names, _ = explore(tmp_path, last="scaling-chart")
+    sizes = [list(growth["groups"]) for growth in names["growths"]]
+    assert sizes == [[16, 64, 128, 256, 1024, 4096], [18, 34, 50, 101, 152]]
+    assert all(list(growth["costs"]) == ["fp32", "tf32", "amp_bf16"] for growth in names["growths"])
 
 
 def test_one_batch_size_is_no_chart_of_batch_sizes(tmp_path):
@@ -688,7 +789,7 @@ def ladder(tmp_path_factory):
     """(names, charts) of the cells up to the table of the ladders, on the made-up ladders."""
     folder = tmp_path_factory.mktemp("ladder")
     made_up.write_ladder(folder)
-    return explore(folder, last="ladder-table")
+    return explore(folder, last="ladder-chart")
 
 
 def steps_of(names, notebook):
@@ -764,6 +865,55 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
 
 
+def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
+    names, charts = ladder
+    shown_titles = [names["comparisons"][number]["title"] for number in names["charted"]]
+    eager = [title for title in shown_titles if title.endswith("eager") and "b128" in title]
+    assert len(shown_titles) == 3 and len(eager) == 1 and len(names["comparisons"]) == 13
+    assert {key[0] for key in names["epoch_times"]} == {key[0] for key in names["sentences"]} == set(names["charted"])
+    for name in ("epoch_time", "scaled_time", "peak_memory", "throughput"):
+        assert not {"not run", "failed", "oom"} & set(texts(charts[name])), name
+    assert {"not run", "failed", "oom"} <= set(texts(charts["ladder"]))
+    assert len(names["timed"]) == 17  # every run that ended well is in the tables of runs
+    assert sorted(row["status"] for row in names["failed"]) == ["failed", "oom"]
+
+
+def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its_gaps(tmp_path):
+    made_up.write_ladder(tmp_path)
+    values = {"epochs": 6, "channels_last": False, "execution": "cuda_graph", "lr": 0.2}
+    write_record(made_up.make_failed("cifar_resnet", "amp_fp16", "oom", "no memory", parameters=values), tmp_path)
+    names, charts = explore(tmp_path, last="epoch-time")
+    assert len(names["charted"]) == 4
+    said = texts(charts["epoch_time"])
+    assert (said.count("oom"), said.count("not run")) == (1, 4)  # three of its own, one of amp_fp16 beside it
+
+
+def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
+    ways = [("fp32", False, "eager", 64), ("tf32", True, "eager", 64), ("tf32", True, "compile", 64)]
+    for precision, layout, execution, size in ways:
+        values = {"channels_last": layout, "execution": execution, "batch_size": size}
+        write_record(made_up.make("cifar_resnet", precision, parameters=values), tmp_path)
+    names, charts = explore(tmp_path, last="ladder-chart")
+    assert len(names["ladders"]) == 1 and len(names["charted"]) == 3
+    assert "ladder" in charts and "epoch_time" in charts
+
+
+def test_whole_numbers_of_a_table_stay_whole_beside_a_gap(functions, capsys):
+    functions["show_table"]([{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}])
+    said = capsys.readouterr().out
+    assert ">128<" in said and "128.0" not in said and ">0.5<" in said and ">-<" in said
+
+
+def test_a_setting_that_older_records_lack_is_unknown_beside_published_figures(tmp_path):
+    write_record(made_up.make("cifar_resnet", "fp32", parameters={"channels_last": False}), tmp_path)
+    write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
+    names, charts = explore(tmp_path)
+    cards = [names["card_of"](number, (0, 1)) for number in (0, 1)]
+    cards += [names["card_of"](number, (1, 0)) for number in (0, 1)]
+    assert ["H200", "channels_last unknown"] in cards and ["H200", "no channels_last"] in cards
+    assert BESIDE in charts
+
+
 def test_no_ladder_is_one_sentence_and_no_chart(tmp_path, everything):
     text = shown(everything[3], "text/markdown")
     assert "No runs form a ladder (`python run_all.py ladder` makes them), so there is no chart." in text
@@ -784,7 +934,7 @@ def test_a_ladder_on_the_cpu_has_the_loud_title_and_no_verdict(tmp_path):
         values = {"parameters": values, "device": made_up.CPU}
         reason = "compile_cuda_graph needs a GPU"
         write_record(made_up.make_failed("cifar_resnet", "amp_bf16", "unsupported", reason, **values), tmp_path)
-    names, charts = explore(tmp_path, last="ladder-table")
+    names, charts = explore(tmp_path, last="ladder-chart")
     assert LOUD in texts(charts["ladder"])
     ((*_, compiled, graph, larger),) = names["ladders"]
     assert [step["gap"] for step in (compiled, graph, larger)] == ["not run", "unsupported", "unsupported"]
@@ -801,7 +951,7 @@ def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
         parameters = {**run.parameters, "precisions": [run.precision]}
         known = {"seconds": [3.0], "parameters": parameters, "samples_per_epoch": 49_920}
         write_record(made_up.make(run.notebook.stem, run.precision, **known), tmp_path)
-    names, _ = explore(tmp_path, last="ladder-table")
+    names, _ = explore(tmp_path, last="ladder-chart")
     start, end = ["fp32", "tf32"], ["+ compile", "+ CUDA graph"]
     found = {names["title_of_ladder"](steps).partition(":")[0]: steps for steps in names["ladders"]}
     assert {name: [step["label"] for step in steps] for name, steps in found.items()} == {
@@ -848,7 +998,7 @@ def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path
     for record in [json.loads(path.read_text(encoding="utf-8")) for path in sorted(tmp_path.glob("cifar*.json"))]:
         record |= {"epochs": 7, "run_id": f"{record['run_id']}-longer"}
         (tmp_path / f"{record['run_id']}.json").write_text(json.dumps(record), encoding="utf-8")
-    names, _ = explore(tmp_path, last="ladder-table")
+    names, _ = explore(tmp_path, last="ladder-chart")
     titles = [names["title_of_ladder"](steps) for steps in names["ladders"]]
     assert "cifar_resnet: resnet18 · cifar10, from b128 · epochs=7" in titles
     assert [row["comparison"] for row in names["rows_of_ladders"] if row["step"] == "fp32"] == titles
