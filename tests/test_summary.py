@@ -200,7 +200,7 @@ def test_charts_are_saved_small_and_beside_the_records(everything):
 def test_gaps_are_labelled_and_devices_kept_apart(explored):
     names, charts = explored
     said = texts(charts["epoch_time"])
-    assert {"oom", "diverged", "unsupported", "timeout", "failed", "killed", "not run"} <= set(said)
+    assert {"oom", "diverged", "unsupported", "timeout", "failed", "killed", "-"} <= set(said)
     assert any("* o2_fp16: oom (2 of 3)" in text for text in said)
     assert any("(no fp32: tf32 = 1)" in text for text in texts(charts["scaled_time"]))
     assert {"cifar_resnet\nH200\nn = 3 to 9 (epochs)", "cifar_resnet\nRTX 2080 Ti\nn = 3 (epochs)"} <= set(said)
@@ -556,6 +556,21 @@ def test_labels_name_only_the_settings_that_differ(functions):
     ]
 
 
+def test_a_setting_in_which_only_other_models_differ_is_in_the_table_not_in_the_label(functions):
+    values = [{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}]
+    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
+    functions["label_groups"](groups)
+    assert [group["lines"] for group in groups] == [["dpn92", "cifar10, b128"], ["resnet18", "cifar10, b128"]]
+    assert [group["differing"] for group in groups] == [["epochs=1"], ["epochs=30"]]
+
+
+def test_a_count_is_shown_as_it_is_and_nothing_as_unavailable(functions, monkeypatch):
+    record = flat(made_up.make("cifar_resnet", "fp32")) | {"temperature_celsius_max": 61, "energy_joules": None}
+    monkeypatch.setitem(functions["energy_row"].__globals__, "run_row", lambda number, record, **row: row)
+    row = functions["energy_row"](0, record)
+    assert (row["hottest, °C"], row["energy, J"]) == ("61", "unavailable")
+
+
 def test_same_data_asked_for_in_two_ways_is_told_apart(functions):
     values = [{"dataset": "auto"}, {"dataset": "cifar10"}]
     groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
@@ -872,7 +887,7 @@ def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
     assert len(shown_titles) == 3 and len(eager) == 1 and len(names["comparisons"]) == 13
     assert {key[0] for key in names["epoch_times"]} == {key[0] for key in names["sentences"]} == set(names["charted"])
     for name in ("epoch_time", "scaled_time", "peak_memory", "throughput"):
-        assert not {"not run", "failed", "oom"} & set(texts(charts[name])), name
+        assert not {"-", "not run", "failed", "oom"} & set(texts(charts[name])), name
     assert {"not run", "failed", "oom"} <= set(texts(charts["ladder"]))
     assert len(names["timed"]) == 17  # every run that ended well is in the tables of runs
     assert sorted(row["status"] for row in names["failed"]) == ["failed", "oom"]
@@ -885,7 +900,7 @@ def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its
     names, charts = explore(tmp_path, last="epoch-time")
     assert len(names["charted"]) == 4
     said = texts(charts["epoch_time"])
-    assert (said.count("oom"), said.count("not run")) == (1, 4)  # three of its own, one of amp_fp16 beside it
+    assert (said.count("oom"), said.count("-")) == (1, 4)  # three of its own, one of amp_fp16 beside it
 
 
 def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
