@@ -127,17 +127,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Readings(torch.utils.data.Dataset):
-    """Gives (image, None) or (None, the sentence of a Stop): a notebook's own errors cannot be sent by a process."""
+    """Gives (16 images, None), or (None, the sentence of a Stop): a process cannot send a notebook's own errors."""
 
     def __init__(self, read, count):
-        self.read, self.count = read, count
+        self.pieces, self.read = [range(start, min(start + 16, count)) for start in range(0, count, 16)], read
 
     def __len__(self):
-        return self.count
+        return len(self.pieces)
 
-    def __getitem__(self, index):
+    def __getitem__(self, number):
         try:
-            return np.asarray(self.read(index)), None
+            return np.stack([np.asarray(self.read(index)) for index in self.pieces[number]]), None
         except Stop as error:
             return None, str(error)
 
@@ -154,17 +154,17 @@ def decode_all(read, count, label, processes=None):
     with progress(count, label) as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
         if processes:
             options = {"num_workers": processes, "multiprocessing_context": "fork", "generator": torch.Generator()}
-            loader = torch.utils.data.DataLoader(readings, 16, collate_fn=list, **options)
-            read_ones = (one for chunk in loader for one in chunk)
+            pieces = torch.utils.data.DataLoader(readings, None, collate_fn=tuple, **options)
         else:
-            read_ones = threads.map(readings.__getitem__, range(count))
-        for place, (image, sentence) in enumerate(read_ones):
+            pieces = threads.map(readings.__getitem__, range(len(readings)))
+        for places, (piece, sentence) in zip(readings.pieces, pieces, strict=True):
             if sentence:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise Stop(sentence)
-            images = np.empty((count, *image.shape), image.dtype) if images is None else images
-            images[place] = image
-            bar.advance()
+            images = np.empty((count, *piece.shape[1:]), piece.dtype) if images is None else images
+            images[places.start : places.stop] = piece
+            for _ in places:
+                bar.advance()
     return images
 
 
@@ -181,7 +181,8 @@ def placed(images, device, share=0.25):
     """
     if device.type != "cuda":
         return images
-    limit = torch.cuda.get_per_process_memory_fraction(device) * torch.cuda.get_device_properties(device).total_memory
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = torch.cuda.get_per_process_memory_fraction() * total  # of the current device, the only one that is used
     free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
     if images.nbytes <= share * free:
         return images.to(device)

@@ -349,7 +349,7 @@ def test_an_epoch_of_batches_ahead_is_that_of_plain_ones_and_its_waits_are_still
 
 
 def pretend_card(monkeypatch, free, total=1000, allocated=0, fraction=1.0):
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: fraction)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: fraction)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=total))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: allocated)
