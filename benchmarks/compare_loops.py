@@ -152,12 +152,13 @@ def suite_loop(names, device, precision, execution, channels_last):
     if device.type == "cuda":
         names["check_supported"](precision, execution, device)
     names["set_fp32_precision"](precision)
-    torch.backends.cudnn.benchmark = True
+    names["allow_search"]()
     names.update(execution=execution, channels_last=channels_last)
     weights, size = names["PRECISIONS"][precision]["weights"], names["batch_size"]
-    batches, whole = partial(names["train_batches"], 0, weights, size), size
     if "train_rows" in names:
         batches, whole = partial(names["train_batches"], names["train_rows"]), names["train_rows"]
+    else:
+        batches, whole = partial(names["prepared_batches"], 0, weights, size), size
     steps = names["steps_in_epoch"](whole)  # max_steps at most
     facts = {"steps_per_epoch": steps, **names["card_facts"]}
     record = names["new_record"]("compare_loops", names["parameters"], precision, facts)

@@ -19,6 +19,7 @@ import time
 import warnings
 from contextlib import contextmanager
 
+STARTED = time.perf_counter()  # of the notebook
 warnings.filterwarnings("ignore", message="IProgress not found")  # the bars here are plain text
 
 

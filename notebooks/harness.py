@@ -28,6 +28,7 @@ from instruments import (
     synchronize,
     waited_for,
 )
+from preparation import read_search, startup
 
 # isort: split
 
@@ -318,10 +319,11 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without a carry, and with one
+    startup.lap("model")
     compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
-    started, times, skips, carry = time.perf_counter(), [], [], None
+    started, times, skips, carry, first = time.perf_counter(), [], [], None, None
     if trainer.captured:  # its capture measures the memory anew
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
     for batch in endless(batches):
@@ -329,11 +331,13 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
         _, carry = trainer.step(batch, carry)
         synchronize(trainer.device)
         times.append(time.perf_counter() - begin)
+        first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
         skips.append(trainer.skipped_steps)
         before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
         stable = abs(last - before) <= 0.05 * before and skips[-1] == skips[-5:][0]
         if len(times) >= at_most or (stable and len(times) >= at_least):
             break
+    read_search(record, trainer, first, statistics.median(times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
     read_context(record, trainer.device)
@@ -362,6 +366,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
     compiled = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
+        startup.end(record)
         clock.start()
         for batch in waited_for(batches, waits):
             if lr_at is not None:

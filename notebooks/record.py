@@ -124,6 +124,16 @@ class RunRecord(Conditions, Explanation):
     warmup_steps: int | None = None  # taken before the clock starts, and undone
     warmup_seconds: float | None = None  # before the clock starts: cuDNN's search, compilation, loss scale settling
     compile_seconds: float | None = None  # of the warm-up, what torch.compile took; 0 without it
+    search_seconds: float | None = None  # of it, at most: first step, not compiling, less a steady one; cuDNN's search
+    search_limit_algorithms: int | None = None  # that cuDNN may time for each convolution; 0: all
+    search_reason: str | None = None  # why there was no search
+    startup_seconds: float | None = None  # from the notebook's first cell to its first timed step: the next five
+    startup_import_seconds: float | None = None  # PyTorch, timm and the other packages
+    startup_preflight_seconds: float | None = None  # the checks of the card
+    startup_data_seconds: float | None = None  # read or decode them, and move them to the device
+    startup_model_seconds: float | None = None  # build it, and search the largest batch where that is asked for
+    startup_warmup_seconds: float | None = None  # from there to the first timed step
+    startup_reason: str | None = None  # why there are none: only the first run of a kernel has them
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
     step_ms_median: float | None = None  # over every timed step
     step_ms_p10: float | None = None  # a tenth of the steps were faster

@@ -30,6 +30,7 @@ SOURCES = (
     "verdict.py",
     "card.py",
     "instruments.py",
+    "preparation.py",
     "graph.py",
     "diagnosis.py",
     "inference.py",
@@ -42,6 +43,7 @@ MARK = "# %% "
 PUBLISHED_MARK = "# %% Published results -- the same as data/published_results.csv; edit that file, then run sync.py"
 PUBLISHED_TITLE = "Published results"
 ONLY_IN_SUMMARY = ("Reading records", PUBLISHED_TITLE)
+ONLY_WITH_IMAGES = ("Decoding", "Batches ahead")
 IN_SUMMARY = ("Explaining fields", "Conditions of a run", "Run record", "Reading records", "Comparing records")
 IN_SUMMARY += ("Paired ratio", "Limit of a run", "Verdict")
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
@@ -69,7 +71,8 @@ def sections_needed(notebook, titles):
     """Return the titles that the notebook of this file name must have, in no order."""
     if notebook == "summary.ipynb":
         return set(IN_SUMMARY) | {PUBLISHED_TITLE} & set(titles)
-    return set(titles) - set(ONLY_IN_SUMMARY)
+    without = ONLY_WITH_IMAGES if notebook == "lstm_language_model.ipynb" else ()
+    return set(titles) - set(ONLY_IN_SUMMARY) - set(without)
 
 
 def published_section(root):

@@ -11,6 +11,7 @@ import harness
 import instruments
 import largest
 import numpy as np
+import preparation
 import pytest
 import torch
 from conftest import EXPERIMENTS, run_cells
@@ -259,6 +260,100 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
     assert max(peak for _, status, peak, _ in record.batch_probes if status == "ok") > 1.4 * 1024  # MiB, of two GiB
+
+
+# Batches ahead
+
+
+def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_bounded():
+    def batches(count=40, size=2**22):
+        generator = torch.Generator(GPU).manual_seed(0)
+        for _ in range(count):
+            yield (torch.rand(size, generator=generator, device=GPU).mul(2).sub(1),)  # with intermediates
+
+    def trained(given, steps):
+        totals = []
+        for (batch,) in given:
+            torch.cuda._sleep(steps)  # cycles: the host is ahead
+            totals.append(batch.sum())
+            totals.append(batch.square().sum())  # late in the step
+        return torch.stack(totals)
+
+    plain = trained(batches(), 0)
+    side = preparation.side_stream(GPU)
+    assert preparation.side_stream(GPU) is side
+    list(preparation.one_ahead(batches(3), side))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        other = trained(preparation.one_ahead(batches(), side), 20_000_000)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(plain, other)
+    assert torch.cuda.max_memory_allocated() - before <= 7 * 4 * 2**22  # of 40: three batches and what makes one
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph", "compile_cuda_graph"])
+def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
+    harness.set_fp32_precision("fp32")
+    stored = [on_gpu(*flagged(number, overflow=False)) for number in range(12)]
+
+    def batches():
+        for batch in stored:
+            yield tuple(part * 1 for part in batch)
+
+    losses = []
+    for wrap in (lambda given: given, lambda given: preparation.one_ahead(given, preparation.side_stream(GPU))):
+        record, trainer = make_record(), graph_trainer("fp32", execution)
+        harness.warm_up(record, trainer, lambda wrap=wrap: wrap(batches()))
+        for _ in range(2):
+            harness.timed_epoch(record, trainer, wrap(batches()))
+        assert record.host_syncs_per_step == 0
+        losses.append(record.train_loss)
+    assert losses[1] == pytest.approx(losses[0], rel=CLOSE["fp32"])
+
+
+@pytest.mark.parametrize("loader", ["gpu", "workers"])
+def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
+    names = run_cells(
+        "cifar_resnet", "batches", dataset="synthetic", loader=loader, batch_size=100, num_workers=0, max_steps=20
+    )
+    lists = []
+    for make in ("train_batches", "prepared_batches"):
+        torch.manual_seed(0)
+        lists.append([tuple(part.clone() for part in batch) for batch in names[make](1, torch.float16, 100)])
+    assert len(lists[0]) == 20
+    for plain, other in zip(*lists, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
+
+
+def test_images_in_pinned_memory_give_the_batches_of_those_on_the_gpu(capsys):
+    images = torch.randint(256, (64, 3, 40, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    near, far = (preparation.placed(images, GPU, share) for share in (0.25, 0.0))
+    assert near.device.type == "cuda"
+    assert far.is_pinned()
+    assert "stay in pinned memory" in capsys.readouterr().out
+    labels, places = torch.arange(64.0, device=GPU), torch.randperm(64, device=GPU)
+    plain = preparation.device_batches(near, labels, places, 10)
+    other = preparation.one_ahead(preparation.host_batches(far, labels, places, 10), preparation.side_stream(GPU))
+    for (images_a, labels_a), (images_b, labels_b) in zip(plain, other, strict=True):
+        assert torch.equal(images_a, images_b)
+        assert torch.equal(labels_a, labels_b)
+
+
+def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
+    small = {"epochs": 1, "max_steps": 20, "batch_size": 72}  # of a shape that no other test has
+    names = run_cells("cifar_resnet", "loop", dataset="synthetic", precisions=["fp32"], **small)
+    (record,) = names["records"]
+    assert record.status == "ok"
+    assert record.search_limit_algorithms == torch.backends.cudnn.benchmark_limit == 10
+    assert 0 < record.search_seconds < record.warmup_seconds < record.startup_seconds
+    parts = [getattr(record, f"startup_{part}_seconds") for part in ("import", "preflight", "data", "model", "warmup")]
+    print(f"start {record.startup_seconds:.1f} s {parts}, search {record.search_seconds:.2f} s")
+    assert record.startup_seconds == pytest.approx(sum(parts))
+    assert record.startup_seconds < 60  # 30 in a kernel of its own
 
 
 # execution="cuda_graph"

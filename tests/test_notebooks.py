@@ -93,8 +93,7 @@ def test_a_folder_tree_is_read_and_kept_and_read_anew_when_it_changes(cifar, tmp
     assert images.dtype == torch.uint8
     assert labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # dog 1, channels first
-    kept = list(folder.glob(".decoded-*.npz"))
-    assert len(kept) == 1
+    assert len(list((tmp_path / "cache").glob("cifar10-*.npz"))) == 1
     again = cifar["load_data"]("cifar10", str(tmp_path))
     assert torch.equal(again.train[0], images)
     save_image(folder / "train" / "dog" / "7.png", 200)
@@ -427,17 +426,24 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(name, tmp_path):
             assert len(record["block_seconds"]) == 4  # a block for each of two steps, twice
             assert sum(record["block_seconds"]) <= sum(record["epoch_seconds"]) + 1e-6
             assert 0 <= record["data_wait_fraction"] < 1
-            for what in ("card", "energy", "profile", "limit", "ledger", "device_memory"):
+            for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
                 assert record[f"{what}_reason"] == "no GPU"
             for name in ("energy_joules", "gpu_busy_fraction", "flops_per_step", "ledger_activations_mib", "throttled"):
                 assert record[name] is None  # never zero
         else:
             assert "needs an NVIDIA GPU" in record["reason"]
     assert records["amp_bf16"]["autocast_dtype"] == "bfloat16"
+    parts = [records["fp32"][f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
+    assert all(seconds > 0 for seconds in parts)
+    assert records["fp32"]["startup_seconds"] == pytest.approx(sum(parts))
+    assert records["fp32"]["startup_warmup_seconds"] > records["fp32"]["warmup_seconds"] / 2  # that of the last repeat
+    assert records["amp_bf16"]["startup_reason"] == "not the first run of its kernel"
+    assert records["fp32"]["search_seconds"] is records["amp_bf16"]["startup_seconds"] is None
     executed = (tmp_path / "out.ipynb").read_text()
     assert "it/s]" not in executed  # no progress bar was asked for
     texts = [output.get("text", "") for output in outputs_of(json.loads(executed))]
     assert sum("The checks took" in "".join(text) for text in texts) == 1
+    assert "".join("".join(text) for text in texts).count(" s to the first timed step (import ") == 1
     tables = ["".join(output["data"].get("text/html", "")) for output in outputs_of(json.loads(executed), "data")]
     assert sum(table.count("needs an NVIDIA GPU; this run is on the CPU") == 4 for table in tables) >= 1
 

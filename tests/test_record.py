@@ -106,6 +106,16 @@ def test_every_number_of_the_explanation_has_its_unit_in_its_name():
     assert [name for name in names if not units & set(name.split("_"))] == []
 
 
+def test_the_start_and_the_search_are_null_until_they_are_measured_and_have_their_units():
+    fields = records.RunRecord.__dataclass_fields__
+    names = [name for name in fields if name.startswith(("startup_", "search_"))]
+    assert len(names) == 10
+    assert not set(names) & set(records.Explanation.__dataclass_fields__)  # records of before lack them
+    assert all(name.rpartition("_")[2] in ("seconds", "algorithms", "reason") for name in names)
+    flat = records.flat_record(make())
+    assert {flat[name] for name in names} == {None}
+
+
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     record = make(status="ok")
     path = records.write_record(record, tmp_path)
