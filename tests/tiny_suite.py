@@ -72,7 +72,7 @@ if mode in ("nan", "memory"):
 if mode == "download":
     cells = json.loads(Path(NOTEBOOKS, "lstm_language_model.ipynb").read_text(encoding="utf-8"))["cells"]
     (source,) = ["".join(cell["source"]) for cell in cells if cell.get("id") == "data-reading"]
-    names = {"os": os}
+    names = {"os": os, "hashlib": __import__("hashlib")}
     exec(source, names)
     names["WIKITEXT_URL"] = Path(data_dir).resolve().as_uri() + "/"
     names["download_wikitext"](Path(data_dir, "wikitext-2"))
