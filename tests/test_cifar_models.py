@@ -47,6 +47,15 @@ def test_a_dual_path_network_takes_a_step(cifar, model):
     assert any(not torch.equal(old, new) for old, new in zip(before, trainer.weights, strict=True))
 
 
+@pytest.mark.parametrize("model", ["dpn48b", "dpn92", "resnet18"])
+def test_images_of_32_pixels_reach_the_first_stage_at_full_size(cifar, model):
+    network = cifar["make_network"](model, 10)
+    stage, seen = network.layer1 if model == "resnet18" else network.features.conv2_1, []
+    stage.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[2:]))
+    network(torch.zeros(1, 3, 32, 32))
+    assert seen == [(32, 32)]
+
+
 def test_enlarged_images_keep_their_mean_and_get_the_stem_of_imagenet():
     names = run_cells("cifar_resnet", "train", **SMALL, image_size=64)
     images, _ = next(names["train_batches"](0, torch.float32, names["batch_size"]))
@@ -56,6 +65,7 @@ def test_enlarged_images_keep_their_mean_and_get_the_stem_of_imagenet():
     assert names["normalise"](raw, torch.float32).mean() == pytest.approx(plain.mean().item(), abs=1e-3)
     network = names["make_network"]("resnet18", 10)
     assert network.conv1.kernel_size == (7, 7)
+    assert names["make_network"]("dpn92", 10).features.conv1_1.conv.stride == (2, 2)
     assert network(images).shape == (4, 10)
 
 
