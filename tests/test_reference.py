@@ -9,11 +9,13 @@ import pytest
 import results
 from conftest import EXPERIMENTS, ROOT, run_cells
 from record import NOT_WRITTEN, Explanation, read_records
-from verdict import ratios_of
+from verdict import paired_ratio, ratios_of
 
 import planning
 
 FOLDER = ROOT / "outputs" / "reference"
+PUBLISHED = ROOT / "outputs" / "published"
+FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 
 
 def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
@@ -56,7 +58,7 @@ def test_it_is_small_and_names_no_folder_of_a_machine():
     assert sum(path.stat().st_size for path in files) < 5_000_000
     for path in files:
         if path.suffix in (".json", ".ipynb", ".html", ".md", ".csv"):
-            found = re.search(r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+", path.read_text(encoding="utf-8"))
+            found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
             assert not found, f"{path.name}: {found[0]}"
 
 
@@ -83,3 +85,72 @@ def test_the_same_comparison_three_times_agrees_within_a_percent():
     ratios = [statistics.median(ratio.flat) for ratio in ratios_of(own, base)]
     assert max(ratios) / min(ratios) - 1 < 0.01
     assert [round(ratio, 3) for ratio in ratios] == [1.204, 1.201, 1.202]  # as docs/measurements.md has them
+
+
+def published():
+    """Return the records of the published experiments: {(model, execution, precision): record}."""
+    records, left_out = read_records(PUBLISHED)
+    assert left_out == []
+    return {(record["model"], record["execution"], record["precision"]): record for record in records}
+
+
+def test_the_published_experiments_are_measured_on_a_gpu_undisturbed_and_explained():
+    for record in published().values():
+        assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", "NVIDIA H200", False)
+        assert (record["throttled"], record["gpu_shared"]) == (False, False)
+        assert len(record["epoch_seconds"]) == record["epochs"]
+        assert [record[f"{name}_reason"] for name in ("profile", "limit", "ledger", "energy", "card")] == [None] * 5
+        assert abs(sum(record["block_seconds"]) / sum(record["epoch_seconds"]) - 1) < 0.02
+        assert abs(record["ledger_error_fraction"]) < (0.025 if record["execution"] == "cuda_graph" else 0.02)
+
+
+def test_no_precision_costs_accuracy():
+    runs = published()
+    accuracy = {mode: run["metric"][-1] for (model, _, mode), run in runs.items() if model == "resnet18"}
+    assert set(accuracy) >= {"fp32", "tf32", "amp_fp16", "amp_bf16"}
+    assert min(accuracy.values()) >= 0.93
+    perplexity = [run["metric"] for (model, *_), run in runs.items() if model == "lstm"]
+    assert max(curve[-1] for curve in perplexity) / min(curve[-1] for curve in perplexity) < 1.03
+    assert all(len(curve) == 30 and curve[5] <= 153 for curve in perplexity)  # the public example's after six epochs
+    wide = {mode: run["metric"] for (model, _, mode), run in runs.items() if model == "wide_resnet28_10"}
+    assert set(wide) == {"fp32", "amp_fp16", "o2_fp16", "o3_fp16"}
+    assert min(curve[-1] for curve in wide.values()) > 0.8  # o3_fp16 converges, too
+
+
+def test_its_readme_says_what_the_records_say():
+    runs, found = published(), 0
+    lines = (PUBLISHED / "README.md").read_text(encoding="utf-8").splitlines()
+    modes = next([cell.strip() for cell in line.split("|")[2:-1]] for line in lines if line.startswith("| | fp32"))
+    words = {"WideResNet": ("wide_resnet28_10", "eager"), "ResNet-18": ("resnet18", "cuda_graph")}
+    words["LSTM"] = ("lstm", "cuda_graph")
+    key = None
+    for cells in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")):
+        key = next((place for word, place in words.items() if cells[0].startswith(word)), key)
+        of_time, of_metric = "s/epoch (n = " in cells[0], cells[0].startswith("its ")
+        for mode, said in zip(modes, cells[1:], strict=False):
+            record = runs.get((*key, mode)) if key and (of_time or of_metric) and said else None
+            if record and of_time:
+                assert float(said) == float(f"{statistics.median(record['epoch_seconds']):.3g}")
+                assert f"(n = {len(record['epoch_seconds'])})" in cells[0]
+            elif record:
+                last = record["metric"][-1]
+                assert said == (f"{last:.1%}" if record["metric_name"] == "accuracy" else f"{last:.1f}")
+            found += record is not None
+    assert found == 2 * len(runs)
+
+
+def test_the_published_records_are_small_and_name_no_folder_of_a_machine():
+    files = [path for path in PUBLISHED.rglob("*") if path.is_file()]
+    assert {"summary.html", "summary.ipynb", "summary.csv", "README.md"} <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) < 6_000_000
+    for path in files:
+        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found[0]}"
+
+
+def test_the_readmes_gains_of_graphs_are_the_reports():
+    text, runs = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split()), published()
+    for model in ("resnet18", "lstm"):
+        own, base = (runs[model, "cuda_graph", mode] for mode in ("amp_fp16", "fp32"))
+        gain = paired_ratio([(own, base)])
+        assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in text
