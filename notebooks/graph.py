@@ -134,6 +134,7 @@ def capture(run, stream, device):
             run()
     except RuntimeError as error:
         FAILED_GRAPHS.append(graph)
+        graph.reset()  # one that could be ended, as after a lack of memory, must not go on holding the card's memory
         give_up(error, device)
     return graph, torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
 

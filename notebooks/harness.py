@@ -269,6 +269,8 @@ class Trainer:
 
     def eager_step(self, batch, carry=None):
         """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
+        if self.captured:  # outside its capture: cuDNN may free the dropout state that the graph goes on using
+            self.captured.graph = None
         for weight in self.weights:
             weight.grad = None
         with autocast(self.precision, self.device, cache=self.captured is None):

@@ -102,9 +102,9 @@ def count_syncs(trainer, batches, carry, steps):
     taken = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
         try:
             for _, batch in zip(range(steps), batches(), strict=False):
+                torch.cuda.set_sync_debug_mode("warn")  # not for the first batch: an epoch's order may be waited for
                 _, carry = trainer.step(batch, carry)
                 taken += 1
         finally:

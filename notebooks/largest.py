@@ -33,6 +33,11 @@ def rounded(size):
     return size // 8 * 8 if size > 8 else size
 
 
+def count(kind, device):
+    """Return how often the allocator ran out ("num_ooms"), or freed everything and asked anew ("num_alloc_retries")."""
+    return torch.cuda.memory_stats(device)[kind] if device.type == "cuda" else 0
+
+
 def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
@@ -41,8 +46,11 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     """
     release_memory(device)
     reset_peaks(device)
-    searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, search
+    # PyTorch keeps the plan of a shape, searched or not; `deterministic` is part of its key, so training still searches.
+    cudnn = torch.backends.cudnn
+    before, (cudnn.benchmark, cudnn.deterministic) = (cudnn.benchmark, cudnn.deterministic), (search, not search)
     status, speed, trainer, carry, times = "ok", None, None, None, []
+    ran_out, retried = count("num_ooms", device), 0
     try:
         trainer = make_trainer()
         for batch in endless(lambda: batches(size)):
@@ -50,15 +58,19 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=False):
             _, carry = trainer.step(batch, carry)
             synchronize(device)
             times.append(time.perf_counter() - began)
+            retried = count("num_alloc_retries", device) if len(times) == 4 else retried
             if sum(times[4:]) > 0.2:
                 break
         speed = size * rows / statistics.median(times[4:])
+        if count("num_alloc_retries", device) > retried:  # goes on only by freeing and asking anew at every step
+            status = "oom"
     except Exception as error:
-        if not is_out_of_memory(error):
+        if not is_out_of_memory(error) and count("num_ooms", device) == ran_out:  # cuDNN's callers swallow some
             raise
         status = "oom"
         let_go(error)
-    torch.backends.cudnn.benchmark = searched
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
     peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
     record.batch_probes.append([size, status, peak, speed])
     del trainer, carry

@@ -67,6 +67,8 @@ def read_search(record, trainer, first, steady):
         record.search_reason = "no GPU"
     elif not (convolves and torch.backends.cudnn.benchmark):
         record.search_reason = "cuDNN's search is off" if convolves else "the model has no convolution"
+    elif record.batch_probes:
+        record.search_reason = "cuDNN searched in the last probe of the largest batch"
     elif record.search_seconds is None:
         record.search_seconds = max(0.0, first - steady)
         record.search_limit_algorithms = torch.backends.cudnn.benchmark_limit
@@ -234,11 +236,14 @@ def one_ahead(batches, side, main=None, on=torch.cuda.stream):
         except Exception as error:
             return None, None, error
 
-    batch, ready, error = prepare()
-    while batch is not None:
-        following = prepare()
-        main.wait_event(ready)
-        yield batch
-        batch, ready, error = following
+    try:
+        batch, ready, error = prepare()
+        while batch is not None:
+            following = prepare()
+            main.wait_event(ready)
+            yield batch
+            batch, ready, error = following
+    finally:  # left early, a batch is still being made from tensors of `main` that are free from here on
+        main.wait_stream(side)
     if error is not None:
         raise error

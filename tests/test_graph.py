@@ -425,7 +425,7 @@ class Device:
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=self.replay))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=self.replay, reset=lambda: None))
         monkeypatch.setattr(torch.cuda, "graph", self.graph)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 700)
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
