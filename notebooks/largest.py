@@ -46,7 +46,7 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     """
     release_memory(device)
     reset_peaks(device)
-    # PyTorch keeps the plan of a shape, searched or not; `deterministic` is part of its key, so training still searches.
+    # PyTorch keeps a plan by shape, searched or not; `deterministic` is part of the key, so training still searches.
     cudnn = torch.backends.cudnn
     before, (cudnn.benchmark, cudnn.deterministic) = (cudnn.benchmark, cudnn.deterministic), (search, not search)
     status, speed, trainer, carry, times = "ok", None, None, None, []
