@@ -238,9 +238,7 @@ class Trainer:
         self.precision, self.compute_loss, self.device, self.clip = precision, compute_loss, device, clip
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.network = model  # as it was built: weights are saved and restored through it
-        self.masters = cast_model(model, precision)
-        self.weights = list(model.parameters())
-        self.model = model
+        self.masters, self.weights, self.model = cast_model(model, precision), list(model.parameters()), model
         if "compile" in execution:
             torch.compiler.reset()  # after a few recompilations, by the runs before this one, it would give up silently
             self.model = torch.compile(model, mode=compile_mode)

@@ -425,7 +425,7 @@ class Device:
         stream = types.SimpleNamespace(wait_stream=lambda other: None)
         monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-        fake = types.SimpleNamespace(replay=self.replay, reset=lambda: None)
+        fake = types.SimpleNamespace(replay=self.replay, reset=lambda: self.calls.append("reset"))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: fake)
         monkeypatch.setattr(torch.cuda, "graph", self.graph)
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 700)
@@ -489,7 +489,7 @@ def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, sa
     with pytest.raises(kind, match=says) as raised:
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
-    assert device.calls[-1] == "generator new"  # dropout goes on in the next run
+    assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
     if kind is instruments.Unsupported:
         assert str(raised.value).startswith("this training step cannot be captured in a CUDA graph (RuntimeError")
 
@@ -537,3 +537,11 @@ def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
 
 def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
     assert graph.CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0
+
+
+def test_a_step_outside_the_graph_ends_its_use():
+    """cuDNN may free the dropout state that the graph goes on using; the next step captures anew."""
+    trainer = make_trainer("fp32", execution="cuda_graph")
+    trainer.captured.graph = object()
+    trainer.eager_step(flagged(0, overflow=False))
+    assert trainer.captured.graph is None

@@ -421,3 +421,24 @@ def test_each_repeat_is_counted_anew():
     record, trainer = make_record(loss_scale_trace=[[0, 128.0], [5, 64.0]]), made_trainer(steps.scaler)
     instruments.ScaleTrace(record, trainer)
     assert record.loss_scale_trace == [[0, 128.0], [5, 64.0], [0, 64.0]]  # noted, although the scale is the same
+
+
+def test_what_a_batch_waits_for_is_not_counted_as_the_steps(monkeypatch):
+    modes = ["default"]
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    seen = []
+
+    def batches():
+        for number in range(3):
+            seen.append(("batch", modes[-1]))
+            yield number
+
+    def step(batch, carry):
+        seen.append(("step", modes[-1]))
+        return None, carry
+
+    trainer = types.SimpleNamespace(device=GPU, step=step)
+    assert instruments.count_syncs(trainer, batches, None, steps=2) == 0
+    assert seen[0] == ("batch", "default")  # an epoch's order may be waited for
+    assert [mode for kind, mode in seen if kind == "step"] == ["warn"] * 2
+    assert modes[-1] != "warn"

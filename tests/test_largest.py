@@ -103,6 +103,57 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
     assert (oom, no_speed) == ("oom", None)
 
 
+class Flagged(Counting):
+    """A trainer that notes cuDNN's switches at each step."""
+
+    def __init__(self, seen):
+        super().__init__(10**6)
+        self.seen = seen
+
+    def step(self, batch, carry):
+        self.seen.add((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        return super().step(batch, carry)
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_a_probe_leaves_training_its_search(monkeypatch, search):
+    """PyTorch keeps the plan of a shape by its switches: what is probed without a search has another key."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = set()
+    assert largest.fits(
+        made_up_record(), lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search
+    )
+    assert seen == {(search, not search)}
+    with pytest.raises(ValueError, match="no such model"):
+        largest.fits(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
+
+
+def fail():
+    raise ValueError("no such model")
+
+
+def test_a_probe_that_goes_on_only_by_freeing_and_asking_anew_does_not_fit(monkeypatch):
+    retries = iter([3, 3, 7])  # after four steps 3, as that was warm-up; 7 in the end
+    monkeypatch.setattr(largest, "count", lambda kind, device: next(retries) if "retries" in kind else 0)
+    next(retries)
+    record = made_up_record()
+    assert not largest.fits(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
+    assert record.batch_probes[0][1] == "oom"
+
+
+def test_a_lack_of_memory_that_cudnns_callers_swallow_is_one(monkeypatch):
+    ran_out = iter([0, 2, 2, 2])
+    monkeypatch.setattr(largest, "count", lambda kind, device: next(ran_out))
+
+    def make():
+        raise RuntimeError("GET was unable to find an engine to execute this computation")
+
+    assert not largest.fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+    with pytest.raises(RuntimeError, match="GET was unable"):
+        largest.fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+
+
 def test_another_failure_of_a_probe_is_no_lack_of_memory():
     def make():
         raise ValueError("no such model")

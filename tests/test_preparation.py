@@ -599,3 +599,25 @@ def test_an_epoch_of_text_has_pieces_of_one_shape():
     names = run_cells("lstm_language_model", "batches", dataset="synthetic", batch_size=7, bptt=6)
     shapes = {tuple(part.shape) for batch in names["train_batches"](names["train_rows"]) for part in batch}
     assert shapes == {(6, 7)}
+
+
+def test_batches_that_are_left_early_are_waited_for():
+    """The next one is still being made from tensors that are free from here on."""
+    calls = []
+    side = types.SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: None)
+    main = types.SimpleNamespace(wait_event=lambda event: None, wait_stream=lambda other: calls.append(other))
+    batches = preparation.one_ahead(iter(range(1, 9)), side, main, lambda stream: contextlib.nullcontext())
+    assert next(batches) == 1
+    batches.close()
+    assert calls == [side]
+
+
+def test_a_search_in_a_probe_is_said():
+    network = torch.nn.Conv2d(1, 1, 1)
+    trainer = types.SimpleNamespace(network=network, device=torch.device("cuda"))
+    record = types.SimpleNamespace(batch_probes=[[8, "ok", 1.0, 2.0]], search_reason=None, search_seconds=None)
+    searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    preparation.read_search(record, trainer, 5.0, 1.0)
+    torch.backends.cudnn.benchmark = searched
+    assert record.search_seconds is None
+    assert "last probe" in record.search_reason
