@@ -1,6 +1,6 @@
 """The largest batch that a device can train, shared by every experiment notebook.
 
-sync.py copies the section, from its '# %%' line on, into the notebooks.
+sync.py copies the sections, each from its '# %%' line to the next, into the notebooks.
 """
 
 import statistics
@@ -14,8 +14,8 @@ from instruments import is_out_of_memory, let_go, release_memory, reset_peaks, s
 # isort: split
 
 
-# %% Largest batch -- the same in every notebook; edit notebooks/largest.py, then run sync.py
-# @title The largest batch that trains, found by doubling and bisection
+# %% Probe of a batch size -- the same in every notebook; edit notebooks/largest.py, then run sync.py
+# @title A few steps at a batch size, and whether they fit into memory
 def limit_memory(gib, device):
     """Let PyTorch take at most `gib` GiB of the device, as if the card had no more; 0 leaves it the whole card.
 
@@ -26,11 +26,6 @@ def limit_memory(gib, device):
         if gib > there:
             raise Stop(f"memory_limit_gib is {gib:g}, but this GPU has {there:.1f} GiB; give less, or 0 for all of it.")
         torch.cuda.set_per_process_memory_fraction(gib / there)  # of the current device, the only one that is used
-
-
-def rounded(size):
-    """Return a batch size rounded down to a multiple of 8, which Tensor Cores want; one below 8 stays."""
-    return size // 8 * 8 if size > 8 else size
 
 
 def count(kind, device):
@@ -76,6 +71,13 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=False):
     del trainer, carry
     release_memory(device)
     return status == "ok"
+
+
+# %% Largest batch -- the same in every notebook; edit notebooks/largest.py, then run sync.py
+# @title The largest batch that trains, found by doubling and bisection
+def rounded(size):
+    """Return a batch size rounded down to a multiple of 8, which Tensor Cores want; one below 8 stays."""
+    return size // 8 * 8 if size > 8 else size
 
 
 def largest_batch(record, make_trainer, batches, device, limit, rows=1, start=16):

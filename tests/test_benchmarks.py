@@ -71,6 +71,14 @@ def test_the_table_has_medians_ranges_and_ratios_round_by_round(experiment, show
     assert lines[4] == "| none | cannot | 0 | - |"
 
 
+@pytest.mark.parametrize(("experiment", "said"), [("resnet", True), ("lstm", False)])
+def test_the_table_says_whose_plans_tf32_uses(experiment, said):
+    names = {"batch_size": 4, "data": types.SimpleNamespace(train=(range(400), None))}
+    seconds = {"tutorial, default fp32": [0.04], "suite, tf32, eager": [0.02]}
+    lines = compare_loops.table(experiment, names, seconds, {})
+    assert lines[-1].startswith("tf32, contiguous") is said
+
+
 def test_a_tutorial_runs_on_the_switches_as_pytorch_ships_them():
     for switch in compare_loops.SWITCHES:
         switch.fp32_precision = "tf32"

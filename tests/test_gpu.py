@@ -237,25 +237,41 @@ def test_the_preflight_is_quick_and_finds_this_card_fit():
     assert names["card_facts"]["fp16_check"] == "passed"
 
 
+def image_batches(size):
+    images = torch.randn(size, 3, 64, 64, device=GPU)
+    yield from [(images, torch.zeros(size, dtype=torch.long, device=GPU))] * 9
+
+
+def make_wide():
+    wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
+    model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
+    loss = lambda model, batch, carry: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), carry)  # noqa: E731
+    return harness.Trainer(model, "fp32", loss, device=GPU, lr=0.1)
+
+
+def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
+    preparation.allow_search()
+    record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
+    assert largest.fits(record, make_wide, image_batches, 40, GPU)
+    trainer, batch, seconds = make_wide(), next(image_batches(40)), []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        trainer.step(batch)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    print("steps after a probe, s:", seconds)
+    assert seconds[0] > 2 * seconds[2]
+
+
 def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     largest.limit_memory(2.0, GPU)
     record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
-
-    def batches(size):
-        images = torch.randn(size, 3, 64, 64, device=GPU)
-        yield from [(images, torch.zeros(size, dtype=torch.long, device=GPU))] * 9
-
-    def make():
-        wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
-        model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
-        loss = lambda model, batch, carry: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), carry)  # noqa: E731
-        return harness.Trainer(model, "fp32", loss, device=GPU, lr=0.1)
-
     try:
-        found = largest.largest_batch(record, make, batches, GPU, limit=10**6)
+        found = largest.largest_batch(record, make_wide, image_batches, GPU, limit=10**6)
         assert 64 < found < 10**6
-        assert largest.fits(record, make, batches, found, GPU)
-        assert not largest.fits(record, make, batches, found * 3 // 2, GPU)
+        assert largest.fits(record, make_wide, image_batches, found, GPU)
+        assert not largest.fits(record, make_wide, image_batches, found * 3 // 2, GPU)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
@@ -542,6 +558,32 @@ def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
     for execution in ("eager", "cuda_graph"):  # with dropout, whose generator was in the capture
         following = graph_trainer("fp32", execution, model=Dropping)
         assert all(following.step(batch)[0].isfinite().item() for _ in range(6))
+
+
+def test_the_memory_of_a_capture_that_ran_out_is_free_again():
+    def greedy(model, batch, carry):
+        loss, carry = flagged_loss(model, batch, carry)
+        if torch.cuda.is_current_stream_capturing():
+            held = [torch.empty(2**28, device=GPU) for _ in range(3)]  # 1 GiB each, of two
+            loss = loss + held[0].numel()
+        return loss, carry
+
+    instruments.release_memory(GPU)
+    before = torch.cuda.memory_reserved()
+    largest.limit_memory(2.0, GPU)
+    try:
+        batch = on_gpu(*flagged(0, overflow=False))
+        trainer = graph_trainer("fp32", loss=greedy, model=Dropping)
+        for _ in range(3):
+            trainer.step(batch)
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            trainer.step(batch)
+        instruments.let_go(raised.value)
+        del trainer, raised
+        instruments.release_memory(GPU)
+        assert torch.cuda.memory_reserved() < before + 2**28
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 SMALL_RUNS = {
