@@ -1096,3 +1096,10 @@ def test_no_line_of_a_title_begins_with_a_dot(functions, monkeypatch):
     monkeypatch.setitem(functions["panel_title"].__globals__, "comparisons", [group])
     lines = functions["panel_title"](0).split("\n")
     assert lines == ["cifar_resnet", "resnet18 · cifar10, b128 · epochs=3 ·", "eager · dataset=cifar10"]
+
+
+def test_one_seed_is_said_in_two_words_on_the_page_and_in_full_in_the_file(pooled):
+    row = next(row for row in pooled[0]["rows"] if row["model"] == "gru")
+    assert row["quality_verdict"] in ("equal", "one seed, so no verdict")
+    row = {**row, "quality_change": 0.5, "quality_verdict": "one seed, so no verdict", "quality_seeds": 1}
+    assert pooled[0]["row_text"](row)["quality"] == "perplexity +0.5: one seed"
