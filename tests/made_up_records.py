@@ -373,6 +373,57 @@ def write_published(folder):
         write_record(make("cifar_resnet", precision, **few), folder)
 
 
+def write_pool(folder):
+    """What the studies of published experiments bring into one folder: a run or two of each, with round figures."""
+
+    def write(notebook, precision, seconds, epochs=1, **fields):
+        times, values = [seconds] * epochs, {"epochs": epochs, **fields.pop("parameters", {})}
+        rest = {"block_seconds": [seconds / 10] * 10 * epochs, **fields}
+        write_record(make(notebook, precision, seconds=times, parameters=values, **rest), folder)
+
+    name, log = "cifar_resnet", {"fp32": [1, 350, 1.7, 0.35], "o2_fp16": [1, 350, 1.75, 0.25]}
+    for size in (128, 512, 640):
+        dense = {"model": "dpn92", "batch_size": size, "loss_scale": 128.0, "memory_limit_gib": 0.0}
+        for precision, seconds, peak in (("fp32", 80.0, 33_000.0), ("o2_fp16", 40.0, 17_000.0)):
+            write(name, precision, seconds, parameters=dense, peak=peak, training_log=[log[precision]])
+    limited = {"epochs": 1, **dense, "memory_limit_gib": 24.0}
+    for precision in ("fp32", "o2_fp16"):
+        write_record(make_failed(name, precision, "oom", "CUDA out of memory", parameters=limited), folder)
+    for scale, seconds, uuid in ((64.0, 40.0, "GPU-1"), (256.0, 50.0, "GPU-9")):
+        values = {**dense, "batch_size": 512, "loss_scale": scale}
+        write(name, "o2_fp16", seconds, parameters=values, gpu_uuid=uuid, peak=17_000.0)
+    for scale in (1.0, 256.0, 65536.0, "dynamic"):
+        write(name, "amp_fp16", 3.0, 2, parameters={"loss_scale": scale, "dataset": "auto"})
+    ways = (
+        ("auto", "eager", 3, ()),
+        ("cifar10", "eager", 3, ("o2_fp16",)),
+        ("cifar10", "cuda_graph", 30, ("o2_fp16",)),
+    )
+    for dataset, execution, epochs, more in ways:
+        for precision in ("fp32", "amp_fp16", *more):
+            values = {"dataset": dataset, "execution": execution}
+            write(name, precision, 6.0 if precision == "fp32" else 3.0, epochs, parameters=values)
+    for limit, model, sizes in ((0.0, "resnet18", (18_000, 18_000)), (11.0, "resnet50", (384, 736))):
+        for precision, size in zip(("fp32", "amp_fp16"), sizes, strict=True):
+            values = {"model": model, "batch_size": "max", "memory_limit_gib": limit, "dataset": "auto"}
+            write(name, precision, 5.0, 2, parameters=values, batch_size_used=size, samples_per_epoch=49_000)
+    for loader in ("workers", "gpu"):
+        for precision in ("fp32", "amp_fp16"):
+            seconds = 6.0 if loader == "workers" or precision == "fp32" else 3.0
+            write(name, precision, seconds, 2, parameters={"batch_size": 512, "loader": loader})
+    small = {"dataset": "cifar100", "model": "resnet101", "max_steps": 60, "image_size": 64}
+    for precision, seconds in (("fp32", 5.0), ("amp_fp16", 4.0)):
+        write(name, precision, seconds, parameters=small, dataset_used="cifar100")
+    wide = {"model": "wide_resnet28_10", "dropout": 0.3}
+    for precision, seconds in (("fp32", 40.0), ("o3_fp16", 8.0)):
+        ms = {"inference_latency_ms": 4.0 if precision == "fp32" else 2.0}
+        write(name, precision, seconds, 10, parameters=wide, **ms)
+    for precision, seconds, peak in (("fp32", 4.5, 11_000.0), ("amp_fp16", 3.0, 6_000.0)):
+        write("efficientnet_regression", precision, seconds, peak=peak)
+    for precision, seconds in (("fp32", 8.0), ("amp_fp16", 5.0)):
+        write("lstm_language_model", precision, seconds, 3, parameters={"model": "gru", "execution": "cuda_graph"})
+
+
 def write_sweep(folder):
     """ResNet-18 in amp_fp16 at fixed loss scales: the larger, the fewer gradients are lost, until all overflow."""
     for place, scale in enumerate((1.0, 256.0, 65536.0, 2.0**20, "dynamic")):

@@ -309,28 +309,41 @@ def test_no_text_lies_on_another(explored):
             assert [(a[1].get_text(), b[1].get_text()) for a, b in pairs if a[0].overlaps(b[0])] == [], name
 
 
-def test_claims_are_judged_by_what_the_runs_show(executed):
-    text = shown(executed, "text/markdown")
-    assert "14 of 42 published rows can be set beside runs of this folder" in text
+def claims_on(names, study, start):
+    """Return [(published, here, outcome)] of the claims of an article whose name begins so."""
+    found = [claim for claim in names["claims"][study] if claim["claim"].startswith(start)]
+    return [(claim["published"], claim["here"], claim["outcome"]) for claim in found]
+
+
+def test_claims_are_judged_by_what_the_runs_show(explored, executed):
+    text, names = shown(executed, "text/markdown"), explored[0]
     for sentence in (
+        "14 of 42 published rows can be set beside runs of this folder",
+        "### colab-wide-resnet: WideResNet-28-10 on CIFAR-10 with Apex O0 to O3 (Apex O0 to O3 on T4 K80 P100, 2019)",
         "colab-wide-resnet, seconds per epoch: published from **177** (o2_fp16, T4) to **619** (fp32, K80);"
         " here from **20.0** (o3_fp16, H200) to **60.0** (fp32, H200).",
-        "Of 14 claims of colab-wide-resnet: does not hold 8, holds 6.",
-        "- **amp_fp16 on T4**, beside H200. Time: published 1.83x as fast as fp32, here 2.00x (2.00 to 2.00), faster:"
-        " **holds**. Memory: published 42% less, here PyTorch's peak 40% less, the whole device 40% less: **holds**."
-        " Accuracy: published 0.853 against 0.868 after epoch 10, here 0.9 against 0.9 after epoch 10: **holds**.",
-        "- **o2_fp16 on T4**, beside H200. Time: published 1.94x as fast as fp32, here 1.00x (1.00 to 1.00), no"
-        " measurable difference: **does not hold**.",
-        "here 0.7 against 0.9 after epoch 10: **does not hold**.",
-        "- **o3_fp16 on T4**, beside H200. Status: published diverged, here ok: **does not hold**.",
-        "- **amp_fp16 on P100**, beside H200. Time: published 0.99x as fast as fp32, here 2.00x (2.00 to 2.00), faster:"
-        " **does not hold**. Memory: published 11% more, here PyTorch's peak 40% less",
-        "- **fp32 on Titan RTX**, beside H200. Status: published oom, here oom (this card has 24.0 GiB): **holds**.",
-        "Time: published 1.36x as fast as fp32, here 1.11x (no interval): **cannot be told**, because it is too",
-        "**Published, nothing comparable here**: 28 rows of the published figures.",
+        "**Of 14 claims of colab-wide-resnet: does not hold 8, holds 6.**",
+        "### Published, nothing comparable here",
     ):
         assert sentence in text
-    assert "K80**, beside" not in text  # fp32 alone claims nothing
+    assert claims_on(names, WIDE, "amp_fp16 on T4, b128") == [
+        ("1.83x as fast as fp32", "2.00x (2.00 to 2.00), faster", "holds"),
+        ("42% less", "PyTorch's peak 40% less, the whole device 40% less", "holds"),
+        ("0.853 against 0.868 after epoch 10", "0.9 against 0.9 after epoch 10", "holds"),
+    ]
+    o2_time, _, o2_accuracy = claims_on(names, WIDE, "o2_fp16 on T4")
+    assert o2_time == ("1.94x as fast as fp32", "1.00x (1.00 to 1.00), no measurable difference", "does not hold")
+    assert o2_accuracy[1:] == ("0.7 against 0.9 after epoch 10", "does not hold")
+    assert claims_on(names, WIDE, "o3_fp16 on T4, b128: status") == [("diverged", "ok", "does not hold")]
+    p100_time, p100_memory, _ = claims_on(names, WIDE, "amp_fp16 on P100")
+    assert (p100_time[0], p100_time[2]) == ("0.99x as fast as fp32", "does not hold")
+    assert p100_memory[0] == "11% more" and p100_memory[1].startswith("PyTorch's peak 40% less")
+    assert claims_on(names, DPN[0], "fp32 on Titan RTX, b512: memory") == [
+        ("out of memory", "oom within 24.0 GiB", "holds")
+    ]
+    ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b256: time")
+    assert (here, outcome) == ("1.11x (no interval)", "cannot be told, because it is too short to tell")
+    assert not claims_on(names, WIDE, "fp32 on K80")  # fp32 alone claims nothing
 
 
 def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
@@ -342,11 +355,11 @@ def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
     _, own, theirs = next(iter(names["settings"][WIDE].values()))
     assert [one["status"] for one in own] == ["ok", "diverged"]
     o3 = next(one for one in theirs if one["status"] == "diverged")
-    assert names["status_claim"](o3, 0) == ("status", "diverged", "diverged", "**holds**")
+    assert names["status_claim"](o3, 0) == ("status", "diverged", "diverged", "holds")
     o2 = next(one for one in theirs if one["precision"] == "o2_fp16")
     mode, (time, memory) = names["claims_of"](o2, theirs, 0)
-    assert mode is None and time[-1] == "**cannot be told**, because of o2_fp16: not run"
-    assert memory[-1] == "**cannot be told**, because it was not measured here in both"
+    assert mode is None and time[-1] == "cannot be told, because of o2_fp16: not run"
+    assert memory[-1] == "cannot be told, because it was not measured here in both"
 
 
 def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
@@ -357,10 +370,10 @@ def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
     _, _, theirs = next(iter(names["settings"][RESNET].values()))
     mode, (time, memory, metric) = names["claims_of"](theirs[1], theirs, 0)
     assert mode == "amp_fp16"
-    assert time == ("time", "1.50x as fast as fp32", "2.00x (2.00 to 2.00), faster", "**holds**")
+    assert time == ("time", "1.50x as fast as fp32", "2.00x (2.00 to 2.00), faster", "holds")
     assert memory[2] == "PyTorch's peak 50% less, the whole device 3% more"
-    assert memory[3] == "**cannot be told**, because the two disagree"
-    assert metric[0] == "accuracy" and metric[-1] == "**cannot be told**, because the epochs differ"
+    assert memory[3] == "cannot be told, because the two disagree"
+    assert metric[0] == "accuracy" and metric[-1] == "cannot be told, because 3 epochs is less than half of 50"
 
 
 @pytest.mark.parametrize("case", ["other data", "cpu"])
@@ -373,7 +386,10 @@ def test_where_nothing_is_comparable_one_sentence_says_so(tmp_path, case):
     assert process.returncode == 0, process.stderr
     text = shown(notebook, "text/markdown")
     assert "0 of 42 published rows can be set beside runs of this folder: no run is comparable" in text
-    assert "**Published, nothing comparable here**: 42 rows" in text and not list(tmp_path.glob("published_*.png"))
+    rest = {"cpu": 42, "other data": 37}[case]  # of other images than the article's own, ratios can be told
+    assert f"### Published, nothing comparable here\n\n{rest} rows" in text and not list(
+        tmp_path.glob("published_*.png")
+    )
     near = {"cpu": "not on a GPU here", "other data": "data here elpv, published own images"}[case]
     assert near in shown(notebook, "text/html")
 
@@ -390,3 +406,116 @@ def test_reading_gives_numbers_and_none(explored):
     for row in explored[0]["published"]:
         assert "" not in row.values()
         assert all(isinstance(row[name], float | None) for name in explored[0]["NUMBERS"])
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    """(names, charts) of records as all studies of published experiments bring them into one folder."""
+    folder = tmp_path_factory.mktemp("pooled")
+    made_up.write_pool(folder)
+    return explore(folder)
+
+
+def test_of_runs_that_differ_in_length_or_in_how_data_was_asked_for_one_is_beside(pooled):
+    names, charts = pooled
+    (numbers,) = names["beside"][RESNET]
+    shown_titles = [names["comparisons"][number]["title"] for number in numbers]
+    assert shown_titles == [
+        "resnet18 · cifar10, b128 · epochs=3 · eager · dataset=cifar10",  # has o2_fp16, the other has not
+        "resnet18 · cifar10, b128 · epochs=30 · cuda_graph",
+    ]
+    assert not any("loss_scale" in text for text in texts(charts["published_titan_rtx_resnet"])), (
+        "a sweep is not beside an article"
+    )
+
+
+def test_what_ran_out_of_memory_is_judged_by_the_size_of_that_card(pooled):
+    names = pooled[0]
+    assert claims_on(names, DPN[0], "fp32 on Titan RTX, b512: memory") == [
+        ("out of memory", "ok, with 33.5 GiB; that card has 24 GiB", "holds")
+    ]
+    assert claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b640: memory") == [
+        ("out of memory", "oom within 24.0 GiB", "holds")  # not the run on the whole card
+    ]
+    theirs = {"precision": "o2_fp16", "gpu": "Titan RTX", "status": "oom"}
+    for place, (needed, reserved, outcome) in enumerate(
+        ((20.0, 21.0, "does not hold"), (23.0, 25.0, "cannot be told, because it is too near"), (25.0, 26.0, "holds"))
+    ):
+        run = {"status": "ok", "device_total_mib": 140_000.0, "ledger_context_mib": None}
+        run |= {"peak_allocated_mib": 1024 * needed, "peak_reserved_mib": 1024 * reserved, "place": place}
+        group = {"settings": {}, "runs": {"o2_fp16": [run]}}
+        names["comparisons"].append(group)
+        assert names["oom_claim"](theirs, len(names["comparisons"]) - 1)[1] == outcome
+        names["comparisons"].pop()
+
+
+def test_loss_scales_are_compared_with_the_one_published_first(pooled):
+    names = pooled[0]
+    same, slower = (
+        claims_on(names, DPN[0], f"o2_fp16 on Titan RTX: time at loss scale {scale}") for scale in (64, 256)
+    )
+    assert same == [("140 s against 140 s at 128", "1.00x (1.00 to 1.00) of the speed at 128", "holds")]
+    ((_, here, outcome),) = slower
+    assert here == "0.80x (no interval) of the speed at 128, on another card"
+    assert outcome == "cannot be told, because it is too short, or not paired"
+
+
+def test_figures_at_one_step_are_those_of_the_training_log(pooled):
+    names = pooled[0]
+    assert claims_on(names, DPN[0], "o2_fp16 on Titan RTX: train loss at step 350") == [
+        ("1.831 against 1.817", "1.75 against 1.7", "holds")
+    ]
+    ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX: train accuracy at step 350")
+    assert (here, outcome) == ("0.25 against 0.35", "does not hold")
+
+
+def test_the_largest_batch_is_judged_by_searches_within_the_memory_of_that_card(pooled):
+    names = pooled[0]
+    assert claims_on(names, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: largest batch") == [
+        ("about 1.8x that of fp32", "736 in amp_fp16 against 384", "holds")
+    ]
+    both = claims_on(names, DPN[0], "o2_fp16 on Titan RTX: largest batch")  # none within 24 GiB: every search on images
+    assert [here for _, here, _ in both] == ["18,000 in amp_fp16 against 18,000", "736 in amp_fp16 against 384"]
+    assert [outcome for *_, outcome in both] == ["does not hold", "holds"]
+
+
+def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pooled):
+    names = pooled[0]
+    times = claims_on(names, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: time")
+    assert [claim[0] for claim in times] == ["fp32 takes 1.18x as long", "fp32 takes 1.13x as long"]
+    assert {claim[1:] for claim in times} == {("amp_fp16 1.25x (1.25 to 1.25), faster", "holds")}
+    ((_, here, outcome),) = claims_on(names, WIDE, "amp_fp16: time with loader workers")
+    assert (here, outcome) == ("amp_fp16 1.00x (1.00 to 1.00), no measurable difference", "holds")
+
+
+def test_inference_in_half_and_what_was_only_drawn_are_shown(pooled):
+    names = pooled[0]
+    ((said, here, outcome),) = claims_on(names, DPN[0], "o3_fp16 on Titan RTX: one image")
+    assert said == "50 ms in fp32, 26 ms" and outcome == "holds"
+    assert here == "4.00 ms in fp32, 2.00 ms in o3_fp16"
+    (drawn,) = names["claims"]["word-language-model"]
+    assert drawn["here"] == "amp_fp16 1.60x (1.60 to 1.60), faster; perplexity 191 against 191 in fp32"
+    assert drawn["outcome"] == "cannot be told, because no figure was published"
+
+
+def test_of_an_articles_own_images_ratios_are_judged_and_times_not_shown(pooled):
+    names, charts = pooled
+    rtx = claims_on(names, EFFICIENT, "amp_fp16 on RTX 3090, b32")
+    assert rtx[0] == ("0.79x as fast as fp32", "1.50x (1.50 to 1.50), faster", "does not hold")
+    assert rtx[1][0] == "36% less" and rtx[1][2] == "holds"
+    assert claims_on(names, EFFICIENT, "amp_fp16 on V100")[0][2] == "holds"
+    assert all(claim["runs here"].endswith(", other images") for claim in names["claims"][EFFICIENT])
+    assert EFFICIENT not in names["beside"] and f"published_{EFFICIENT.replace('-', '_')}" not in charts
+
+
+def test_every_article_has_its_section_and_the_rest_is_listed(pooled):
+    names = pooled[0]
+    assert set(names["claims"]) == STUDIES and all(names["claims"].values())
+    assert [row["model"] for row in names["left"]] == ["dpn92"] * 2 + ["detector"] * 2 + ["resnet50"] * 2
+
+
+def test_a_whole_training_stands_beside_the_time_of_an_epoch(explored):
+    names = explored[0]
+    ((_, own, theirs),) = names["settings"][WIDE].values()
+    rows = [names["row_beside"]("", one) for one in (own[0], theirs[0])]
+    assert [(row["seconds per epoch"], row["whole training, s"]) for row in rows] == [("60.0", "600"), ("344", "3,437")]

@@ -380,8 +380,9 @@ def test_every_comparison_has_its_verdicts_as_text(everything, explored):
     assert amp.startswith("amp_fp16 is 1.00x as fast as tf32 (1.00 to 1.00): no measurable difference")
     assert rows[H200, "o3_fp16", "fp32"]["verdict_text"].startswith("o3_fp16 diverged")
     page = shown(everything[3], "text/markdown")
-    for sentence in names["sentences"].values():
-        assert f"- {names['plain'](sentence)}" in page
+    for (_, _, baseline), sentence in names["sentences"].items():  # what limits a run is said once
+        assert f"- {names['plain'](sentence if baseline == 'fp32' else sentence.partition(';')[0])}" in page
+    assert page.count("1.00x as fast as tf32 (1.00 to 1.00): no measurable difference. ") == 1
     assert "- fp32 ran out of memory: CUDA out of memory" in page
     assert r"- amp\_fp16 has no fp32 to be compared with (oom); " in page
     assert len(names["sentences"]) == len(rows) + 1  # fp32 itself is in the list only where it failed
@@ -617,7 +618,7 @@ def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
     assert process.returncode == 0, process.stderr[-2000:]
     assert (tmp_path / "loss_scale_sweep.png").exists()
     text = json.dumps(notebook)
-    assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1.04858e+06 ended well" in text
+    assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1,048,576 ended well" in text
     assert "gradients lost go from 40% down to 2.5%" in text
     names, _ = explore(tmp_path)
     (((_, precision), runs),) = names["sweeps_of"](names["comparisons"]).items()
@@ -1018,3 +1019,87 @@ def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path
     assert "cifar_resnet: resnet18 · cifar10, from b128 · epochs=7" in titles
     assert [row["comparison"] for row in names["rows_of_ladders"] if row["step"] == "fp32"] == titles
     assert len(set(titles)) == 4
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory):
+    """(names, charts) of the records that all studies of published experiments bring into one folder."""
+    folder = tmp_path_factory.mktemp("pooled")
+    made_up.write_pool(folder)
+    return explore(folder)
+
+
+def test_a_sweep_of_loss_scales_is_in_no_other_chart_and_in_no_other_label(pooled):
+    names, charts = pooled
+    titles = [names["comparisons"][number]["title"] for number in names["charted"]]
+    assert [title for title in titles if "loss_scale" in title] == ["dpn92 · cifar10, b512 · loss_scale=128"]
+    assert "resnet18 · cifar10, b128 · epochs=3 · eager · dataset=auto" in titles
+    assert len(names["comparisons"]) - len(titles) == 6 and len(names["sweeps"]) == 2
+    assert {"loss_scale_sweep_1", "loss_scale_sweep_2"} <= set(charts)
+    assert {key[0] for key in names["sentences"]} <= set(names["charted"])
+
+
+def test_a_memory_limit_is_always_named_in_words(pooled):
+    names = pooled[0]
+    titles = [group["title"] for group in names["every_group"]]
+    assert "dpn92 · cifar10, b640 · at most 24 GiB" in titles and "dpn92 · cifar10, b640 · whole card" in titles
+    assert "resnet50 · cifar10, bmax · at most 11 GiB" in titles  # though no other comparison of it has another
+    assert names["setting_text"]("loss_scale", "1048576.0") == "loss_scale=1048576"
+    assert names["setting_text"]("memory_limit_gib", "0.0") == "whole card"
+    assert names["setting_text"]("memory_limit_gib", "null") == "memory_limit_gib unknown"
+
+
+def test_what_is_usual_is_said_once(pooled):
+    names = pooled[0]
+    assert {"epochs=1", "loader=gpu"} <= set(names["usual"]["cifar_resnet"])
+    assert names["usual"]["efficientnet_regression"] == []
+    assert [row["not the same in all"] for row in names["rows_of_comparisons"] if "resnet101" in row["comparison"]] == [
+        "max_steps=60"
+    ]
+
+
+def test_of_many_comparisons_each_model_has_its_facet_and_one_epoch_draws_no_curve(pooled):
+    names, charts = pooled
+    assert len(names["charted"]) > names["MANY"]
+    models = [
+        {names["comparisons"][number]["model"] for number in facet} for row in names["facet_rows"]() for facet in row
+    ]
+    assert {"dpn92"} in models and {"resnet18"} in models and {"wide_resnet28_10"} in models
+    assert max(sum(map(len, row)) for row in names["facet_rows"]()) <= 6
+    drawn = [axes.get_title(loc="left") for axes in charts["training_curves"].axes]
+    assert not any("dpn92" in title for title in drawn) and any("cuda_graph" in title for title in drawn)
+
+
+def test_no_text_of_the_pooled_report_lies_on_another(pooled):
+    for name, figure in pooled[1].items():
+        for axes in figure.axes:
+            boxes = [text.get_window_extent().padded(-1) for text in axes.texts]
+            pairs = itertools.combinations(zip(boxes, axes.texts, strict=True), 2)
+            assert [(a[1].get_text(), b[1].get_text()) for a, b in pairs if a[0].overlaps(b[0])] == [], name
+        width = figure.get_figwidth() * figure.dpi
+        assert all(legend.get_window_extent().x1 <= width for part in figure.subfigs for legend in part.legends), name
+
+
+def test_without_a_common_batch_the_chart_says_so(pooled):
+    said = texts(pooled[1]["batch_size"])
+    assert "no batch size was run\nin both precisions" in said and "not measured" not in said
+
+
+def test_long_tables_of_runs_are_folded(functions, capsys):
+    for number, folded in ((24, False), (25, True)):
+        functions["show_table"]([{"a": 1}] * number, "Energy of every run")
+        assert ("<details><summary>Energy of every run: 25 rows</summary>" in capsys.readouterr().out) is folded
+
+
+def test_no_line_of_a_title_begins_with_a_dot(functions, monkeypatch):
+    group = {"notebook": "cifar_resnet", "title": "resnet18 · cifar10, b128 · epochs=3 · eager · dataset=cifar10"}
+    monkeypatch.setitem(functions["panel_title"].__globals__, "comparisons", [group])
+    lines = functions["panel_title"](0).split("\n")
+    assert lines == ["cifar_resnet", "resnet18 · cifar10, b128 · epochs=3 ·", "eager · dataset=cifar10"]
+
+
+def test_one_seed_is_said_in_two_words_on_the_page_and_in_full_in_the_file(pooled):
+    row = next(row for row in pooled[0]["rows"] if row["model"] == "gru")
+    assert row["quality_verdict"] in ("equal", "one seed, so no verdict")
+    row = {**row, "quality_change": 0.5, "quality_verdict": "one seed, so no verdict", "quality_seeds": 1}
+    assert pooled[0]["row_text"](row)["quality"] == "perplexity +0.5: one seed"
