@@ -380,7 +380,7 @@ def explain(record, trainer, batches, folder, carry=None):
         ("limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
         ("gradient_reason", read_gradients),
     ]
-    if trainer.captured:  # no replay after a step outside the graph, which may free cuDNN's dropout state that it uses
+    if trainer.captured:  # the profile is of replays, and a step outside the graph drops it
         stages[:2] = stages[1::-1]
     for reason, measure in stages:
         try:

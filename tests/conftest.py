@@ -42,3 +42,14 @@ def in_empty_folder(tmp_path, monkeypatch):
     settings += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
     for name in settings:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def pooled(tmp_path_factory):
+    """(names, charts) of the summary, on records as all studies of published experiments bring them into one folder."""
+    import made_up_records
+    from test_summary import explore
+
+    folder = tmp_path_factory.mktemp("pooled")
+    made_up_records.write_pool(folder)
+    return explore(folder)

@@ -408,14 +408,6 @@ def test_reading_gives_numbers_and_none(explored):
         assert all(isinstance(row[name], float | None) for name in explored[0]["NUMBERS"])
 
 
-@pytest.fixture(scope="module")
-def pooled(tmp_path_factory):
-    """(names, charts) of records as all studies of published experiments bring them into one folder."""
-    folder = tmp_path_factory.mktemp("pooled")
-    made_up.write_pool(folder)
-    return explore(folder)
-
-
 def test_of_runs_that_differ_in_length_or_in_how_data_was_asked_for_one_is_beside(pooled):
     names, charts = pooled
     (numbers,) = names["beside"][RESNET]

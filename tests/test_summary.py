@@ -1021,14 +1021,6 @@ def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path
     assert len(set(titles)) == 4
 
 
-@pytest.fixture(scope="module")
-def pooled(tmp_path_factory):
-    """(names, charts) of the records that all studies of published experiments bring into one folder."""
-    folder = tmp_path_factory.mktemp("pooled")
-    made_up.write_pool(folder)
-    return explore(folder)
-
-
 def test_a_sweep_of_loss_scales_is_in_no_other_chart_and_in_no_other_label(pooled):
     names, charts = pooled
     titles = [names["comparisons"][number]["title"] for number in names["charted"]]
