@@ -1,6 +1,8 @@
 """The code cells of a notebook: a batch reads them here; tests and benchmarks run them here, a batch never."""
 
 import json
+import sys
+from types import ModuleType
 from typing import NamedTuple
 
 
@@ -24,9 +26,12 @@ def run_cells(path, last, parameters, display=print):
 
     Raises LookupError, before anything runs, where there is no such cell, and where there is no such parameter.
     """
-    names, cells = {"__name__": path.stem, "display": display}, code_cells(path)
+    module, cells = ModuleType(path.stem), code_cells(path)
+    names = vars(module)
     if last not in [cell.id for cell in cells]:
         raise LookupError(f"{path.stem} has no cell {last!r}")
+    names["display"] = display
+    sys.modules[path.stem] = module  # torch.compile looks a function's module up, as it finds a kernel's __main__
     for cell in cells:
         exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)
         if cell.sets_parameters:

@@ -162,12 +162,12 @@ class WorkCounter(TorchDispatchMode):
 
 def count_work(record, trainer, batches, carry):
     """Fill in FLOPs and bytes of a step, optimizer and all; counted on the model as it is before torch.compile."""
-    compiled, trainer.model = trainer.model, trainer.network
+    compiled, trainer.loss_of = trainer.loss_of, trainer.compute_loss
     try:
         with WorkCounter() as counter:
             trainer.eager_step(next(batches), carry)
     finally:
-        trainer.model = compiled
+        trainer.loss_of = compiled
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
     record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
@@ -269,7 +269,7 @@ def watched_memory(trainer, seen):
     The allocator's figures are the host's: reading them does not wait for the GPU.
     """
     read, allocated = torch.cuda.max_memory_allocated, torch.cuda.memory_allocated
-    compute_loss, pairs = trainer.compute_loss, zip(trainer.weights, trainer.masters, strict=True)
+    loss_of, pairs = trainer.loss_of, zip(trainer.weights, trainer.masters, strict=True)
     of_masters = bytes_of(master.grad for weight, master in pairs if master is not weight)  # these are kept
     seen |= {"peak": 0, "gradients": 0, "at_peak": 0, "saved": 0}
 
@@ -280,18 +280,18 @@ def watched_memory(trainer, seen):
 
     def forward(*given):
         before = allocated()
-        loss = compute_loss(*given)
+        loss = loss_of(*given)
         seen["saved"] = allocated() - before
         return loss
 
     hooks = [weight.register_post_accumulate_grad_hook(after) for weight in trainer.weights]
-    trainer.compute_loss = forward
+    trainer.loss_of = forward
     try:
         yield
         seen["at_peak"] = seen["gradients"] if read() > seen["peak"] else seen["at_peak"]
         seen["at_peak"] += of_masters
     finally:
-        trainer.compute_loss = compute_loss
+        trainer.loss_of = loss_of
         for hook in hooks:
             hook.remove()
 

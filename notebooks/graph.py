@@ -106,7 +106,15 @@ class DeviceSGD:
 
 # %% Capture -- the same in every notebook; edit notebooks/graph.py, then run sync.py
 # @title How a step becomes a CUDA graph
+import functools
+
 FAILED_GRAPHS = []  # kept, because PyTorch's allocator may still ask one of them whose memory it is
+
+
+@functools.cache
+def graph_stream(device):
+    """Return the one stream of this process's graphs, None on the CPU: a stream keeps cuBLAS's workspaces for good."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
 def parts(value):
@@ -134,6 +142,7 @@ def capture(run, stream, device):
             run()
     except RuntimeError as error:
         FAILED_GRAPHS.append(graph)
+        graph_stream.cache_clear()  # nobody takes a stream again in whose capture something failed
         graph.reset()  # one that could be ended, as after a lack of memory, must not go on holding the card's memory
         give_up(error, device)
     return graph, torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
@@ -164,7 +173,7 @@ class CapturedStep:
 
     def __init__(self, take, found, device):
         self.take, self.found, self.device, self.graph, self.taken = take, found, device, None, 0
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream = graph_stream(device)
         self.batch = self.carry = None
         self.outcome = torch.zeros(2, device=device)  # loss; 1 where the step was skipped
         self.before_capture = lambda: None

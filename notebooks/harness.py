@@ -223,25 +223,25 @@ def make_scaler(precision, loss_scale, device, execution="eager"):
 
 # %% Training step -- the same in every notebook; edit notebooks/harness.py, then run sync.py
 class Trainer:
-    """Holds what one training run needs and takes its steps.
+    """Takes the steps of one training run.
 
     `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
-    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode)
-    and to torch.optim.SGD, never fused: PyTorch's fused SGD touches its momentum at a step that must be skipped. For
-    a CUDA graph, scaler and optimizer are others of the same arithmetic, and a step overwrites the last loss and carry.
+    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode),
+    which gets network and loss as one (`model`, the network alone, is for inference), and to torch.optim.SGD, never
+    fused: PyTorch's touches its momentum at a skipped step. A step of a CUDA graph overwrites the last loss and carry.
     """
 
     def __init__(
         self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **options
     ):
         compile_mode = options.pop("compile_mode", "default")
-        self.precision, self.compute_loss, self.device, self.clip = precision, compute_loss, device, clip
+        self.precision, self.device, self.clip, self.compute_loss = precision, device, clip, compute_loss
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
-        self.network = model  # as it was built: weights are saved and restored through it
-        self.masters, self.weights, self.model = cast_model(model, precision), list(model.parameters()), model
+        self.masters, self.weights = cast_model(model, precision), list(model.parameters())
+        self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
         if "compile" in execution:
-            torch.compiler.reset()  # after a few recompilations, by the runs before this one, it would give up silently
-            self.model = torch.compile(model, mode=compile_mode)
+            torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
+            self.model, self.loss_of = (torch.compile(whole, mode=compile_mode) for whole in (model, compute_loss))
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:
@@ -267,12 +267,12 @@ class Trainer:
 
     def eager_step(self, batch, carry=None):
         """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
-        if self.captured:  # outside its capture: cuDNN may free the dropout state that the graph goes on using
-            self.captured.graph = None
+        if self.captured:
+            self.captured.graph = None  # outside its capture cuDNN may free the dropout state that the graph uses
         for weight in self.weights:
             weight.grad = None
         with autocast(self.precision, self.device, cache=self.captured is None):
-            loss, carry = self.compute_loss(self.model, batch, carry)
+            loss, carry = self.loss_of(self.network, batch, carry)
         self.scaler.scale(loss).backward()
         halves = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m and w.grad is not None]
         if halves:  # o2_fp16: the optimizer sees fp32 copies of the fp16 gradients

@@ -447,12 +447,13 @@ def test_half_precision_moves_fewer_bytes_and_computes_as_much():
 
 def test_under_compile_bytes_are_null_with_a_reason():
     record, trainer = make_record(), make_trainer()
-    compiled = trainer.model = object()  # the work is counted on the network itself
+    trainer.model = compiled = object()
+    trainer.loss_of = unused = object()  # the work is counted on the loss as it was written
     diagnosis.count_work(record, trainer, iter(made_batches([])), None)
     assert record.flops_per_step == STEP
     assert record.bytes_per_step is None
     assert "torch.compile" in record.limit_reason
-    assert trainer.model is compiled
+    assert (trainer.model, trainer.loss_of) == (compiled, unused)
 
 
 def test_work_without_arithmetic_has_no_misaligned_share():
@@ -661,13 +662,13 @@ def test_afterwards_nothing_is_watched_even_after_a_failure(monkeypatch):
         allocator = Allocator(monkeypatch, trainer, [9, 1000, 5000, 5000], uses=[0] * 9)
         try:
             with diagnosis.watched_memory(trainer, seen):
-                assert trainer.compute_loss is not loss
+                assert trainer.loss_of is not loss
                 trainer.step(random(4, 16))
         except RuntimeError as error:
             assert str(error) == "out of memory"
             assert loss is failing
-        assert trainer.compute_loss is loss
-        trainer.compute_loss, reads = compute_loss, allocator.reads
+        assert trainer.loss_of is loss
+        trainer.loss_of, reads = compute_loss, allocator.reads
         trainer.step(random(4, 16))
         assert allocator.reads == reads
 

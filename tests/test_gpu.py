@@ -596,24 +596,26 @@ SMALL_RUNS = {
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_notebook_runs_every_mode_as_a_graph(name):
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": list(MODES), "seed": 1}
+    others = "what others used before the run is not known" if torch.cuda.is_initialized() else None
     names = run_cells(name, "loop", execution="cuda_graph", **common, **SMALL_RUNS[name])
     for record in names["records"]:
         if record.status == "unsupported":
             continue
         assert record.status in ("ok", "diverged"), record.reason  # o3_fp16 may diverge
         if record.status == "ok":
-            assert (record.profile_reason, record.limit_reason, record.ledger_reason) == (None, None, None)
+            assert (record.profile_reason, record.limit_reason, record.ledger_reason) == (None, None, others)
             assert (record.host_syncs_per_step, record.inference_reason) == (0, None)
             assert record.peak_allocated_mib > 0
 
 
-def test_a_graphs_peak_of_memory_is_near_eager_modes():
+def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_higher():
     peaks = []
-    for execution in ("eager", "cuda_graph"):
+    for execution in ("eager", "cuda_graph", "cuda_graph"):
         instruments.release_memory(GPU)
         names, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
         names["timed_epoch"](record, trainer, batches())
         peaks.append(record.peak_allocated_mib)
         del names, trainer, batches
-    print(f"peak MiB eager {peaks[0]:.0f}, graph {peaks[1]:.0f}")
+    print(f"peak MiB eager {peaks[0]:.0f}, graph {peaks[1]:.0f}, the next {peaks[2]:.0f}")
     assert peaks[1] == pytest.approx(peaks[0], rel=0.15)
+    assert peaks[2] == pytest.approx(peaks[1], abs=2)

@@ -389,6 +389,18 @@ def test_compiled_steps_equal_eager_ones(execution):
 
 
 @NEEDS_COMPILER
+def test_the_loss_is_compiled_with_its_network():
+    softmaxes = []
+    for execution in ("eager", "compile"):
+        trainer = make_trainer("fp32", execution=execution)
+        trainer.step(make_batch())
+        with torch.profiler.profile() as profile:
+            trainer.step(make_batch(1))
+        softmaxes.append(sum("softmax" in event.name for event in profile.events()))
+    assert softmaxes[0] > 0 == softmaxes[1]
+
+
+@NEEDS_COMPILER
 def test_compiling_is_timed_apart_and_must_not_happen_in_a_timed_epoch():
     trainer, record = make_trainer("fp32", execution="compile"), make_record()
     harness.warm_up(record, trainer, lambda: iter([make_batch()]))

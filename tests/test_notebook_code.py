@@ -2,6 +2,7 @@
 
 import ast
 import json
+import sys
 
 import pytest
 from conftest import NOTEBOOKS, ROOT
@@ -37,6 +38,7 @@ def test_code_cells_are_read_whole_and_in_order(small):
 def test_cells_run_up_to_the_last_one_asked_for_with_parameters_replaced(small):
     names = run_cells(small, "second", {"x": 3})
     assert (names["x"], names["z"], names["__name__"], names["display"]) == (3, 4, "small", print)
+    assert vars(sys.modules["small"]) is names  # where torch.compile looks for the names of a function
     with pytest.raises(ZeroDivisionError):
         run_cells(small, "third", {})
 
