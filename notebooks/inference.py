@@ -17,10 +17,10 @@ from instruments import error_line, release_memory, reset_peaks, synchronize
 
 # %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
 # @title What the precision buys when the model is used
-def seconds_of(call, device, seconds=0.5):
-    """Return (median, p10, p90) of the times of `call()`, each waited for: ten or more, after three to warm up."""
+def seconds_of(call, device, at_least=10, seconds=0.5):
+    """Return (median, p10, p90) of the times of `call()`, each waited for, after three to warm up."""
     times, until = [], float("inf")
-    while len(times) < 13 or time.perf_counter() < until:
+    while len(times) < 3 + at_least or time.perf_counter() < until:
         began = time.perf_counter()
         until = began + seconds if len(times) == 3 else until
         call()
@@ -50,7 +50,7 @@ def read_inference(record, trainer, batch, infer):
         with torch.inference_mode():
             with autocast(trainer.precision, device):
                 latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
-                seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device)
+                seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
             record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":

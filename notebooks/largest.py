@@ -8,8 +8,10 @@ import time
 
 import torch
 from card import MIB, Stop, Unsupported
+from graph import EAGER_STEPS
 from harness import endless
-from instruments import is_out_of_memory, let_go, release_memory, reset_peaks, synchronize
+from instruments import is_out_of_memory, let_go, read_compiler, release_memory, reset_peaks, synchronize
+from preparation import allow_search, read_search
 
 # isort: split
 
@@ -33,32 +35,38 @@ def count(kind, device):
     return torch.cuda.memory_stats(device)[kind] if device.type == "cuda" else 0
 
 
-def fits(record, make_trainer, batches, size, device, rows=1, search=False):
+def fits(record, make_trainer, batches, size, device, rows=1, search=None):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
-    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate from the fifth
-    step on, when memory is taken and a graph captured. `search` has cuDNN try its algorithms, as the timed steps do.
+    `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate when memory is taken
+    and a graph captured. `search`, the seconds of a step without it, has cuDNN try its algorithms, as training does.
     """
     release_memory(device)
     reset_peaks(device)
     # PyTorch keeps a plan by shape, searched or not; `deterministic` is part of the key, so training still searches.
     cudnn = torch.backends.cudnn
-    before, (cudnn.benchmark, cudnn.deterministic) = (cudnn.benchmark, cudnn.deterministic), (search, not search)
+    before, cudnn.deterministic, cudnn.benchmark = (cudnn.benchmark, cudnn.deterministic), search is None, False
+    if search is not None:
+        allow_search(search)
     status, speed, trainer, carry, times = "ok", None, None, None, []
-    ran_out, retried = count("num_ooms", device), 0
+    ran_out, retried, first = count("num_ooms", device), 0, 0.0
     try:
         trainer = make_trainer()
+        compiled, settled = read_compiler(trainer)["seconds"], EAGER_STEPS + 1 if trainer.captured else 2
         for batch in endless(lambda: batches(size)):
             began = time.perf_counter()
             _, carry = trainer.step(batch, carry)
             synchronize(device)
             times.append(time.perf_counter() - began)
-            retried = count("num_alloc_retries", device) if len(times) == 4 else retried
-            if sum(times[4:]) > 0.2:
+            first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
+            retried = count("num_alloc_retries", device) if len(times) == settled else retried
+            if sum(times[settled:]) > 0.2:
                 break
-        speed = size * rows / statistics.median(times[4:])
+        speed = size * rows / statistics.median(times[settled:])
         if count("num_alloc_retries", device) > retried:  # goes on only by freeing and asking anew at every step
             status = "oom"
+        elif search is not None:
+            read_search(record, trainer, first, statistics.median(times[settled:]))
     except Exception as error:
         if not is_out_of_memory(error) and count("num_ooms", device) == ran_out:  # cuDNN's callers swallow some
             raise
@@ -96,7 +104,8 @@ def largest_batch(record, make_trainer, batches, device, limit, rows=1, start=16
             bad = size
         near = bad is not None and bad - good <= max(8 if good >= 8 else 1, good // 16)
         size = good if near else rounded(min(2 * good, limit) if bad is None else (good + bad) // 2)
-    while good and not fits(record, make_trainer, batches, good, device, rows, search=True):
+    speeds = [speed for *_, speed in record.batch_probes if speed]
+    while good and not fits(record, make_trainer, batches, good, device, rows, good * rows / max(speeds, default=1e9)):
         good = rounded(good * 15 // 16) if good > 8 else good - 1
     if not good:
         raise torch.OutOfMemoryError("out of memory: not even a batch of one sample can be trained")

@@ -20,6 +20,7 @@ from instruments import progress
 from tqdm import tqdm
 
 SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution, best guess first: PyTorch's default; 0: all
+SEARCH_SECONDS = 60  # that it may take, about, where the time of a step is known before: with batch_size="max"
 
 
 class StartUp:
@@ -52,24 +53,28 @@ class StartUp:
         tqdm.write(f"Start: {record.startup_seconds:.1f} s to the first timed step ({parts})")
 
 
-def allow_search():
-    """Let cuDNN time its algorithms, SEARCH_LIMIT at most, at each new shape; it remembers those of this process."""
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = True, SEARCH_LIMIT
+def allow_search(step_seconds=0.0):
+    """Let cuDNN time its algorithms, SEARCH_LIMIT at most, at each new shape; it remembers those of this process.
+
+    Fewer where a step takes `step_seconds` and that is long: each algorithm costs about six steps, and the search is to
+    stay near SEARCH_SECONDS.
+    """
+    room = max(1, int(SEARCH_SECONDS / 6 / step_seconds)) if step_seconds else 0
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark_limit = min(SEARCH_LIMIT or room, room or SEARCH_LIMIT)
 
 
 def read_search(record, trainer, first, steady):
     """Fill in what cuDNN's search took: the `first` step, s, without compiling, less a `steady` one.
 
-    An upper bound: kernels are loaded in that step, too. Later repeats in the same process find everything searched.
+    An upper bound: kernels are loaded in that step, too.
     """
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules())
     if trainer.device.type != "cuda":
         record.search_reason = "no GPU"
     elif not (convolves and torch.backends.cudnn.benchmark):
         record.search_reason = "cuDNN's search is off" if convolves else "the model has no convolution"
-    elif record.batch_probes:
-        record.search_reason = "cuDNN searched in the last probe of the largest batch"
-    elif record.search_seconds is None:
+    elif record.search_seconds is None:  # else it was in the last probe of the largest batch, or in another repeat
         record.search_seconds = max(0.0, first - steady)
         record.search_limit_algorithms = torch.backends.cudnn.benchmark_limit
 

@@ -33,6 +33,8 @@ def test_the_median_leaves_the_warm_up_out(monkeypatch):
 
     assert inference.seconds_of(call, CPU) == (0.25, 0.25, 0.25)
     assert len(calls) == 13
+    assert inference.seconds_of(call, CPU, at_least=3) == (0.25, 0.25, 0.25)
+    assert len(calls) == 13 + 3 + 3  # three to warm up
 
 
 def test_slow_and_fast_passes_are_told(monkeypatch):
@@ -78,7 +80,7 @@ def test_the_precision_switches_are_put_back():
 
 def test_a_record_gets_latency_and_throughput(monkeypatch):
     sizes = []
-    monkeypatch.setattr(inference, "seconds_of", lambda call, device: [call(), (0.002, 0.001, 0.004)][1])
+    monkeypatch.setattr(inference, "seconds_of", lambda call, device, **options: [call(), (0.002, 0.001, 0.004)][1])
     record, trainer = make_record(), make_trainer()
     inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
     assert sizes[:2] == [1, 4]
@@ -117,7 +119,7 @@ def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypa
     harness.set_fp32_precision("tf32")
     for name in ("release_memory", "reset_peaks", "synchronize"):
         monkeypatch.setattr(inference, name, lambda device: None)
-    monkeypatch.setattr(inference, "seconds_of", lambda call, device: (0.002, 0.001, 0.004))
+    monkeypatch.setattr(inference, "seconds_of", lambda call, device, **options: (0.002, 0.001, 0.004))
     monkeypatch.setattr(inference, "autocast", lambda precision, device: harness.autocast("fp32", CPU))
     monkeypatch.setattr(inference.torch.cuda, "max_memory_allocated", lambda device: 2**20)
 

@@ -23,13 +23,18 @@ def search(monkeypatch):
     def find(room, limit=10**6, room_when_searching=None, **options):
         record = made_up_record()
 
-        def fits(record, make_trainer, batches, size, device, rows=1, search=False):
-            most = room if not search or room_when_searching is None else room_when_searching
-            record.batch_probes.append([size, "ok" if size <= most else "oom", None, None])
+        def fits(record, make_trainer, batches, size, device, rows=1, search=None):
+            most = room if search is None or room_when_searching is None else room_when_searching
+            record.batch_probes.append(
+                [size, "ok" if size <= most else "oom", None, None if search is not None else 50]
+            )
+            record.searched = search
             return size <= most
 
         monkeypatch.setattr(largest, "fits", fits)
-        return largest.largest_batch(record, None, None, GPU, limit, **options), record.batch_probes
+        found = largest.largest_batch(record, None, None, GPU, limit, **options)
+        assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
+        return found, record.batch_probes
 
     return find
 
@@ -72,6 +77,9 @@ def test_on_the_cpu_there_is_nothing_to_search():
 class Counting:
     """A trainer that runs out of memory above so many samples, and counts its steps."""
 
+    captured, device, network = None, CPU, torch.nn.Identity()
+    model = network
+
     def __init__(self, room):
         self.room, self.steps = room, 0
 
@@ -95,7 +103,7 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
     assert largest.fits(record, make, batches, 64, CPU, rows=2)
     assert not largest.fits(record, make, batches, 65, CPU)
     assert torch.backends.cudnn.benchmark is True
-    assert made[0].steps > 5
+    assert made[0].steps > 3
     assert made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak) == (64, "ok", None)
@@ -115,15 +123,15 @@ class Flagged(Counting):
         return super().step(batch, carry)
 
 
-@pytest.mark.parametrize("search", [False, True])
+@pytest.mark.parametrize("search", [None, 0.01])
 def test_a_probe_leaves_training_its_search(monkeypatch, search):
     """PyTorch keeps the plan of a shape by its switches: what is probed without a search has another key."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    seen = set()
-    assert largest.fits(
-        made_up_record(), lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search
-    )
-    assert seen == {(search, not search)}
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
+    seen, record = set(), made_up_record()
+    assert largest.fits(record, lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search)
+    assert seen == {(search is not None, search is None)}
+    assert getattr(record, "search_reason", "not asked") == ("not asked" if search is None else "no GPU")
     with pytest.raises(ValueError, match="no such model"):
         largest.fits(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
@@ -134,7 +142,7 @@ def fail():
 
 
 def test_a_probe_that_goes_on_only_by_freeing_and_asking_anew_does_not_fit(monkeypatch):
-    retries = iter([3, 3, 7])  # after four steps 3, as that was warm-up; 7 in the end
+    retries = iter([3, 3, 7])  # after two steps 3, as that was warm-up; 7 in the end
     monkeypatch.setattr(largest, "count", lambda kind, device: next(retries) if "retries" in kind else 0)
     next(retries)
     record = made_up_record()

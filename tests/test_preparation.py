@@ -448,6 +448,18 @@ def test_the_search_is_bounded_and_reported(monkeypatch):
     assert none.search_seconds == 0
 
 
+@pytest.mark.parametrize(
+    ("most", "step_seconds", "limit"),
+    [(10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (0, 2.8, 3), (0, 0.0, 0), (2, 2.8, 2)],
+)
+def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most, step_seconds, limit):
+    monkeypatch.setattr(preparation, "SEARCH_LIMIT", most)
+    for switch in ("benchmark", "benchmark_limit"):
+        monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
+    preparation.allow_search(step_seconds)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, limit)
+
+
 def test_where_nothing_is_searched_a_reason_says_why(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     for trainer, reason in (
@@ -612,12 +624,12 @@ def test_batches_that_are_left_early_are_waited_for():
     assert calls == [side]
 
 
-def test_a_search_in_a_probe_is_said():
+def test_a_search_in_a_probe_is_the_runs():
     network = torch.nn.Conv2d(1, 1, 1)
     trainer = types.SimpleNamespace(network=network, device=torch.device("cuda"))
-    record = types.SimpleNamespace(batch_probes=[[8, "ok", 1.0, 2.0]], search_reason=None, search_seconds=None)
+    record = types.SimpleNamespace(search_reason=None, search_seconds=None)
     searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    preparation.read_search(record, trainer, 5.0, 1.0)
+    preparation.read_search(record, trainer, 5.0, 1.0)  # in the last probe
+    preparation.read_search(record, trainer, 1.1, 1.0)  # in the warm-up, which finds everything searched
     torch.backends.cudnn.benchmark = searched
-    assert record.search_seconds is None
-    assert "last probe" in record.search_reason
+    assert (record.search_seconds, record.search_reason) == (4.0, None)
