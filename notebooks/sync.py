@@ -51,7 +51,9 @@ BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
 FIELDS = re.compile(r"<!-- fields -->\n.*?<!-- /fields -->", re.DOTALL)
 CASES = re.compile(r"<!-- cases -->\n.*?<!-- /cases -->", re.DOTALL)
+RUNS = re.compile(r"<!-- runs -->\n.*?<!-- /runs -->", re.DOTALL)
 HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
+PRECISIONS = (*HEADLINE_PRECISIONS, "o2_fp16", "o3_fp16")
 MEND = "run: python notebooks/sync.py"
 
 
@@ -209,6 +211,13 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         if now != text:
             yield document, text, []
 
+    published = root / "outputs" / "published" / "README.md"
+    if published.exists():
+        now = published.read_text(encoding="utf-8")
+        text = RUNS.sub(lambda _: runs_table(read_records(published.parent)[0]), now)
+        if now != text:
+            yield published, text, []
+
 
 def fields_table(folder):
     """Return the table of the record's fields: name, and the comment beside it in record.py."""
@@ -277,6 +286,44 @@ def headline_row(row):
         faster = f" ({gain['ratio']:.2f}x{interval})" if gain else ""
         cells.append(f"{seconds:.2f} s{faster}, {max(r['peak_allocated_mib'] for r in row[precision]) / 1024:.2f} GiB")
     return f"| {' | '.join(cells)} |"
+
+
+def runs_table(records):
+    """Return the table of the published experiments: of each comparison what every precision came to."""
+    rows = {}
+    for record in records:
+        rows.setdefault(comparison_key(record), {})[record["precision"]] = record
+    present = [name for name in PRECISIONS if any(name in row for row in rows.values())]
+    lines = [
+        f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |",
+        "|---" * (2 + len(present)) + "|",
+    ]
+    for name, row in sorted((run_name(next(iter(row.values()))), row) for row in rows.values()):
+        cells = [run_figures(row[precision]) if precision in row else "" for precision in present]
+        lines.append(f"| {name} | {next(iter(row.values()))['epochs']} | {' | '.join(cells)} |")
+    return "\n".join(["<!-- runs -->", *lines, "<!-- /runs -->"])
+
+
+def run_name(record):
+    """Return what was trained and how, where that is not the notebook's default."""
+    size = "largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}"
+    parts = [f"{record['model']} on {record['dataset_used']}", size]
+    parts += [record["execution"]] * (record["execution"] != "eager") + ["channels_last"] * bool(
+        record.get("channels_last")
+    )
+    parts += [f"loss scale {record['loss_scale']:g}"] if record["loss_scale"] != "dynamic" else []
+    parts += [f"{record['memory_limit_gib']:g} GiB at most"] if record["memory_limit_gib"] else []
+    parts += [f"{record['image_size']} pixels"] if record.get("image_size", 32) != 32 else []
+    return ", ".join(parts + ["two loader workers"] * (record.get("loader") == "workers"))
+
+
+def run_figures(record):
+    """Return median seconds per epoch, peak memory and the last metric of a run, or how it ended."""
+    if record["status"] != "ok":
+        return "out of memory" if record["status"] == "oom" else record["status"]
+    seconds, memory = statistics.median(record["epoch_seconds"]), record["peak_allocated_mib"] / 1024
+    last = f"{record['metric'][-1]:.1%}" if record["metric_name"] == "accuracy" else f"{record['metric'][-1]:#.4g}"
+    return f"{f'{seconds:#.3g}'.rstrip('.')} s, {f'{memory:#.3g}'.rstrip('.')} GiB, {last}"
 
 
 def main(arguments=None):

@@ -671,6 +671,10 @@ def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(tmp_path)
     assert [table[name]["out of memory at"] for name in ("fp32", "amp_fp16")] == [512, 1024]
     assert table["amp_fp16"]["at the same batch"].startswith("1.50x")
     assert table["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
+    speeds = {"fp32": {128: 100.0, 512: 110.0}, "amp_fp16": {128: 150.0, 512: 220.0}, "o2_fp16": {128: 140.0}}
+    assert names["gains_by_batch"]([], speeds)[3] == {"amp_fp16": (2.0, 512, 512)}  # o2_fp16 had one size alone
+    alone = {name: dict([sizes.popitem()]) for name, sizes in speeds.items()}  # as with batch_size="max" alone
+    assert set(names["gains_by_batch"]([], alone)[3]) == {"amp_fp16", "o2_fp16"}
     assert all(group["batch"] != "bmax" for group in names["comparisons"])
     assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
     whole = ("largest that trained", "out of memory at")
