@@ -86,11 +86,11 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the c
 class Card:
     """The GPU as NVML sees it; `reason` says why a card that cannot be asked gives no answers.
 
-    `uuid` as PyTorch prints it; without it the first GPU of CUDA_VISIBLE_DEVICES. Works with nvidia-ml-py and with
-    the old nvidia-ml-py3 7.352.0, which returns bytes and knows no second version of the memory call.
+    `uuid` as PyTorch prints it, or NVML's own `number` of it. Works with nvidia-ml-py and with the old nvidia-ml-py3
+    7.352.0, which returns bytes and knows no second version of the memory call.
     """
 
-    def __init__(self, uuid=None):
+    def __init__(self, uuid=None, number=0):
         self.nvml = self.handle = self.reason = None
         try:
             import pynvml
@@ -99,11 +99,8 @@ class Card:
             return
         try:
             pynvml.nvmlInit()
-            first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
-            name = f"GPU-{uuid}" if uuid else first
-            by_uuid = name.startswith("GPU-")
-            find = pynvml.nvmlDeviceGetHandleByUUID if by_uuid else pynvml.nvmlDeviceGetHandleByIndex
-            self.nvml, self.handle = pynvml, find(name.encode() if by_uuid else int(name))
+            find = pynvml.nvmlDeviceGetHandleByUUID if uuid else pynvml.nvmlDeviceGetHandleByIndex
+            self.nvml, self.handle = pynvml, find(f"GPU-{uuid}".encode() if uuid else number)
         except Exception as error:  # no driver, no such card: each binding raises its own class
             self.reason = f"NVML gave no figure ({error})"
 
@@ -141,11 +138,29 @@ def others_of(pids, own_is_there):
     return len(set(pids)) - (own_is_there or os.getpid() in pids)
 
 
-CARD_BEFORE = Card()
+# %% Before the run -- the same in every notebook; edit notebooks/card.py, then run sync.py
+# @title What others had on each card before this kernel used one
+def read_cards():
+    """Return {UUID as PyTorch prints it: {"used_mib", "pids"}} of every card, None where NVML does not tell.
+
+    Of every card, because CUDA may number them otherwise than NVML does, and cannot be asked before it is in use.
+    """
+    nvml, cards = Card().nvml, {}
+    for card in [Card(number=number) for number in range(nvml.nvmlDeviceGetCount() if nvml else 0)]:
+        uuid, processes = card.ask("UUID") or "", card.ask("ComputeRunningProcesses")
+        uuid = uuid.decode() if isinstance(uuid, bytes) else uuid
+        pids = None if processes is None else [process.pid for process in processes]
+        cards[uuid.removeprefix("GPU-")] = {"used_mib": card.memory()["used_mib"], "pids": pids}
+    return cards
+
+
+def card_before(uuid):
+    """Return {"used_mib", "pids"} of a card before this process used it, None for what is not known."""
+    return CARDS_BEFORE.get(str(uuid), {"used_mib": None, "pids": None})
+
+
 FRESH = not torch.cuda.is_initialized()  # else a kernel that goes on: what others used can no longer be told
-MEMORY_BEFORE = CARD_BEFORE.memory() if FRESH else {"used_mib": None}
-PROCESSES_BEFORE = CARD_BEFORE.ask("ComputeRunningProcesses") if FRESH else None
-PIDS_BEFORE = None if PROCESSES_BEFORE is None else [process.pid for process in PROCESSES_BEFORE]
+CARDS_BEFORE = read_cards() if FRESH else {}
 
 
 # %% Card sampler -- the same in every notebook; edit notebooks/card.py, then run sync.py
@@ -328,14 +343,14 @@ def look_at_card(device):
     """Return ({what: text}, [warnings], {record field: value}) of the card; the CPU has nothing to be measured."""
     if device.type != "cuda":
         return {"device": "CPU"}, [], {}
-    properties, card = torch.cuda.get_device_properties(device), CARD_BEFORE
-    capability = (properties.major, properties.minor)
+    properties = torch.cuda.get_device_properties(device)
+    capability, card, before = (properties.major, properties.minor), Card(properties.uuid), card_before(properties.uuid)
     if reason := missing_kernels(capability, torch.cuda.get_arch_list()):
         raise Stop(f"{properties.name}: {reason}.")
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     half, clock = check_fp16(device), check_clock(device)
     power, most = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
-    used, others, bits = MEMORY_BEFORE["used_mib"], others_of(PIDS_BEFORE, False), card.ask("CurrentClocksEventReasons")
+    used, others, bits = before["used_mib"], others_of(before["pids"], False), card.ask("CurrentClocksEventReasons")
     bits = card.ask("CurrentClocksThrottleReasons") if bits is None else bits  # its name in older bindings
     free = torch.cuda.mem_get_info(device)[0] / MIB
     clocks = [card.ask(ask, 1) for ask in ("ClockInfo", "MaxClockInfo")]  # 1: the streaming multiprocessors

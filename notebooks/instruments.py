@@ -15,7 +15,7 @@ import warnings
 from contextlib import contextmanager, suppress
 
 import torch
-from card import MEMORY_BEFORE, MIB, Card, Diverged, Stop, Unsupported
+from card import MIB, Card, Diverged, Stop, Unsupported, card_before
 from record import find_diverged, utc_now, write_record
 
 # isort: split
@@ -263,7 +263,7 @@ def read_device_memory(record, device):
         return
     memory = Card(record.gpu_uuid).memory()
     record.device_used_mib, record.device_memory_reason = memory["used_mib"], memory["reason"]
-    record.device_used_before_mib = MEMORY_BEFORE["used_mib"]
+    record.device_used_before_mib = card_before(record.gpu_uuid)["used_mib"]
     if record.peak_reserved_mib is not None:
         record.ledger_slack_mib = record.peak_reserved_mib - record.peak_allocated_mib
 
@@ -274,7 +274,7 @@ def read_context(record, device):
     Called after warm-up, when the libraries are loaded, so that the ledger's sum is set against another reading.
     """
     if device.type == "cuda":
-        used, before = Card(record.gpu_uuid).memory()["used_mib"], MEMORY_BEFORE["used_mib"]
+        used, before = (one["used_mib"] for one in (Card(record.gpu_uuid).memory(), card_before(record.gpu_uuid)))
         reserved = torch.cuda.memory_reserved(device) / MIB
         record.ledger_context_mib = None if None in (used, before) else used - before - reserved
 

@@ -65,15 +65,24 @@ def test_memory_by_uuid_in_mib(monkeypatch):
     assert module.asked == [b"GPU-ab-cd"]
 
 
-def test_the_first_visible_gpu_is_asked(monkeypatch):
-    module = fake_nvml(monkeypatch)
-    card.Card()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ff,GPU-00")
-    card.Card()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", " 3 ,1")
-    card.Card()
-    card.Card("ab")  # a known card is asked whatever is visible
-    assert module.asked == [0, b"GPU-ff", 3, b"GPU-ab"]
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_what_a_card_held_before_is_found_by_its_uuid_as_cuda_may_number_cards_otherwise(monkeypatch, as_bytes):
+    uuids = [uuid.encode() if as_bytes else uuid for uuid in ("GPU-small", "GPU-large")]
+    memory = [types.SimpleNamespace(used=mib * 2**20, total=2**34) for mib in (700, 5)]
+    running = [[types.SimpleNamespace(pid=8)], []]
+    module = fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=lambda number: number)
+    module.nvmlDeviceGetCount = lambda: 2
+    module.nvmlDeviceGetUUID = uuids.__getitem__
+    module.nvmlDeviceGetMemoryInfo = lambda handle, version=None: memory[handle]
+    module.nvmlDeviceGetComputeRunningProcesses = running.__getitem__
+    monkeypatch.setattr(card, "CARDS_BEFORE", card.read_cards())
+    assert card.card_before("large") == {"used_mib": 5, "pids": []}
+    assert card.card_before("small") == {"used_mib": 700, "pids": [8]}
+    assert card.card_before("a part of one") == {"used_mib": None, "pids": None}
+    module.nvmlDeviceGetComputeRunningProcesses = fails
+    assert card.read_cards()["small"] == {"used_mib": 700, "pids": None}
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert card.read_cards() == {}
 
 
 def test_the_second_version_of_the_memory_call_is_preferred_and_the_first_is_the_way_out(monkeypatch):
@@ -123,16 +132,6 @@ def without_such_a_card(monkeypatch):
     fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=fails, nvmlDeviceGetHandleByUUID=fails)
 
 
-def with_a_part_of_a_card(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-12")
-    fake_nvml(monkeypatch)
-
-
-def with_no_gpu_visible(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    fake_nvml(monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
@@ -140,8 +139,6 @@ def with_no_gpu_visible(monkeypatch):
         (without_driver, "NVML gave no figure (Driver Not Loaded)"),
         (without_library, "libnvidia-ml.so.1 not found"),
         (without_such_a_card, "Not Supported"),
-        (with_a_part_of_a_card, "NVML gave no figure"),
-        (with_no_gpu_visible, "NVML gave no figure"),
     ],
 )
 def test_a_card_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, state, reason):
@@ -648,7 +645,7 @@ def test_reasons_are_escaped_in_the_table(monkeypatch):
 
 def pretend_gpu(monkeypatch, fp16="passed", events=1.0, launch=0.01, native=True, pids=(), architectures=NEW, **nvml):
     """Let show_preflight see a made-up RTX 3090; `nvml` has the answers of its driver."""
-    properties = types.SimpleNamespace(name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30)
+    properties = types.SimpleNamespace(name="Made-up RTX", major=8, minor=6, total_memory=24 * 2**30, uuid="ab")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: architectures)
@@ -659,9 +656,9 @@ def pretend_gpu(monkeypatch, fp16="passed", events=1.0, launch=0.01, native=True
     answers = {"EnforcedPowerLimit": 350_000, "PowerManagementDefaultLimit": 350_000, "ClockInfo": 1395}
     answers |= {"MaxClockInfo": 2100, "CurrentClocksEventReasons": 0, **nvml}
     asked = types.SimpleNamespace(ask=lambda question, *_: answers.get(question), driver=lambda: "580.1")
-    monkeypatch.setattr(card, "CARD_BEFORE", asked)
-    monkeypatch.setattr(card, "MEMORY_BEFORE", {"used_mib": 1234.5, "total_mib": 24576, "reason": None})
-    monkeypatch.setattr(card, "PIDS_BEFORE", pids and list(pids))
+    monkeypatch.setattr(card, "Card", {"ab": asked}.__getitem__)
+    monkeypatch.setattr(card, "CARDS_BEFORE", {"ab": {"used_mib": 1234.5, "pids": pids and list(pids)}})
+    return asked
 
 
 def test_the_preflight_shows_the_card_and_returns_what_goes_into_the_records(monkeypatch, capsys):
@@ -688,10 +685,9 @@ def test_the_preflight_shows_the_card_and_returns_what_goes_into_the_records(mon
 
 
 def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, capsys):
-    pretend_gpu(monkeypatch, pids=None)
-    monkeypatch.setattr(card.CARD_BEFORE, "ask", lambda question, *_: None)
-    monkeypatch.setattr(card, "MEMORY_BEFORE", {"used_mib": None, "total_mib": None, "reason": "no NVML"})
-    monkeypatch.setattr(card.CARD_BEFORE, "driver", lambda: None)
+    asked = pretend_gpu(monkeypatch, pids=None)
+    asked.ask, asked.driver = lambda question, *_: None, lambda: None
+    monkeypatch.setattr(card, "CARDS_BEFORE", {})
     shown_by(monkeypatch, GPU)
     text = capsys.readouterr().out
     for what in ("driver", "others on the GPU", "SM clock", "power cap", "throttled now"):
@@ -701,7 +697,8 @@ def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, cap
 
 def test_processes_that_nvml_does_not_list_are_unknown_at_the_start():
     """Here there is no GPU: no list is no list, not an empty one."""
-    assert (card.PIDS_BEFORE is None) is (card.CARD_BEFORE.ask("ComputeRunningProcesses") is None or not card.FRESH)
+    asked = card.Card().ask("ComputeRunningProcesses") if card.FRESH else None
+    assert {before["pids"] is None for before in card.CARDS_BEFORE.values()} <= {asked is None}
 
 
 @pytest.mark.parametrize(

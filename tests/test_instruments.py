@@ -41,7 +41,7 @@ def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
     monkeypatch.setattr(
         instruments, "Card", lambda uuid: asked.append(uuid) or types.SimpleNamespace(memory=lambda: memory)
     )
-    monkeypatch.setattr(instruments, "MEMORY_BEFORE", {"used_mib": before})
+    monkeypatch.setattr(instruments, "card_before", lambda uuid: {"used_mib": before if uuid else None})
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * 2**20)
     return asked
 
