@@ -83,11 +83,14 @@ startup = StartUp(STARTED)
 
 # %% Kept data -- the same in every notebook; edit notebooks/preparation.py, then run sync.py
 # @title Data that were decoded once lie on the disk for the next kernel
+import glob
 import hashlib
 import shutil
 from contextlib import suppress
 
 import numpy as np
+
+KEPT_FILES = 3  # of one data set, as images of another size or files that have changed make another one
 
 
 def ask_file(path, ask):
@@ -108,12 +111,16 @@ def kept_arrays(folder, name, key, make):
     """Return {name: array} as `make()` gives them; kept in `folder`/cache, so that the next kernel only reads them.
 
     `key` is all that they depend on, and its checksum part of the file's name. A file that is damaged, which its own
-    checksums tell, is made anew. Where it cannot be written, or would take half of the free disk, nothing is kept.
+    checksums tell, is made anew. Where it cannot be written, or would take half of the free disk, nothing is kept; of
+    one name the KEPT_FILES that were used last are.
     """
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     path = Path(folder) / "cache" / f"{name}-{digest}.npz"
     with suppress(Exception), np.load(path, allow_pickle=False) as kept:  # whatever is wrong with it, or not there
-        return {part: kept[part] for part in kept["parts"].tolist()}
+        arrays = {part: kept[part] for part in kept["parts"].tolist()}
+        with suppress(OSError):
+            os.utime(path)
+        return arrays
     arrays = make()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -122,6 +129,9 @@ def kept_arrays(folder, name, key, make):
             with temporary.open("wb") as opened:
                 np.savez(opened, parts=list(arrays), **arrays)
             os.replace(temporary, path)
+        files = path.parent.glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}.npz")
+        for old in sorted(files, key=lambda file: file.stat().st_mtime_ns)[:-KEPT_FILES]:
+            old.unlink(missing_ok=True)
     except OSError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

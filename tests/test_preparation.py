@@ -50,6 +50,19 @@ def test_another_key_is_another_file(tmp_path):
         assert preparation.kept_arrays(tmp_path, "n", ("key", number), never)["n"].tolist() == [number]
 
 
+def test_of_one_name_the_files_that_were_used_last_are_kept(tmp_path):
+    def kept(name, number, make=make_arrays):
+        return same(preparation.kept_arrays(tmp_path, name, number, make), make_arrays())
+
+    assert kept("n", 0) and kept("n-0123456789abcdef", 0) and kept("[n]", 0)
+    assert all(kept("n", number) for number in (1, 2)) and kept("n", 0, never)
+    assert kept("n", 3)  # one too many: 1 was used longest ago
+    assert all(kept("n", number, never) for number in (0, 2, 3))
+    assert kept("n-0123456789abcdef", 0, never) and kept("[n]", 0, never)
+    with pytest.raises(AssertionError):
+        kept("n", 1, never)
+
+
 def broken(content, how):
     middle = len(content) // 2
     return {
