@@ -160,6 +160,17 @@ def test_its_readme_says_what_the_records_say():
     assert f"{', '.join(curve[:-1])} and {curve[-1]} after epochs 1 to 6" in text
 
 
+def test_the_start_takes_what_the_documentation_says():
+    runs = [run for (model, _, execution, _), run in published().items() if (model, execution) == ("resnet18", "eager")]
+    parts = [f"startup_{part}seconds" for part in ("", "import_", "preflight_", "data_", "model_", "warmup_")]
+    spans = [(min(run[part] for run in runs), max(run[part] for run in runs)) for part in parts]
+    assert spans[0][1] <= 30  # the aim of an eager run on CIFAR
+    text = " ".join((ROOT / "docs" / "measurements.md").read_text(encoding="utf-8").split())
+    said = ["{:.1f} to {:.1f}".format(*span) for span in spans]
+    words = "start in {} s: import {}, preflight {}, data from the cache {}, model {}, warm-up {}."
+    assert len(runs) == 7 and words.format(*said) in text
+
+
 def test_the_published_records_are_small_and_name_no_folder_of_a_machine():
     files = [path for path in PUBLISHED.rglob("*") if path.is_file()]
     assert {"summary.html", "summary.ipynb", "summary.csv", "README.md"} <= {path.name for path in files}
