@@ -13,7 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import PIL.Image
 import pytest
-from conftest import NOTEBOOKS, code_cells, read_notebook, run_cells
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook, run_cells
 from matplotlib.text import Text
 from record import NOT_WRITTEN, Explanation, write_record
 
@@ -1079,6 +1079,16 @@ def test_no_text_of_the_pooled_report_lies_on_another(pooled):
 def test_without_a_common_batch_the_chart_says_so(pooled):
     said = texts(pooled[1]["batch_size"])
     assert "no batch size was run\nin both precisions" in said and "not measured" not in said
+
+
+def test_of_many_comparisons_the_verdicts_are_folded_by_experiment(pooled, everything):
+    assert "<summary>cifar_resnet: verdicts" not in shown(everything[3], "text/markdown")  # a few are all seen
+    said = []
+    exec(code_cells("summary")["verdicts"], {**pooled[0], "say": said.append})
+    pattern = r"<details><summary>(\w+): verdicts on (\d+) comparisons?</summary>\n\n(.*)\n\n</details>"
+    parts = [re.fullmatch(pattern, text, re.DOTALL).groups() for text in said]
+    assert [name for name, *_ in parts] == sorted(EXPERIMENTS) and sum(int(count) for _, count, _ in parts) > 12
+    assert all(text.count("**\n\n- ") == int(count) for _, count, text in parts)
 
 
 def test_long_tables_of_runs_are_folded(functions, capsys):
