@@ -4,14 +4,17 @@ How a run is executed is left to an executor, with launch, check, stop, is_free,
 (this machine) or a cluster.Cluster (Ray).
 """
 
-import math
+import errno
+import itertools
+import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import gpus
 import live
 import schedule
-from life import RETRIED, read_record
+from life import RETRIED, START_ATTEMPTS, read_record
 from live import in_words, say
 from planning import Device, place
 
@@ -21,6 +24,7 @@ from record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 
 GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
 START_WAIT_SECONDS = 1  # doubled with each attempt
+NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
 CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
 
 
@@ -74,12 +78,19 @@ def of_other_code(run):
     return known if known != run.code_hash else None
 
 
+def folder_aside(run, code):
+    """Return a folder for records of other code in which this run has none yet, for nothing is overwritten."""
+    name = f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}"  # a record may have come from anywhere
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(run.folder / name for name in names if not (run.folder / name / run.record_path.name).exists())
+
+
 def set_aside_other_code(comparisons):
     """Move records and notebooks made by other code into a folder beside them, and say so; nothing is deleted."""
     moved = {}
     for run in (run for comparison in comparisons for run in comparison):
         if code := of_other_code(run):
-            folder = run.folder / f"other_code-{code}"
+            folder = folder_aside(run, code)
             folder.mkdir(exist_ok=True)
             for path in (run.folder / f"{run.run_id}.ipynb", run.record_path):  # the record last: it is what counts
                 with suppress(FileNotFoundError):
@@ -126,7 +137,7 @@ def run_batch(study, comparisons, devices, args, commit, executor):
     for comparison in (job[0] for job in jobs if not job[1]):
         judge(comparison)  # an interrupted batch may have left this undone
     waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
-    batch = Batch(study, commit, 60 * (args.timeout or math.inf), waiting, seconds, total, runs)
+    batch = Batch(study, commit, 60 * args.timeout, waiting, seconds, total, runs)
     slots, began, started_at = [Slot(device) for device in devices], time.monotonic(), utc_now()
     view = live.View(study, total, [device.label for device in devices], not args.no_progress_bar)
     try:
@@ -170,7 +181,21 @@ def step(slot, batch, executor, view):
         batch.jobs.append(slot.seconds)
     if slot.comparison:
         slot.run = slot.run or slot.to_do.pop(0)
+        begin(slot, batch, executor, view)
+
+
+def begin(slot, batch, executor, view):
+    """Start the run of a device; where that cannot be, the run goes to another one or waits."""
+    try:
         slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
+    except gpus.Lost as error:
+        give_away(slot, batch, error)
+    except OSError as error:
+        if error.errno not in NO_PROCESS or slot.attempt >= START_ATTEMPTS:
+            raise
+        try_again(slot, f"no process could be started: {error.strerror}")
+    else:
+        view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
 def finish(slot, end, batch, view):
@@ -178,13 +203,10 @@ def finish(slot, end, batch, view):
     seconds, run, label = time.monotonic() - slot.active.started, slot.run, slot.device.label
     slot.ended, slot.ended_at, slot.active = slot.active, time.monotonic(), None
     if end.lost:
-        give_away(slot, batch)
-        say(f"{label} IS LOST and gets no more runs; {run.run_id} and what follows go to others  {end.remark}")
+        give_away(slot, batch, end.remark)
         return
     if end.record is None:
-        wait = START_WAIT_SECONDS * (2**slot.attempt + slot.device.index / 2)  # staggered, so as not to meet again
-        slot.attempt, slot.not_before = slot.attempt + 1, time.monotonic() + wait
-        say(f"{label}  {run.run_id}  starts again in {wait:g} s  {end.remark}")
+        try_again(slot, end.remark)
         return
     slot.run, slot.attempt = None, 1
     slot.seconds.append(seconds)
@@ -202,10 +224,18 @@ def finish(slot, end, batch, view):
     view.bar.update()
 
 
-def give_away(slot, batch):
-    """Take a device out of the pool; what it had not finished waits for another one."""
+def try_again(slot, reason):
+    """Have a run that could not be started wait before its next attempt."""
+    wait = START_WAIT_SECONDS * (2**slot.attempt + slot.device.index / 2)  # staggered, so as not to meet again
+    slot.attempt, slot.not_before = slot.attempt + 1, time.monotonic() + wait
+    say(f"{slot.device.label}  {slot.run.run_id}  starts again in {wait:g} s  {reason}")
+
+
+def give_away(slot, batch, reason):
+    """Take a device out of the pool, and say so; what it had not finished waits for another one."""
     slot.gone = True
-    rest = [slot.run, *slot.to_do]
+    rest, follow = [slot.run, *slot.to_do], f"{slot.run.run_id} and what follows go to others"
+    say(f"{slot.device.label} IS LOST and gets no more runs; {follow}  {reason}")
     batch.waiting = [(runs, to_do, None if where == slot.device else where) for runs, to_do, where in batch.waiting]
     batch.waiting.insert(0, (slot.comparison, rest, None))
     slot.comparison, slot.to_do, slot.run = None, [], None

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ NEEDED = (  # on every node
     "notebooks/record.py",
 )
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
+STOP_SECONDS = 3  # for an actor to end its run when the batch ends
 ASK_SECONDS = 0.3  # between two questions to an actor
 DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go
 CACHE = "~/.cache/mixed-precision-study"
@@ -51,7 +53,10 @@ class Worker:
 
     def __init__(self, on_gpu):
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1: a run must have the cores it has without Ray
-        self.device = visible_gpus()[0] if on_gpu else Device(0, "cpu0")
+        there = visible_gpus() if on_gpu else [Device(0, "cpu0")]
+        if not there:
+            raise RuntimeError("Ray was told of a GPU that NVML does not find here")
+        self.device = there[0]
         self.active = self.folder = None
 
     def describe(self):
@@ -127,7 +132,7 @@ class Cluster:
             self.ray.get(active.launched)
             active.cell, self.states[device], ended = self.ray.get(active.question)
         except self.ray.exceptions.RayError as error:  # the node is gone, or cannot even start a run
-            return life.End(None, f"its node failed: {type(error).__name__}", True)
+            return life.End(None, f"its node failed: {reason_of(error)}", True)
         active.question, active.asked = None, time.monotonic()
         if ended is None:
             return None
@@ -139,9 +144,9 @@ class Cluster:
         return life.End(record, remark, lost)
 
     def stop(self, active):
-        """End a run on its node, as far as the node still answers."""
+        """End a run on its node, as far as the node still answers; else Ray ends it with its actor."""
         with suppress(self.ray.exceptions.RayError):
-            self.ray.get(active.worker.stop.remote(), timeout=20)
+            self.ray.get(active.worker.stop.remote(), timeout=STOP_SECONDS)
 
     def is_free(self, active, device):
         """Return True: the actor has waited for it."""
@@ -168,6 +173,12 @@ def save(run, record, files):
         write_flat(record, run.record_path)
 
 
+def reason_of(error):
+    """Return in one line why Ray could not do something; where an actor could not begin, its own error comes last."""
+    lines = str(getattr(error, "cause", None) or error).strip().split("\n")
+    return " ".join(lines[-1 if "creation task" in lines[0] else 0].split())[:200]
+
+
 def check_reachable(address):
     """Raise Mistake where nothing listens at `host:port`; Ray itself would try for minutes."""
     found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
@@ -184,6 +195,8 @@ def check_reachable(address):
 def connected(address, jobs, gpus_wanted):
     """Yield a Cluster on the Ray cluster at `address` ("auto": one that runs here; "local": one started for this)."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address == "local":  # its ports are open to other hosts: let them be asked for a token (Ray 2.52 and newer)
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ModuleNotFoundError:
@@ -200,8 +213,9 @@ def connected(address, jobs, gpus_wanted):
             ray.init(**where, **quiet)
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end the batch without a word
         except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}).") from None
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            advice = "where it wants a token, set RAY_AUTH_MODE=token"
+            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
         try:
             yield Cluster(ray, start_workers(ray, jobs, gpus_wanted))
         finally:
@@ -219,12 +233,17 @@ def start_workers(ray, jobs, gpus_wanted):
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=READY_SECONDS)
     for question in late:  # others hold these devices: do not queue for them
         ray.kill(asked[question])
-    workers = {}
+    workers, refusal = {}, ""
     for question in ready:
-        node, device = ray.get(question)
+        try:
+            node, device = ray.get(question)
+        except ray.exceptions.RayError as error:  # a node without a GPU, or without what the runs need
+            refusal = f": {reason_of(error)}"
+            print(f"run_all.py: a device of the cluster is not used{refusal}", file=sys.stderr)
+            continue
         device = Device(*device)
         label = f"{node}-{device.label}" if there else f"{node}-cpu{len(workers)}"
         workers[Device(len(workers), label, device.visible, device.name)] = asked[question]
     if not workers:
-        raise Mistake(f"--ray: no device of the cluster became free within {READY_SECONDS} s.")
+        raise Mistake(f"--ray: no device of the cluster became free within {READY_SECONDS} s{refusal}.")
     return workers

@@ -14,6 +14,7 @@ import shutil
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 sys.modules.setdefault(
@@ -73,7 +74,8 @@ def follow(parent, folder):
     while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
         time.sleep(1)
     for child in psutil.Process().children(recursive=True):
-        child.kill()
+        with suppress(psutil.Error):  # one that has just ended by itself must not spare the others
+            child.kill()
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
@@ -86,6 +88,11 @@ def kernel_settings(folder):
     else:
         way = {"transport": "tcp", "ip": "127.0.0.1"}
     return Config({"KernelManager": {**way, "connection_file": str(folder / "kernel.json")}})  # holds the kernel's key
+
+
+def plain(path):
+    """Return a path in which papermill, which puts parameters into paths, takes braces for what they are."""
+    return path.replace("{", "{{").replace("}", "}}")
 
 
 def main(notebook, executed, parameter_file, folder, parent):
@@ -104,7 +111,7 @@ def main(notebook, executed, parameter_file, folder, parent):
     options = {"kernel_manager_class": Kernel, "config": kernel_settings(folder), "on_cell_start": note_cell}
     looks = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": START_SECONDS}
     try:
-        papermill.execute_notebook(notebook, executed, parameters, **looks, **options)
+        papermill.execute_notebook(plain(notebook), plain(executed), parameters, **looks, **options)
     except DeadKernelError as error:
         print(f"DeadKernelError: {error}", file=sys.stderr)
         time.sleep(1)  # for note_beats to see it, too

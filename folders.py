@@ -18,6 +18,8 @@ from planning import ROOT, Mistake, place
 # planning has added the folder in which record lies
 from record import utc_now
 
+TRACES = (".lock", "batch.log")  # what a batch leaves in logs/
+
 
 @contextmanager
 def held(folder, fresh):
@@ -27,13 +29,16 @@ def held(folder, fresh):
     """
     if fresh and any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
         raise Mistake(f"--fresh would move {folder} away from under you; choose another --output-dir.")
-    if fresh and folder.exists():
+    if fresh and os.path.exists(folder):  # a name that is too long is no error here
         set_aside(folder)
     make(folder)
     with locked(folder):
         if left := end_marked(BATCH, str(folder)):
             say(f"ended {left} processes that an interrupted batch had left in {place(folder)}")
-        yield
+        try:
+            yield
+        finally:  # what an interruption has caught between its start and the note of it
+            end_marked(BATCH, str(folder))
 
 
 def make(folder):
@@ -58,7 +63,7 @@ def locked(folder):
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        who = read_word(owner) or "that has just begun"
+        who = read_word(owner) or "that is just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
         raise Mistake(f"{folder} is in use by another batch ({who}); {advice}.") from None
     try:
@@ -74,6 +79,8 @@ def set_aside(folder):
     """Rename an output folder, so that its results are kept; how long its runs took stays known."""
     archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     seconds = schedule.read_seconds(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / "logs" / name).exists() for name in TRACES):
+        raise Mistake(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
     make(folder)
     try:
         if os.name == "nt":  # no folder with an open file in it can be renamed there
@@ -87,5 +94,6 @@ def set_aside(folder):
         make(folder)
         if seconds:
             schedule.write_batch(folder, seconds)
-    except OSError as error:
-        raise cannot_write(folder, error) from None
+    except OSError as error:  # for example a mount point
+        reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
+        raise Mistake(f"{reason}, or choose another --output-dir.") from None

@@ -33,6 +33,7 @@ SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to s
 START_ATTEMPTS = 4  # three of them again
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
+PRIVATE = "run-"  # how the name of a private folder begins
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
 
@@ -44,6 +45,7 @@ class Active:
     process: subprocess.Popen
     private: Path  # folder of the kernel's sockets, and of what execute.py notes
     record_before: tuple | None  # signature of what lay in the record's place
+    code_hash: str | None = None  # of the notebook as it was started; it may be edited while it runs
     attempt: int = 1
     gpu_before: gpus.State | None = None
     oom_kills: int | None = None
@@ -79,8 +81,8 @@ def private_folder():
     usual = tempfile.gettempdir()
     if os.name == "posix" and len(os.fsencode(usual)) > 80:
         with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix="run-", dir="/tmp"))
-    return Path(tempfile.mkdtemp(prefix="run-", dir=usual))
+            return Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix=PRIVATE, dir=usual))
 
 
 def start(command, log_path, environment):
@@ -105,22 +107,23 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
 
 
 def launch(run, study, commit, device, attempt=1):
-    """Start a run; how a kernel is started is decided here and nowhere else."""
+    """Start a run; how a kernel is started is decided here and nowhere else. Raise gpus.Lost where its GPU is gone."""
+    gpu = gpus.look(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
-    before, kills, gpu = signature(run.record_path), oom_kills(), look(device)
-    environment = child_environment(study, run.folder, commit, device, run.code_hash)
+    before, kills, code_hash = signature(run.record_path), oom_kills(), run.code_hash
+    environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
-    return Active(run, process, private, before, attempt, gpu, kills)
+    return Active(run, process, private, before, code_hash, attempt, gpu, kills)
 
 
 def processes_marked(name, value):
-    """Return the other living processes whose environment has `name` set to `value`: a mark that children inherit."""
-    found = []
+    """Return this user's other living processes in whose environment, which children inherit, `name` is `value`."""
+    found, user = [], psutil.Process().username()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             ours = process.pid != os.getpid() and process.environ().get(name) == value
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
+            if ours and process.status() != psutil.STATUS_ZOMBIE and process.username() == user:
                 found.append(process)
     return found
 
@@ -129,14 +132,19 @@ def end_marked(name, value, seconds=10):
     """Kill every other process that carries the mark until there is none, and return how many there were.
 
     What has ended may wait for init to take note of it for seconds; it holds nothing any more and is not waited for.
+    The private folders of what is killed go, too.
     """
-    killed, until = set(), time.monotonic() + seconds
+    killed, folders, until = set(), set(), time.monotonic() + seconds
     while (found := processes_marked(name, value)) and time.monotonic() < until:
         for process in found:
             with suppress(psutil.Error):
+                folders.add(Path(process.environ().get(MARK, "")))
                 process.kill()
                 killed.add(process.pid)
         time.sleep(0.02)
+    for folder in folders:
+        if folder.name.startswith(PRIVATE):
+            shutil.rmtree(folder, ignore_errors=True)
     return len(killed)
 
 
@@ -197,12 +205,21 @@ def check(active, commit, device, limit):
     if not record:
         status, reason = ("timeout", stopped) if stopped else why(active, in_cell, kernel_exit)
         record = write_ending(active, status, reason, commit, device)
-    if device.visible and record["status"] in RETRIED:
-        text = f"{record['reason']}\n{read_log(active.run)}"
-        if gpus.is_lost(device.visible, text, active.gpu_before is not None):
-            reason = f"the GPU was lost: {record['reason']}"[:300]
-            return End(write_ending(active, "failed", reason, commit, device), reason, True)
+    if lost := how_lost(active, record, device):
+        reason = f"the GPU was lost: {lost}"[:300]
+        return End(write_ending(active, "failed", reason, commit, device), reason, True)
     return End(record, remark)
+
+
+def how_lost(active, record, device):
+    """Return how a run shows that its GPU is gone, or None; PyTorch takes the CPU where it finds none."""
+    if not device.visible:
+        return None
+    if record.get("device_type") == "cpu":
+        return "the notebook found none and ran on the CPU"
+    text = f"{record['reason']}\n{read_log(active.run)}"
+    lost = record["status"] in RETRIED and gpus.is_lost(device.visible, text, active.gpu_before is not None)
+    return str(record["reason"]) if lost else None
 
 
 def why(active, in_cell, kernel_exit):
@@ -261,7 +278,7 @@ def write_ending(active, status, reason, commit, device):
     run = active.run
     record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status=status, reason=reason)
     record.started_at, record.finished_at, record.commit = active.started_at, utc_now(), commit
-    record.device_type, record.code_hash = "cuda" if device.visible else "cpu", run.code_hash
+    record.device_type, record.code_hash = "cuda" if device.visible else "cpu", active.code_hash
     if device.visible:
         record.gpu_name, record.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
     write_record(record, run.folder)

@@ -4,7 +4,7 @@ import logging
 import statistics
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
 from tqdm import tqdm
@@ -21,15 +21,34 @@ SECONDS = 1.0  # between two looks at the devices
 
 def say(text):
     """Print one line above the live view, at once also where the output is a file, and add it to the log."""
+    LOG.info(text)
     tqdm.write(text)
     sys.stdout.flush()
-    LOG.info(text)
+
+
+class Steady:
+    """A stream whose reader may go away, as a terminal or a pipe does: what can no longer be shown is dropped."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        stream.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not end a batch
+
+    def write(self, text):
+        with suppress(OSError):
+            self.stream.write(text)
+
+    def flush(self):
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name):
+        return getattr(self.stream, name)
 
 
 @contextmanager
 def log_in(folder):
     """Have everything that is said within this block also written to logs/batch.log below `folder`, with the time."""
-    handler = logging.FileHandler(folder / "logs" / "batch.log", encoding="utf-8")
+    handler = logging.FileHandler(folder / "logs" / "batch.log", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
     LOG.addHandler(handler)
     try:
@@ -49,6 +68,10 @@ class View:
         form = {"bar_format": "{desc}", "total": 0}
         self.lines = {label: tqdm(position=number, **form, **look) for number, label in enumerate(labels, 1)}
         self.quiet, self.looked = quiet, 0.0
+
+    def begin(self, text):
+        """Note in the log that a run begins; where nothing is drawn, say so as well."""
+        (say if self.quiet else LOG.info)(text)
 
     def due(self):
         """Return whether the view is to be drawn anew."""

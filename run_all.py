@@ -7,6 +7,7 @@ failed, 2 for a wrong request.
 """
 
 import argparse
+import glob
 import importlib.util
 import math
 import os
@@ -22,7 +23,7 @@ try:
     from batch import jobs_of, run_batch, set_aside_other_code, take, unfinished
     from folders import held
     from life import RETRIED, child_environment, end_family, read_record, start, start_notebook
-    from live import log_in, say, table
+    from live import Steady, log_in, say, table
     from planning import ROOT, Mistake, check_values, choose_devices, load_studies, parse_overrides, place, plan
 except ModuleNotFoundError as error:
     print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
@@ -30,6 +31,7 @@ except ModuleNotFoundError as error:
 import schedule
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
+SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
 
 
 def parse_arguments(argv):
@@ -41,7 +43,7 @@ def parse_arguments(argv):
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help="none: the reduced form on the CPU")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
-    parser.add_argument("--timeout", type=float, metavar="MINUTES", help="stop a run that takes longer")
+    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="of one run; default: a day")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
@@ -54,7 +56,7 @@ def parse_arguments(argv):
         raise Mistake(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
     if args.jobs is not None and args.jobs < 1:
         raise Mistake(f"--jobs {args.jobs} must be 1 or more.")
-    if args.timeout is not None and not 0 < args.timeout < math.inf:
+    if not 0 < args.timeout < math.inf:
         raise Mistake(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
     return args
 
@@ -98,10 +100,12 @@ def summarise(study, folder, notebook):
     environment = child_environment(study, folder)
     process, private = start_notebook(notebook, executed, {"records_dir": place(folder)}, log_path, environment)
     try:
-        if process.wait() == 0:
-            export = ["-m", "nbconvert", "--to", "html", "--no-input", place(executed)]
+        if process.wait(SUMMARY_SECONDS) == 0:
+            export = ["-m", "nbconvert", "--to", "html", "--no-input", glob.escape(place(executed))]
             process = start(export, log_path, {**environment, life.MARK: str(private)})
-            process.wait()
+            process.wait(SUMMARY_SECONDS)
+    except subprocess.TimeoutExpired:
+        say(f"the summary has not ended within {SUMMARY_SECONDS / 60:g} minutes and is stopped")
     finally:
         end_family(process, private)
     if process.returncode:
@@ -128,12 +132,10 @@ def run_study(study, comparisons, folder, devices, args, executor):
         again = "the same command without --fresh" if args.fresh else "the same command"
         say(f"interrupted: {kept} of {runs} runs of {study} are finished and kept; {again} runs the rest")
         raise
-    statuses = [
-        (read_record(run.record_path) or {"status": "failed"})["status"] for runs in comparisons for run in runs
-    ]
-    if failed := sum(status in RETRIED for status in statuses):
+    records = [read_record(run.record_path) for comparison in comparisons for run in comparison]
+    if failed := sum(record["status"] in RETRIED for record in records if record):
         say(f"{failed} of {runs} runs failed; logs in {place(folder / 'logs')}; --retry-failed runs them again")
-    return well and not failed
+    return well and not failed and all(records)
 
 
 def run_all(args):
@@ -173,12 +175,21 @@ def devices_for(args):
         yield life, choose_devices(args.gpus, args.jobs)
 
 
+def output_folder(wanted, study, several):
+    """Return the output folder of a study; raise Mistake where parameters and records cannot name it."""
+    folder = Path(wanted or ROOT / "outputs" / study).expanduser().resolve()
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise Mistake(f"--output-dir {wanted!a} is not UTF-8; choose another --output-dir.") from None
+    return folder / study if wanted and several else folder
+
+
 def run_studies(studies, overrides, devices, args, executor):
     """Plan all studies, then run them; return the exit status."""
     on_gpu, planned = bool(devices[0].visible), []
     for name, study in studies.items():
-        folder = Path(args.output_dir or ROOT / "outputs" / name).expanduser().resolve()
-        folder = folder / name if args.output_dir and len(studies) > 1 else folder
+        folder = output_folder(args.output_dir, name, len(studies) > 1)
         comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
             raise Mistake(f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick")
@@ -211,7 +222,8 @@ def main(argv=None):
         print(f"run_all.py: {mistake}", file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk: the records are written whole or not at all
-        print(f"run_all.py: stopped, finished runs are kept: {error}", file=sys.stderr)
+        advice = "finished runs are kept; the same command, without --fresh, runs the rest"
+        print(f"run_all.py: stopped: {error}; {advice}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1
@@ -223,6 +235,7 @@ def interrupt(number, frame):
 
 
 if __name__ == "__main__":
+    sys.stdout, sys.stderr = Steady(sys.stdout), Steady(sys.stderr)
     for signal_name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, signal_name, None)
         if number and signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored

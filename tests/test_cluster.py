@@ -1,13 +1,19 @@
 """The same runs on a Ray cluster of two nodes, which both are this machine; and a node that is killed."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import time
+import types
+from unittest.mock import Mock
 
 import pytest
 from tiny_suite import call, command, survivors, write_suite
 
+import cluster
+import planning
 import run_all
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
@@ -123,3 +129,49 @@ def test_cluster_that_is_not_there_is_one_sentence(suite, tmp_path, capsys, addr
     assert f"--ray {address}" in said
     assert words in said
     assert not (tmp_path / "out").exists()
+
+
+def test_cluster_of_this_machine_asks_for_a_token(monkeypatch):
+    """The ports of Ray are open to other hosts, and what can reach them can run programs."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "")  # so that it is put back
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    modes = []
+
+    def refuse(**options):
+        modes.append(os.environ.get("RAY_AUTH_MODE"))
+        raise ConnectionError("no.\nmore")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    for address in ("auto", "local"):
+        with pytest.raises(
+            planning.Mistake, match=r"reached \(no\); where it wants a token, set RAY_AUTH_MODE=token\."
+        ):
+            cluster.connected(address, 1, False).__enter__()
+    assert modes == [None, "token"]
+
+
+def test_device_that_no_node_has_is_one_sentence(monkeypatch, capsys):
+    begun = ray.exceptions.RayTaskError("Worker.__init__", "Worker()\n  File\nRuntimeError: no", RuntimeError("no"))
+    asked = Mock(exceptions=ray.exceptions, cluster_resources=lambda: {"GPU": 2.0})
+    asked.wait = lambda questions, **_: (questions[:1], questions[1:])
+    asked.remote.return_value.return_value.remote.side_effect = [Mock(), Mock()]
+    asked.get = Mock(side_effect=ray.exceptions.ActorDiedError(begun))
+    with pytest.raises(planning.Mistake, match=r"became free within 120 s: RuntimeError: no\.$"):
+        cluster.start_workers(asked, None, True)
+    assert asked.kill.call_count == 1  # the one that others hold
+    assert capsys.readouterr().err == "run_all.py: a device of the cluster is not used: RuntimeError: no\n"
+    monkeypatch.setattr(cluster, "visible_gpus", lambda: [])
+    with pytest.raises(RuntimeError, match="NVML does not find"):
+        cluster.Worker(True)
+
+
+def test_what_a_node_could_not_do_is_said():
+    error = ray.exceptions.RayTaskError("launch", "a long\ntraceback", OSError(28, "No space left on device"))
+    other = ray.exceptions.ActorDiedError()
+    active = cluster.Remote(None, None, None, question="asked")
+    for raised, words in ((error, "No space left on device"), (other, "The actor died unexpectedly.*")):
+        asked = types.SimpleNamespace(exceptions=ray.exceptions, wait=lambda *_, **__: (["asked"], []))
+        asked.get = Mock(side_effect=raised)
+        end = cluster.Cluster(asked, {}).check(active, None, None, 0)
+        assert (end.record, end.lost) == (None, True)
+        assert re.fullmatch(rf"its node failed: .*{words}", end.remark)

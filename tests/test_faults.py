@@ -6,6 +6,7 @@ exactly what is missing.
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -18,6 +19,8 @@ import sys
 import termios
 import threading
 import time
+from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -34,6 +37,9 @@ from tiny_suite import (
     write_notebook,
     write_suite,
 )
+
+import life
+import live
 
 ONE = {"precisions": ["fp32"]}
 ENDS = ("hang", "memory", "nan", "kill", "kill_papermill", "download", "fail", "ok")
@@ -162,11 +168,14 @@ def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path)
         wait_for(lambda: len(stamps(output)) == 1)
         wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
         left = {process.pid for process in survivors("wait")}
+        private = {Path(process.environ()[life.MARK]) for process in survivors("wait")}
         runner.kill()
         runner.wait()
         done = completed(suite, tmp_path, output, missing=2)
     assert re.search(r"ended \d processes that an interrupted batch had left", done.stdout)
     assert not left & {process.pid for process in survivors("wait")}
+    assert private
+    assert not any(folder.exists() for folder in private)
 
 
 def test_interrupted_once_lets_end_what_can_and_says_what_was_stopped(suite, tmp_path):
@@ -197,6 +206,34 @@ def test_interrupted_twice_stops_at_once(suite, tmp_path):
     assert "the same command runs the rest" in said
     assert whole(output) == {}
     assert not survivors("wait")
+
+
+def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path):
+    terminal, other = pty.openpty()
+    with started(suite, tmp_path, stdout=other, stderr=other) as (runner, output):
+        os.close(other)
+        os.close(terminal)
+        runner.send_signal(signal.SIGHUP)
+        for seed in range(2):
+            (tmp_path / f"go-{seed}").touch()
+        assert runner.wait(timeout=30) == 1
+    assert sorted(whole(output)) == [0, 1]
+    log = (output / "logs" / "batch.log").read_text()
+    assert "stopping: 7 s for" in log
+    assert "interrupted: 2 of 3 runs of wait are finished and kept" in log
+
+
+def test_stream_that_cannot_show_a_line_ends_nothing():
+    kept = io.BytesIO()
+    stream = live.Steady(io.TextIOWrapper(kept, encoding="ascii"))
+    stream.write("not \u2192 there")
+    stream.flush()
+    assert kept.getvalue() == rb"not \u2192 there"
+    gone = Mock(**{"write.side_effect": BrokenPipeError, "flush.side_effect": OSError(5, "Input/output error")})
+    live.Steady(gone).write("text")
+    live.Steady(gone).flush()
+    assert (gone.write.called, gone.flush.called) == (True, True)
+    assert stream.encoding == "ascii"
 
 
 def test_second_batch_on_a_folder_is_refused_naming_the_first(suite, tmp_path):
@@ -234,7 +271,9 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
         words = ("full", "--output-dir", disk / "out", "-p", "data_dir", data)
         done = call(suite, *words)
         assert done.returncode == 1
-        assert re.fullmatch(r"run_all.py: stopped, finished runs are kept: .*No space left on device.*\n", done.stderr)
+        assert re.fullmatch(
+            r"run_all.py: stopped: .*No space left on device.*; finished runs are kept; .*\n", done.stderr
+        )
         assert list(records_of(disk / "out")) == ["ok"]
         kept = stamps(disk / "out")
         whole(disk / "out")
@@ -254,7 +293,7 @@ def test_file_that_cannot_grow_stops_the_batch_likewise(suite, tmp_path):
     words = [sys.executable, "-c", limit + run, *command(suite, "full", "--output-dir", tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
-    assert re.fullmatch(r"run_all.py: stopped, finished runs are kept: .*File too large.*\n", done.stderr)
+    assert re.fullmatch(r"run_all.py: stopped: .*File too large.*; finished runs are kept; .*\n", done.stderr)
     assert whole(tmp_path / "out") == {}
 
 
@@ -339,6 +378,8 @@ def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
     assert "end: known after the first run" in text
     assert re.search(r"0:\d\d left, end about \d\d:\d\d", text)
     assert "\r" not in said
+    assert "begins" not in said  # the lines of the devices show it
+    assert (tmp_path / "out/logs/batch.log").read_text().count("  begins\n") == 3
     assert said.count("  ok  ") == 6  # three lines as the runs end, and the table
 
 

@@ -1,5 +1,6 @@
 """One run's life: how it is reached, started again, found silent, ended with all it has started, and judged."""
 
+import errno
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from tiny_suite import (
 )
 
 import batch
+import folders
 import gpus
 import life
 import planning
@@ -145,8 +148,20 @@ def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, 
     assert not list((tmp_path / "out").glob("*.json"))
 
 
+def lose_when_begun(monkeypatch):
+    """Have NVML call GPU-0 lost as soon as its first run has begun; GPU-1 stays."""
+    states, start = {"GPU-0": 10, "GPU-1": 10}, life.start_notebook
+
+    def started(*words):
+        states["GPU-0"] = -15
+        return start(*words)
+
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
+    monkeypatch.setattr(life, "start_notebook", started)
+
+
 def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15, "GPU-1": 10}))
+    lose_when_begun(monkeypatch)
     monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP)
     assert main(suite, tmp_path / "out", "lost", "--no-progress-bar", "-p", "precisions", "fp32") == 0
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
@@ -157,13 +172,77 @@ def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, mo
 
 
 def test_without_any_gpu_left_the_record_says_why(suite, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15}))
+    lose_when_begun(monkeypatch)
     monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP[:1])
     words = ("lost", "--no-progress-bar", "-p", "seed", 0, "-p", "precisions", "fp32")
     assert main(suite, tmp_path / "out", *words) == 1
     (record,) = records_of(tmp_path / "out").values()
     assert record["reason"] == "the GPU was lost: RuntimeError: CUDA error: unspecified launch failure"
     assert "no device is left" in capsys.readouterr().out
+
+
+def test_gpu_that_is_lost_before_a_run_gets_none(suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15}))
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP[:1])
+    assert main(suite, tmp_path / "out", "lost", "--no-progress-bar") == 1
+    said = capsys.readouterr().out
+    assert said.count("gpu0 IS LOST and gets no more runs") == 1
+    assert "begins" not in said
+    assert "no device is left; the same command runs the rest" in said
+    assert "runs failed" not in said  # they have not been run
+    assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_run_that_saw_no_gpu_is_not_a_result_of_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": 10}))
+    monkeypatch.setattr(life, "read_log", lambda run: "")
+    active, record = life.Active(None, None, None, None), {"device_type": "cpu", "status": "ok", "reason": None}
+    assert life.how_lost(active, record, MADE_UP[0]) == "the notebook found none and ran on the CPU"
+    assert life.how_lost(active, {**record, "device_type": "cuda"}, MADE_UP[0]) is None
+    assert life.how_lost(active, record, planning.Device(0, "cpu0")) is None
+
+
+def slot_with_a_run():
+    run = types.SimpleNamespace(run_id="a-run")
+    return batch.Slot(MADE_UP[1], comparison=[run], run=run)
+
+
+def test_host_without_room_for_a_process_is_asked_again(capsys):
+    error = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    executor, slot = types.SimpleNamespace(launch=Mock(side_effect=error)), slot_with_a_run()
+    about = types.SimpleNamespace(study="a", commit=None)
+    for attempt, seconds in ((2, "2.5"), (3, "4.5"), (4, "8.5")):
+        batch.begin(slot, about, executor, None)
+        assert (slot.attempt, slot.active) == (attempt, None)
+        assert f"gpu1  a-run  starts again in {seconds} s  no process could be started" in capsys.readouterr().out
+    with pytest.raises(BlockingIOError):  # then the batch stops, and can be resumed
+        batch.begin(slot, about, executor, None)
+    slot.attempt, executor.launch.side_effect = 1, OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(OSError, match="No space"):
+        batch.begin(slot, about, executor, None)
+
+
+def test_record_of_a_failure_names_the_code_that_was_started(tmp_path):
+    """The notebook has been edited, or is gone, by the time its run is judged."""
+    parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
+    run = planning.Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
+    active = life.Active(run, None, None, None, code_hash="0123456789ab")
+    record = life.write_ending(active, "timeout", "stopped", None, planning.Device(0, "cpu0"))
+    assert (record["status"], record["code_hash"]) == ("timeout", "0123456789ab")
+
+
+def test_run_without_a_parent_ends_all_its_children(tmp_path, monkeypatch):
+    """One that ends by itself at that moment does not spare the others."""
+    import execute
+
+    children = [Mock(**{"kill.side_effect": psutil.NoSuchProcess(1)}), Mock()]
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(execute.psutil.Process, "children", lambda process, recursive: children)
+    monkeypatch.setattr(execute.os, "_exit", Mock())
+    execute.follow(0, tmp_path / "run")
+    children[1].kill.assert_called_once()
+    execute.os._exit.assert_called_once_with(1)
+    assert not (tmp_path / "run").exists()
 
 
 CUDA_FAULT = "CUDA error: unspecified launch failure"
@@ -243,9 +322,27 @@ def test_private_folder_is_short_and_closed(monkeypatch, tmp_path):
 def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
     """The grandchild of a dead process leads a session of its own, as a kernel does."""
     code = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    environment = {**os.environ, life.MARK: str(tmp_path)}
+    private = life.private_folder()
+    environment = {**os.environ, life.BATCH: str(tmp_path), life.MARK: str(private)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    (found,) = life.processes_marked(life.MARK, str(tmp_path))
-    assert life.end_marked(life.MARK, str(tmp_path)) == 1
+    (found,) = life.processes_marked(life.MARK, str(private))
+    assert life.end_marked(life.BATCH, str(tmp_path)) == 1
     assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
+    assert not private.exists()
     assert life.signal_name(signal.SIGKILL) == "SIGKILL"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
+def test_marked_processes_of_other_users_are_left_alone(tmp_path):
+    environment = {**os.environ, life.BATCH: str(tmp_path)}
+    with subprocess.Popen(["sleep", "600"], user=65534, env=environment) as process:
+        assert life.processes_marked(life.BATCH, str(tmp_path)) == []
+        process.kill()
+
+
+def test_batch_leaves_no_process_behind(tmp_path):
+    environment = {**os.environ, life.BATCH: str(tmp_path)}
+    with folders.held(tmp_path, False):
+        process = subprocess.Popen(["sleep", "600"], env=environment)
+        assert process.poll() is None
+    assert process.wait(timeout=10) == -signal.SIGKILL

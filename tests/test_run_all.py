@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import types
+from unittest.mock import Mock
 
 import nbformat
 import pytest
@@ -28,6 +29,7 @@ from tiny_suite import (
     write_suite,
 )
 
+import folders
 import life
 import planning
 import run_all
@@ -88,7 +90,7 @@ def turns(tmp_path_factory):
 @pytest.fixture(scope="module")
 def batch(suite):
     """One run of the study in which runs end in every way, and its output folder."""
-    output = suite / "mixed"
+    output = suite / "mixed {ends} [1]"  # papermill puts parameters into braces, nbconvert looks for patterns
     return call(suite, "mix", "--output-dir", output, "--jobs", 2), output
 
 
@@ -105,6 +107,7 @@ def test_ok_run_leaves_record_and_executed_notebook(batch):
     assert "2.5 s/epoch, 1,234 samples/s, 57 MiB peak, accuracy 0.9" in done.stdout
     assert "NO GPU" in done.stdout
     assert "9/9" in done.stdout
+    assert len(re.findall(r"^cpu[01]  tiny-\S+  begins$", done.stdout, re.MULTILINE)) == 9
 
 
 def test_each_end_has_its_status_reason_and_exit_status(batch):
@@ -266,6 +269,7 @@ WRONG = {
     "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
+    "letters": (["one", "--output-dir", "\udcff"], "--output-dir '\\udcff' is not UTF-8"),
 }
 
 
@@ -328,6 +332,40 @@ def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys,
     monkeypatch.chdir(tmp_path)
     assert run_all.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", ".", "--fresh"]) == 2
     assert "choose another --output-dir" in capsys.readouterr().err
+
+
+def test_fresh_renames_only_what_a_batch_has_made(suite, tmp_path, capsys, monkeypatch):
+    (tmp_path / "home" / "letters").mkdir(parents=True)
+    words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--fresh", "--output-dir"]
+    assert run_all.main([*words, str(tmp_path / "home")]) == 2
+    assert "home, in which no batch has run" in capsys.readouterr().err
+    (tmp_path / "mounted" / "logs").mkdir(parents=True)
+    (tmp_path / "mounted" / "logs" / "batch.log").touch()
+    monkeypatch.setattr(folders.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
+    assert run_all.main([*words, str(tmp_path / "mounted")]) == 2
+    assert "cannot rename" in capsys.readouterr().err
+
+
+def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
+    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    for number in range(3):
+        record = {"run_id": comparison[0].run_id, "status": "ok", "code_hash": "../a", "number": number}
+        comparison[0].record_path.write_text(json.dumps(record))
+        run_all.set_aside_other_code([comparison])
+        assert not comparison[0].record_path.exists()
+    kept = {path.parent.name: json.loads(path.read_text())["number"] for path in tmp_path.glob("*/*.json")}
+    assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
+
+
+def test_nothing_waits_for_ever(tmp_path, monkeypatch, capsys):
+    """A run has a limit also where none is asked for; a summary that hangs is stopped."""
+    assert run_all.parse_arguments([]).timeout == 24 * 60
+    monkeypatch.setattr(run_all, "SUMMARY_SECONDS", 0.1)
+    (tmp_path / "logs").mkdir()
+    write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', "import time; time.sleep(600)")
+    assert run_all.summarise("hanging", tmp_path, tmp_path / "source.ipynb") is False
+    assert "has not ended within" in capsys.readouterr().out
+    assert not survivors("hanging")
 
 
 def test_list_needs_no_papermill(suite):
