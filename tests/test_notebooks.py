@@ -4,6 +4,7 @@ import csv
 import http.server
 import json
 import math
+import shutil
 import subprocess
 import sys
 import threading
@@ -130,7 +131,8 @@ def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(cifar, tm
         cifar["load_data"]("cifar100", str(tmp_path))
 
 
-def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch):
+@pytest.mark.parametrize("another_is_faster", [False, True])
+def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch, another_is_faster):
     class Made:
         base_folder = "made"
         classes = ("a", "b")
@@ -139,6 +141,8 @@ def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch):
             if download:
                 (Path(folder) / "made").mkdir()
                 (Path(folder) / "made" / "file").write_text("x")
+                if another_is_faster:
+                    shutil.copytree(Path(folder) / "made", tmp_path / "new" / "made", dirs_exist_ok=True)
             assert (Path(folder) / "made" / "file").exists()
             self.data, self.targets = np.zeros((4, 32, 32, 3), np.uint8), [0, 1, 0, 1]
 
@@ -146,6 +150,14 @@ def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch):
     data = cifar["read_torchvision"]("cifar10", tmp_path / "new")
     assert data.train[0].shape == (4, 3, 32, 32)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"]
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cifar["os"], "replace", refuse)
+    monkeypatch.setattr(Made, "base_folder", "elsewhere")
+    with pytest.raises(OSError, match="Permission denied"):
+        cifar["read_torchvision"]("cifar10", tmp_path / "other")
 
 
 def test_gpu_batches_crop_flip_and_repeat_with_the_seed(cifar):
