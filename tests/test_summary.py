@@ -1085,7 +1085,8 @@ def test_of_many_comparisons_the_verdicts_are_folded_by_experiment(pooled, every
     assert "<summary>cifar_resnet: verdicts" not in shown(everything[3], "text/markdown")  # a few are all seen
     said = []
     exec(code_cells("summary")["verdicts"], {**pooled[0], "say": said.append})
-    pattern = r"<details><summary>(\w+): verdicts on (\d+) comparisons?(?:, \d+ times [a-z ]+)+</summary>\n\n(.*)\n\n</details>"
+    label = r"(\w+): verdicts on (\d+) comparisons?(?:, \d+ times [a-z ]+)+"
+    pattern = rf"<details><summary>{label}</summary>\n\n(.*)\n\n</details>"
     parts = [re.fullmatch(pattern, text, re.DOTALL).groups() for text in said]
     assert [name for name, *_ in parts] == sorted(EXPERIMENTS)
     assert sum(int(count) for _, count, _ in parts) > 12
