@@ -17,6 +17,9 @@ from instruments import error_line, release_memory, reset_peaks, synchronize
 
 # %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
 # @title What the precision buys when the model is used
+INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution: its search would take longer than all else
+
+
 def seconds_of(call, device, at_least=10, seconds=0.5):
     """Return (median, p10, p90) of the times of `call()`, each waited for, after three to warm up."""
     times, until = [], float("inf")
@@ -45,6 +48,7 @@ def largest_difference(trainer, infer, batch, count):
 def read_inference(record, trainer, batch, infer):
     """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training."""
     device, count = trainer.device, record.batch_size_used
+    limit, torch.backends.cudnn.benchmark_limit = torch.backends.cudnn.benchmark_limit, INFERENCE_SEARCH
     trainer.network.eval()
     try:
         with torch.inference_mode():
@@ -57,6 +61,7 @@ def read_inference(record, trainer, batch, infer):
                 record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
             record.inference_difference_fraction = largest_difference(trainer, infer, batch, count)
     finally:
+        torch.backends.cudnn.benchmark_limit = limit
         trainer.network.train()
 
 

@@ -79,11 +79,19 @@ def test_the_precision_switches_are_put_back():
 
 
 def test_a_record_gets_latency_and_throughput(monkeypatch):
-    sizes = []
-    monkeypatch.setattr(inference, "seconds_of", lambda call, device, **options: [call(), (0.002, 0.001, 0.004)][1])
+    sizes, limits = [], []
+
+    def seconds_of(call, device, **options):
+        limits.append(torch.backends.cudnn.benchmark_limit)
+        call()
+        return 0.002, 0.001, 0.004
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 7)
+    monkeypatch.setattr(inference, "seconds_of", seconds_of)
     record, trainer = make_record(), make_trainer()
     inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
     assert sizes[:2] == [1, 4]
+    assert (limits, torch.backends.cudnn.benchmark_limit) == ([3, 3], 7)
     latency = (record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90)
     assert latency == (2, 1, 4)
     assert record.inference_samples_per_second == 4 / 0.002
