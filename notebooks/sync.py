@@ -308,9 +308,8 @@ def run_name(record):
     """Return what was trained and how, where that is not the notebook's default."""
     size = "largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}"
     parts = [f"{record['model']} on {record['dataset_used']}", size]
-    parts += [record["execution"]] * (record["execution"] != "eager") + ["channels_last"] * bool(
-        record.get("channels_last")
-    )
+    parts += [record["execution"]] if record["execution"] != "eager" else []
+    parts += ["channels_last"] if record.get("channels_last") else []
     parts += [f"loss scale {record['loss_scale']:g}"] if record["loss_scale"] != "dynamic" else []
     parts += [f"{record['memory_limit_gib']:g} GiB at most"] if record["memory_limit_gib"] else []
     parts += [f"{record['image_size']} pixels"] if record.get("image_size", 32) != 32 else []
