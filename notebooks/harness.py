@@ -158,16 +158,19 @@ def autocast(precision, device, cache=True):
 def cast_model(model, precision):
     """Cast `model` in place and return its fp32 master copies, one per parameter, which the optimizer updates.
 
-    A parameter that stays fp32 is its own master. o2_fp16 keeps batch normalisation in fp32, o3_fp16 nothing.
+    A parameter that stays fp32 is its own master. o2_fp16 keeps batch normalisation in fp32, o3_fp16 nothing. Its
+    count, a kernel more in each step, goes unless it averages over all steps (momentum=None), which needs it.
     """
     mode = PRECISIONS[precision]
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        norm.num_batches_tracked = norm.num_batches_tracked if norm.momentum is None else None
     masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
     model.to(mode["weights"])
     if not mode["masters"]:
         return list(model.parameters())
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.float()
+    for norm in norms:
+        norm.float()
     pairs = zip(model.parameters(), masters, strict=True)
     return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
 
@@ -342,8 +345,9 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
     read_context(record, trainer.device)
     record.host_syncs_per_step = count_syncs(trainer, batches, carry, steps=3)
-    trainer.network.load_state_dict(saved)
     with torch.no_grad():
+        for name, value in trainer.network.state_dict().items():
+            value.copy_(saved[name])
         for master, value in zip(trainer.masters, masters, strict=True):
             master.copy_(value)
     record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps

@@ -724,7 +724,7 @@ def test_a_ledger_is_read_from_a_step(monkeypatch):
     record = make_record(peak_allocated_mib=7.0, **facts)
     diagnosis.read_ledger(record, trainer, made_batches(given), None)
     weights = FIRST + SECOND + THIRD + 2 * 4 * 8
-    assert record.ledger_parameters_mib == (weights + 2 * 4 * 8 + 8) / MIB  # running mean and variance, and a count
+    assert record.ledger_parameters_mib == (weights + 2 * 4 * 8) / MIB  # running mean and variance
     assert record.ledger_optimizer_mib == record.ledger_gradients_mib == weights / MIB  # momentum
     assert (record.ledger_masters_mib, record.ledger_data_mib, record.saved_activations_mib) == (0, 0.5, 2)
     assert sum(at_peak(record)) == pytest.approx(7)

@@ -373,6 +373,36 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training():
     assert torch.backends.cudnn.benchmark is True
 
 
+@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
+def test_batch_normalisation_without_its_count_trains_the_same(precision):
+    def trained(count):
+        torch.manual_seed(0)
+        layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.LazyLinear(5)]
+        layers[1].momentum = momentum
+        model = torch.nn.Sequential(*layers)
+        model(make_batch()[0])
+        options = {"device": CPU, "lr": 0.1, "loss_scale": 8}
+        trainer = harness.Trainer(model, precision, in_its_own_type, **options)
+        counter = model[1].num_batches_tracked
+        if count:
+            model[1].num_batches_tracked = torch.zeros((), dtype=torch.long)
+        for number in range(3):
+            trainer.step(make_batch(number))
+        return counter, [value for name, value in model.state_dict().items() if "tracked" not in name]
+
+    def in_its_own_type(network, batch, carry):
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(network(images.to(network[0].weight.dtype)).float(), labels), carry
+
+    momentum = 0.1
+    (gone, without), (_, counted) = trained(False), trained(True)
+    assert gone is None
+    assert len(without) == len(counted) == 8
+    assert all(torch.equal(a, b) for a, b in zip(without, counted, strict=True))
+    momentum = None  # averages over all steps, and so needs to know how many
+    assert trained(False)[0] is not None
+
+
 NEEDS_COMPILER = pytest.mark.skipif(
     not (shutil.which("gcc") or shutil.which("clang") or shutil.which("cl")), reason="no C++ compiler"
 )
