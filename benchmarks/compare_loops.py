@@ -110,12 +110,20 @@ def loss_of(network, batch, carry):
     return cross_entropy(answers, labels), None
 
 
+def as_built(network):
+    """Return a trainer's network as plain code has it: batch normalisation counts its steps."""
+    for module in network.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.num_batches_tracked = torch.zeros((), dtype=torch.long, device=module.weight.device)
+    return network
+
+
 def own_loop(names, device, steps, amp, bare):
     """Return the seconds of one step of the tutorial's loop, or of a bare one on a single batch."""
     ship_defaults()
     amp = amp and device.type == "cuda"
     names.update(execution="eager", channels_last=False)
-    network = names["make_trainer"]("fp32").network  # the model alone, as it is initialised
+    network = as_built(names["make_trainer"]("fp32").network)
     options = {"lr": 20.0} if "train_rows" in names else {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
     optimizer = torch.optim.SGD(network.parameters(), **options)
     scaler = torch.amp.GradScaler(device.type, enabled=amp)
