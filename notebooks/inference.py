@@ -17,7 +17,7 @@ from instruments import error_line, release_memory, reset_peaks, synchronize
 
 # %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
 # @title What the precision buys when the model is used
-INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution: its search would take longer than all else
+INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution: fewer than for a training, which is longer
 
 
 def seconds_of(call, device, at_least=10, seconds=0.5):
