@@ -217,9 +217,10 @@ def how_lost(active, record, device):
         return None
     if record.get("device_type") == "cpu":
         return "the notebook found none and ran on the CPU"
+    if record["status"] not in RETRIED:
+        return None
     text = f"{record['reason']}\n{read_log(active.run)}"
-    lost = record["status"] in RETRIED and gpus.is_lost(device.visible, text, active.gpu_before is not None)
-    return str(record["reason"]) if lost else None
+    return str(record["reason"]) if gpus.is_lost(device.visible, text, active.gpu_before is not None) else None
 
 
 def why(active, in_cell, kernel_exit):

@@ -203,20 +203,20 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         if now not in texts:
             yield readme, texts[0], []
 
-    document = root / "docs" / "measurements.md"
-    if document.exists():
-        now = document.read_text(encoding="utf-8")
-        text = FIELDS.sub(lambda _: fields_table(folder), now)
-        text = CASES.sub(lambda _: cases_table(root / "tests" / "built_cases"), text)
+    published = root / "outputs" / "published"
+    tables = {
+        root / "docs" / "measurements.md": {
+            FIELDS: lambda: fields_table(folder),
+            CASES: lambda: cases_table(root / "tests" / "built_cases"),
+        },
+        published / "README.md": {RUNS: lambda: runs_table(read_records(published)[0])},
+    }
+    for path in (path for path in tables if path.exists()):
+        now = text = path.read_text(encoding="utf-8")
+        for block, make in tables[path].items():
+            text = block.sub(lambda _, make=make: make(), text)
         if now != text:
-            yield document, text, []
-
-    published = root / "outputs" / "published" / "README.md"
-    if published.exists():
-        now = published.read_text(encoding="utf-8")
-        text = RUNS.sub(lambda _: runs_table(read_records(published.parent)[0]), now)
-        if now != text:
-            yield published, text, []
+            yield path, text, []
 
 
 def fields_table(folder):

@@ -105,7 +105,7 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
     assert largest.fits(record, make, batches, 64, CPU, rows=2)
     assert not largest.fits(record, make, batches, 65, CPU)
     assert torch.backends.cudnn.benchmark is True
-    assert made[0].steps > 3
+    assert made[0].steps > 5
     assert made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak) == (64, "ok", None)
