@@ -18,6 +18,7 @@ from record import write_flat
 
 # %% Profile -- the same in every notebook; edit notebooks/diagnosis.py, then run sync.py
 # @title Where the time of a step goes
+import os
 import re
 
 KERNEL_FAMILIES = {  # in this order, by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels
@@ -79,8 +80,14 @@ def read_kernels(record, kernels, steps):
 
 
 def profile_steps(record, trainer, batches, carry, steps=5):
-    """Profile a few steps (torch.profiler, kernels only) and fill in where their time goes."""
+    """Profile a few steps (torch.profiler, kernels only) and fill in where their time goes.
+
+    CUPTI is taken down afterwards, as newer PyTorch does by itself: left in place it slows the launches of every later
+    run of the process (https://github.com/pytorch/pytorch/issues/144455), and the precisions run one after the other.
+    """
     from torch.profiler import ProfilerActivity, profile
+
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
     given = [batch for _, batch in zip(range(steps), batches, strict=False)]
     synchronize(trainer.device)

@@ -322,8 +322,10 @@ def is_out_of_memory(error):
 
 
 def error_line(error):
-    """Return an error in one line: its kind and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:400]
+    """Return an error in one line: its kind and the first line of what it says, of a long one the first sentences."""
+    line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    whole = line[:400].rpartition(". ")[0] if len(line) > 400 else ""
+    return f"{whole}." if whole else line[:400]
 
 
 def let_go(error):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 import re
 import time
 import types
@@ -223,6 +224,17 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     assert record.gpu_busy_ms_per_step == 1
     assert record.kernels_per_step == 1 / 5
     assert record.kernel_family_fractions == [["elementwise", 1]]
+
+
+def test_a_profile_asks_for_cupti_to_be_taken_down_unless_the_user_says_otherwise(monkeypatch):
+    for given, seen in ((None, "1"), ("0", "0")):
+        with monkeypatch.context() as patch:
+            patch.setenv("TEARDOWN_CUPTI", given or "")
+            if given is None:
+                patch.delenv("TEARDOWN_CUPTI")
+            pretend_profiler(patch, [("DeviceType.CUDA", ADD, 0, 1)])
+            diagnosis.profile_steps(make_record(), make_trainer(), iter(made_batches([], 9)), None)
+            assert os.environ["TEARDOWN_CUPTI"] == seen
 
 
 def test_a_profile_without_kernels_says_so(monkeypatch):

@@ -372,6 +372,24 @@ def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
     assert record.startup_seconds < 60  # 30 in a kernel of its own
 
 
+def test_a_profile_leaves_the_launches_of_later_steps_as_fast_as_they_were():
+    names, trainer, batches, record = resnet(16, "amp_fp16", steps=100)  # waits for launches all the time
+    record.step_ms_median = 1.0
+
+    def fastest_epoch():
+        record.epoch_seconds.clear()
+        for _ in range(8):
+            names["timed_epoch"](record, trainer, batches())
+        return min(record.epoch_seconds)
+
+    before = fastest_epoch()
+    for _ in range(3):
+        names["profile_steps"](record, trainer, batches(), None)
+        after = fastest_epoch()
+        print(f"100 steps before the profile {before:.3f} s, after it {after:.3f} s")
+        assert after < 1.06 * before  # about 1.1 to 1.2 where CUPTI stays
+
+
 # execution="cuda_graph"
 
 # What differs in the last bits is rounded to TF32 or 16 bits in the next step, and some kernels add in any order.

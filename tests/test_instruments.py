@@ -442,3 +442,13 @@ def test_what_a_batch_waits_for_is_not_counted_as_the_steps(monkeypatch):
     assert seen[0] == ("batch", "default")  # an epoch's order may be waited for
     assert [mode for kind, mode in seen if kind == "step"] == ["warn"] * 2
     assert modes[-1] != "warn"
+
+
+def test_an_error_becomes_a_line_that_ends_with_a_sentence():
+    assert instruments.error_line(ValueError("a.\nb")) == "ValueError: a."
+    memory = "CUDA out of memory. Tried to allocate 2 GiB. " + "Of it 1 GiB is free. " * 20 + "See the documentation"
+    line = instruments.error_line(RuntimeError(memory))
+    assert line.startswith("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB. Of it 1 GiB")
+    assert 350 < len(line) <= 400
+    assert line.endswith("1 GiB is free.")
+    assert instruments.error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
