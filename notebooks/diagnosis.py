@@ -80,15 +80,10 @@ def read_kernels(record, kernels, steps):
 
 
 def profile_steps(record, trainer, batches, carry, steps=5):
-    """Profile a few steps (torch.profiler, kernels only) and fill in where their time goes.
-
-    CUPTI is taken down afterwards, as newer PyTorch does by itself: left in place it slows the launches of every later
-    run of the process (https://github.com/pytorch/pytorch/issues/144455), and the precisions run one after the other.
-    """
+    """Profile a few steps (torch.profiler, kernels only) and fill in where their time goes."""
     from torch.profiler import ProfilerActivity, profile
 
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
-
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # or CUPTI slows all later launches: PyTorch's issue 144455
     given = [batch for _, batch in zip(range(steps), batches, strict=False)]
     synchronize(trainer.device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:

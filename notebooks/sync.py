@@ -298,9 +298,11 @@ def runs_table(records):
         f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |",
         "|---" * (2 + len(present)) + "|",
     ]
-    for name, row in sorted((run_name(next(iter(row.values()))), row) for row in rows.values()):
+    runs = [next(iter(row.values())) for row in rows.values()]
+    named = [(run_name(run), run["epochs"], row) for run, row in zip(runs, rows.values(), strict=True)]
+    for name, epochs, row in sorted(named, key=lambda one: one[:2]):
         cells = [run_figures(row[precision]) if precision in row else "" for precision in present]
-        lines.append(f"| {name} | {next(iter(row.values()))['epochs']} | {' | '.join(cells)} |")
+        lines.append(f"| {name} | {epochs} | {' | '.join(cells)} |")
     return "\n".join(["<!-- runs -->", *lines, "<!-- /runs -->"])
 
 
@@ -310,7 +312,7 @@ def run_name(record):
     parts = [f"{record['model']} on {record['dataset_used']}", size]
     parts += [record["execution"]] if record["execution"] != "eager" else []
     parts += ["channels_last"] if record.get("channels_last") else []
-    parts += [f"loss scale {record['loss_scale']:g}"] if record["loss_scale"] != "dynamic" else []
+    parts += [f"loss scale {record['loss_scale']:,.10g}"] if record["loss_scale"] != "dynamic" else []
     parts += [f"{record['memory_limit_gib']:g} GiB at most"] if record["memory_limit_gib"] else []
     parts += [f"{record['image_size']} pixels"] if record.get("image_size", 32) != 32 else []
     return ", ".join(parts + ["two loader workers"] * (record.get("loader") == "workers"))
@@ -321,8 +323,10 @@ def run_figures(record):
     if record["status"] != "ok":
         return "out of memory" if record["status"] == "oom" else record["status"]
     seconds, memory = statistics.median(record["epoch_seconds"]), record["peak_allocated_mib"] / 1024
-    last = f"{record['metric'][-1]:.1%}" if record["metric_name"] == "accuracy" else f"{record['metric'][-1]:#.4g}"
-    return f"{f'{seconds:#.3g}'.rstrip('.')} s, {f'{memory:#.3g}'.rstrip('.')} GiB, {last}"
+    last = record["metric"][-1]
+    last = f"{last:.1%}" if record["metric_name"] == "accuracy" else f"{last:,.0f}" if last >= 1000 else f"{last:#.4g}"
+    size = f"{record['batch_size_used']:,}: " if record["batch_size"] == "max" else ""
+    return f"{size}{f'{seconds:#.3g}'.rstrip('.')} s, {f'{memory:#.3g}'.rstrip('.')} GiB, {last}"
 
 
 def main(arguments=None):
