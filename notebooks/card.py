@@ -380,6 +380,12 @@ def look_at_card(device):
     return facts, [text for text, holds in warnings_.items() if holds], {"native_bf16": native, "fp16_check": half}
 
 
+def clear_workspaces():
+    """Free cuBLAS's workspaces on every stream, which would count as memory of the next run. Ends the use of graphs."""
+    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+        torch._C._cuda_clearCublasWorkspaces()
+
+
 def show_preflight(device, execution, precisions, check_supported):
     """Show what was found within a few seconds, and every mode, greyed out with its reason where it cannot run here.
 
@@ -387,8 +393,7 @@ def show_preflight(device, execution, precisions, check_supported):
     """
     began = time.perf_counter()
     facts, found, fields = look_at_card(device)
-    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
-        torch._C._cuda_clearCublasWorkspaces()  # or the checks would count as memory of the first run
+    clear_workspaces()
     for what, text in facts.items():
         print(f"{what:<18} {text}")
     for text in found:

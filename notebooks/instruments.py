@@ -15,7 +15,7 @@ import warnings
 from contextlib import contextmanager, suppress
 
 import torch
-from card import MIB, Card, Diverged, Stop, Unsupported, card_before
+from card import MIB, Card, Diverged, Stop, Unsupported, card_before, clear_workspaces
 from record import find_diverged, utc_now, write_record
 
 # isort: split
@@ -340,6 +340,8 @@ def guarded(record, output_dir, device):
     """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
     record is written, and the notebook goes on. A user's mistake (Stop) and an interrupt do end the notebook."""
     record.started_at = utc_now()
+    if device.type == "cuda":
+        clear_workspaces()
     reset_peaks(device)  # or this run would inherit the peak of the one before it in this kernel
     described = None
     try:

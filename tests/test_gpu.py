@@ -637,3 +637,16 @@ def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_h
     print(f"peak MiB eager {peaks[0]:.0f}, graph {peaks[1]:.0f}, the next {peaks[2]:.0f}")
     assert peaks[1] == pytest.approx(peaks[0], rel=0.15)
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
+
+
+def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
+    quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
+    peaks = []
+    for _ in range(3):
+        (record,) = run_cells("lstm_language_model", "loop", execution="cuda_graph", **quick)["records"]
+        assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
+        peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
+        del record
+        instruments.release_memory(GPU)
+    print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
+    assert max(peaks) - min(peaks) < 2

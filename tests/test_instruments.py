@@ -313,6 +313,19 @@ def test_a_run_does_not_inherit_the_memory_peak_of_the_one_before(monkeypatch):
         assert calls == [CPU]
 
 
+@pytest.mark.parametrize(("device", "expected"), [(GPU, ["clear", "peaks"]), (CPU, ["peaks"])])
+def test_a_run_on_a_gpu_begins_without_the_workspaces_that_the_one_before_left(monkeypatch, device, expected):
+    calls = []
+    monkeypatch.setattr(instruments, "clear_workspaces", lambda: calls.append("clear"))
+    monkeypatch.setattr(instruments, "reset_peaks", lambda _: calls.append("peaks"))
+    monkeypatch.setattr(instruments, "describe_environment", lambda *_: calls.append("described"))
+    monkeypatch.setattr(instruments, "release_memory", lambda _: calls.append("released"))
+    record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
+    with instruments.guarded(record, "out", device):
+        assert calls == [*expected, "described"]
+    assert calls == [*expected, "described", "released"]
+
+
 # The loss scale
 
 

@@ -262,3 +262,12 @@ def test_the_readmes_gains_of_graphs_are_the_reports():
         batch = 128 if model == "resnet18" else 20
         gain = gain_of(*(only(model, batch, mode, "cuda_graph") for mode in ("amp_fp16", "fp32")))
         assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in text
+
+
+def test_the_readmes_largest_batches_are_the_searches():
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    own, base = (only("resnet18", "max", mode) for mode in ("amp_fp16", "fp32"))
+    sizes = f"{base['batch_size_used']:,} images of CIFAR-10 in fp32 and {own['batch_size_used']:,} in amp_fp16"
+    assert f"{sizes}, which is then {gain_of(own, base)['ratio']:.2f} times as fast per image" in text
+    words = [only("lstm", "max", mode)["batch_size_used"] for mode in ("amp_fp16", "fp32")]
+    assert words[0] <= words[1]
