@@ -51,7 +51,8 @@ def interval_of(ratios):
     """Return (low, high) of an array (repetitions, epochs, blocks): a 95% interval of its median.
 
     A bootstrap draws repetitions, in them epochs, in them blocks. It is too narrow where few groups differ among
-    themselves, so it is widened to Student's interval of the repetitions' medians (of one repetition: its epochs').
+    themselves, so it is widened to Student's interval of the repetitions' medians (of one repetition: its epochs'),
+    taken of their logarithms: that of the inverse ratios is then its inverse, and no bound is negative.
     """
     repetitions, epochs, blocks = ratios.shape
     draw = np.random.default_rng(0).integers
@@ -61,10 +62,10 @@ def interval_of(ratios):
     )
     drawn = ratios[(*places, draw(blocks, size=(RESAMPLES, *ratios.shape)))].reshape(RESAMPLES, -1)
     low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5]).tolist()
-    groups = np.median(ratios.reshape(repetitions if repetitions > 1 else epochs, -1), axis=1)
+    groups = np.log(np.median(ratios.reshape(repetitions if repetitions > 1 else epochs, -1), axis=1))
     if len(groups) > 1:
         half = STUDENT_T[min(len(groups) - 1, len(STUDENT_T)) - 1] * groups.std(ddof=1) / len(groups) ** 0.5
-        low, high = min(low, groups.mean() - half), max(high, groups.mean() + half)
+        low, high = min(low, np.exp(groups.mean() - half)), max(high, np.exp(groups.mean() + half))
     return float(low), float(high)
 
 

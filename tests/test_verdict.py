@@ -170,19 +170,27 @@ def test_repetitions_that_were_cut_otherwise_are_compared_by_whole_epochs():
 
 
 @pytest.mark.parametrize(
-    ("groups", "half"),
+    ("logarithms", "half"),
     [
-        ([2.0, 2.2, 2.1], 4.30 * 0.1 / 3**0.5),
-        ([2.0, 2.2], 12.71 * 0.02**0.5 / 2**0.5),
-        ([1.0] * 11 + [1.12], 2.26 * 0.01),  # from ten groups on: the last of the table
+        ([0.7, 0.8, 0.75], 4.30 * 0.05 / 3**0.5),
+        ([0.7, 0.8], 12.71 * 0.005**0.5 / 2**0.5),
+        ([0.0] * 11 + [0.12], 2.26 * 0.01),  # from ten groups on: the last of the table
     ],
 )
-def test_the_interval_is_widened_to_students_over_the_groups(groups, half):
-    middle = np.mean(groups)
-    repetitions = np.array(groups)[:, None, None] * np.ones((1, 2, 4))
-    epochs = np.array(groups)[None, :, None] * np.ones((1, 1, 4))
+def test_the_interval_is_widened_to_students_over_the_logarithms_of_the_groups(logarithms, half):
+    groups, middle = np.exp(logarithms), np.mean(logarithms)
+    repetitions = groups[:, None, None] * np.ones((1, 2, 4))
+    epochs = groups[None, :, None] * np.ones((1, 1, 4))
     for ratios in (repetitions, epochs):  # of one repetition its epochs are the groups
-        assert verdict.interval_of(ratios) == pytest.approx((middle - half, middle + half))
+        expected = (np.exp(middle - half), np.exp(middle + half))
+        assert verdict.interval_of(ratios) == pytest.approx(expected)
+        assert verdict.interval_of(1 / ratios) == pytest.approx((1 / expected[1], 1 / expected[0]))
+
+
+def test_no_bound_of_an_interval_is_negative():
+    ratios = np.array([0.02, 0.3])[None, :, None] * np.ones((1, 1, 4))
+    low, high = verdict.interval_of(ratios)
+    assert 0 < low < 0.02 and high > 0.3
 
 
 def test_one_group_has_the_bootstraps_interval_alone():
