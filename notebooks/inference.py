@@ -18,6 +18,7 @@ from instruments import error_line, release_memory, reset_peaks, synchronize
 # %% Inference -- the same in every notebook; edit notebooks/inference.py, then run sync.py
 # @title What the precision buys when the model is used
 INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution: fewer than for a training, which is longer
+COMPARED = 128  # samples at most whose outputs are set against fp32's: three sets of them are held at once
 
 
 def seconds_of(call, device, at_least=10, seconds=0.5):
@@ -59,7 +60,7 @@ def read_inference(record, trainer, batch, infer):
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":
                 record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
-            record.inference_difference_fraction = largest_difference(trainer, infer, batch, count)
+            record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
     finally:
         torch.backends.cudnn.benchmark_limit = limit
         trainer.network.train()

@@ -100,6 +100,19 @@ def test_a_record_gets_latency_and_throughput(monkeypatch):
     assert trainer.network.training
 
 
+def test_no_more_outputs_are_compared_than_memory_has_room_for(monkeypatch):
+    sizes, record, trainer = [], make_record(), make_trainer()
+
+    def seconds_of(call, device, **options):
+        call()
+        return 0.002, 0.001, 0.004
+
+    monkeypatch.setattr(inference, "COMPARED", 3)
+    monkeypatch.setattr(inference, "seconds_of", seconds_of)
+    inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
+    assert sizes == [1, 4, 3, 3]  # latency, throughput; the run's own precision and fp32
+
+
 def test_on_the_cpu_there_is_a_reason_and_no_figure():
     record = make_record()
     inference.measure_inference(record, make_trainer(), iter([]), infer)
