@@ -1,5 +1,6 @@
 """The reference run that is published: complete, real, small, and free of anything about the machine's folders."""
 
+import functools
 import json
 import re
 import statistics
@@ -88,11 +89,20 @@ def test_the_same_comparison_three_times_agrees_within_a_percent():
     assert [round(ratio, 3) for ratio in ratios] == [1.204, 1.201, 1.202]  # as docs/measurements.md has them
 
 
-def published(**fields):
-    """Return the records of the published experiments that have these values."""
+def in_one_line(path):
+    return " ".join(path.read_text(encoding="utf-8").split())
+
+
+@functools.cache
+def read_published():
     records, left_out = read_records(PUBLISHED)
     assert left_out == []
-    return [record for record in records if all(record[name] == value for name, value in fields.items())]
+    return records
+
+
+def published(**fields):
+    """Return the records of the published experiments that have these values."""
+    return [record for record in read_published() if all(record[name] == value for name, value in fields.items())]
 
 
 def only(model, batch_size, precision, execution="eager", **fields):
@@ -112,7 +122,7 @@ def test_the_published_experiments_are_measured_on_a_gpu_undisturbed_and_explain
     (capped,) = published(throttled=True)
     ((why, share),) = capped["throttle_fractions"]
     assert (why, capped["model"], capped["batch_size"], capped["precision"]) == ("power cap", "lstm", "max", "tf32")
-    assert f"held back by its limit of 700 W {share:.0%} of the time" in readme()
+    assert f"held back by its limit of 700 W {share:.0%} of the time" in in_one_line(PUBLISHED / "README.md")
     assert len(published(status="ok")) == len(published()) - 1
     for record in published(status="ok"):
         assert (record["gpu_name"], record["synthetic"], record["gpu_shared"]) == ("NVIDIA H200", False, False)
@@ -171,12 +181,8 @@ def test_perplexities_of_thousands_are_written_in_full():
     assert sync.run_figures(run | {"metric": [999.94]}).endswith(", 999.9")
 
 
-def readme():
-    return " ".join((PUBLISHED / "README.md").read_text(encoding="utf-8").split())
-
-
 def test_its_readme_says_what_the_records_say_of_images():
-    text = readme()
+    text = in_one_line(PUBLISHED / "README.md")
     scale = {"loss_scale": 128.0, "memory_limit_gib": 0.0}
     dpn = [only("dpn92", batch, mode, **scale) for batch in (128, 256, 512, 640) for mode in ("fp32", "o2_fp16")]
     gains = [gain_of(half, full)["ratio"] for full, half in zip(dpn[::2], dpn[1::2], strict=True)]
@@ -207,7 +213,7 @@ def test_its_readme_says_what_the_records_say_of_images():
 
 
 def test_its_readme_says_what_the_records_say_of_language():
-    text = readme()
+    text = in_one_line(PUBLISHED / "README.md")
     curve = [f"{value:.1f}" for value in only("lstm", 20, "fp32", "cuda_graph")["metric"][:6]]
     assert f"{', '.join(curve[:-1])} and {curve[-1]} after epochs 1 to 6" in text
     gains = []
@@ -219,20 +225,24 @@ def test_its_readme_says_what_the_records_say_of_language():
 
 
 def test_its_readme_says_what_the_searches_found():
-    text = readme()
+    text = in_one_line(PUBLISHED / "README.md")
     for model, limit in (("resnet18", 24.0), ("resnet50", 11.0), ("tf_efficientnet_b0", 24.0), ("lstm", 24.0)):
         runs = {name: only(model, "max", name, memory_limit_gib=limit) for name in ("fp32", "tf32", "amp_fp16")}
         sizes = [f"{run['batch_size_used']:,}" for run in runs.values()]
         gain = gain_of(runs["amp_fp16"], runs["fp32"])["ratio"]
         assert f"| {' | '.join(sizes)} | {gain:.2f} |" in text, (model, sizes, gain)
+    probes = [only("lstm", "max", mode)["batch_probes"] for mode in ("amp_fp16", "fp32")]
+    peaks = [peak / 1024 for found in probes for size, _, peak, _ in found if size == 1024]
+    assert "take {:.1f} GiB in amp_fp16 and {:.1f} in fp32".format(*peaks) in text
+
+
+def test_its_readme_says_what_the_loss_scales_did():
+    text = in_one_line(PUBLISHED / "README.md")
     fixed = {run["loss_scale"]: run for run in published(model="resnet18", epochs=2, batch_size=128)}
     assert set(fixed) == {1.0, 32.0, 1024.0, 32768.0, 1048576.0, "dynamic"}
     lost = {scale: run["gradient_flush_fraction_scaled"] for scale, run in fixed.items()}
     last = [fixed[scale]["metric"][-1] for scale in fixed if scale != 1048576.0]
     skipped = fixed[1048576.0]["skipped_steps"] / (2 * fixed[1048576.0]["steps_per_epoch"])
-    probes = [only("lstm", "max", mode)["batch_probes"] for mode in ("amp_fp16", "fp32")]
-    peaks = [peak / 1024 for found in probes for size, _, peak, _ in found if size == 1024]
-    assert "take {:.1f} GiB in amp_fp16 and {:.1f} in fp32".format(*peaks) in text
     assert f"{min(last):.1%} to {max(last):.1%}" in text and f"skips {skipped:.0%} of its steps" in text
     assert f"loses {lost[1.0]:.1%} of the gradients" in text and lost[32.0] < 0.0002
 
@@ -243,7 +253,7 @@ def test_the_start_takes_what_the_documentation_says():
     parts = [f"startup_{part}seconds" for part in ("", "import_", "preflight_", "data_", "model_", "warmup_")]
     spans = [(min(run[part] for run in runs), max(run[part] for run in runs)) for part in parts]
     assert spans[0][1] <= 30  # the aim of an eager run on CIFAR
-    text = " ".join((ROOT / "docs" / "measurements.md").read_text(encoding="utf-8").split())
+    text = in_one_line(ROOT / "docs" / "measurements.md")
     said = ["{:.1f} to {:.1f}".format(*span) for span in spans]
     words = "start in {} s: import {}, preflight {}, data from the cache {}, model {}, warm-up {}."
     assert len(runs) == 16 and words.format(*said) in text
@@ -259,7 +269,7 @@ def test_the_published_records_are_small_and_name_no_folder_of_a_machine():
 
 
 def test_the_readmes_gains_of_graphs_are_the_reports():
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = in_one_line(ROOT / "README.md")
     for model in ("resnet18", "lstm"):
         batch = 128 if model == "resnet18" else 20
         gain = gain_of(*(only(model, batch, mode, "cuda_graph") for mode in ("amp_fp16", "fp32")))
@@ -267,7 +277,7 @@ def test_the_readmes_gains_of_graphs_are_the_reports():
 
 
 def test_the_readmes_largest_batches_are_the_searches():
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = in_one_line(ROOT / "README.md")
     own, base = (only("resnet18", "max", mode) for mode in ("amp_fp16", "fp32"))
     sizes = f"{base['batch_size_used']:,} images of CIFAR-10 in fp32 and {own['batch_size_used']:,} in amp_fp16"
     assert f"{sizes}, which is then {gain_of(own, base)['ratio']:.2f} times as fast per image" in text
