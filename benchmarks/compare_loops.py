@@ -35,6 +35,7 @@ from torchvision import transforms
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from notebook_code import run_cells  # noqa: E402
+from planning import PRECISION_NAMES  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}
@@ -43,6 +44,7 @@ EXPERIMENTS = {  # notebook, its parameters, how many steps, what replaces the p
     "efficientnet": ("efficientnet_regression", {"batch_size": 32, **LARGE}, 60, SMALL),
     "lstm": ("lstm_language_model", {"model": "lstm", "batch_size": 20, "bptt": 35}, 1000, {"bptt": 5}),
 }
+EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")  # the notebooks take any other for eager
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 SHIPPED = [switch.fp32_precision for switch in SWITCHES]  # read before a notebook sets its own
 
@@ -59,6 +61,8 @@ def data_parameters(experiment, data_dir):
     """Return the parameters that choose the data: real where it is there, else synthetic, which is said loudly."""
     name = {"resnet": "cifar10", "efficientnet": "elpv", "lstm": "wikitext-2"}[experiment]
     there = any((data_dir / name / part).exists() for part in ("train", "train.txt"))
+    if name == "cifar10":  # or torchvision's copy, as the notebook leaves it after a download
+        there = there or (data_dir / "cifar-10-batches-py").exists()
     if name == "elpv":  # a package
         there = importlib.util.find_spec("elpv_dataset") is not None
     if not there:
@@ -256,8 +260,12 @@ def main(arguments=None):
     parser.add_argument("--steps", type=int, default=0, help="timed steps of a contender in a round; 0: about an epoch")
     parser.add_argument("--data-dir", type=Path, default=Path("data"), help="with cifar10/train/<class>, wikitext-2/")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--precisions", nargs="+", default=["tf32", "amp_fp16"], help="of the suite's path")
-    parser.add_argument("--executions", nargs="+", default=["eager", "cuda_graph"], help="of the suite's path")
+    parser.add_argument(
+        "--precisions", nargs="+", default=["tf32", "amp_fp16"], choices=PRECISION_NAMES, help="of the suite's path"
+    )
+    parser.add_argument(
+        "--executions", nargs="+", default=["eager", "cuda_graph"], choices=EXECUTIONS, help="of the suite's path"
+    )
     parser.add_argument("--channels-last", action="store_true", help="the suite's images in channels_last")
     options = parser.parse_args(arguments)
     if options.device == "cpu":

@@ -1,11 +1,12 @@
 """benchmarks/compare_loops.py in its tiny form on the CPU: every contender runs; and the table's arithmetic."""
 
 import importlib.util
+import re
 import types
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, code_cells
 
 SPEC = importlib.util.spec_from_file_location("compare_loops", ROOT / "benchmarks" / "compare_loops.py")
 compare_loops = importlib.util.module_from_spec(SPEC)
@@ -101,3 +102,23 @@ def test_without_a_gpu_it_says_how_to_try_it(capsys):
     with pytest.raises(SystemExit):
         compare_loops.main([])
     assert "--device cpu --steps 2 --rounds 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [("--executions", "cudagraph"), ("--precisions", "fp8")])
+def test_a_name_that_the_notebooks_do_not_know_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as left:
+        compare_loops.main([*TINY, "--only", "lstm", *option])
+    assert left.value.code == 2
+    assert f"invalid choice: '{option[1]}'" in capsys.readouterr().err
+
+
+def test_the_executions_are_those_of_the_notebooks():
+    line = re.search(r"^execution = .*", code_cells("lstm_language_model")["parameters"], re.MULTILINE)[0]
+    assert tuple(re.findall(r'"(\w+)"', line)) == compare_loops.EXECUTIONS
+
+
+@pytest.mark.parametrize("folder", ["cifar10/train", "cifar-10-batches-py"])
+def test_data_that_a_notebook_has_read_or_downloaded_are_found(tmp_path, folder):
+    assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "synthetic"
+    (tmp_path / folder).mkdir(parents=True)
+    assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "cifar10"

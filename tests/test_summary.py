@@ -918,6 +918,74 @@ def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
     assert "ladder" in charts and "epoch_time" in charts
 
 
+STEPS = (  # of a ladder: precision, channels_last, execution, batch size, seconds of an epoch
+    ("fp32", False, "eager", 128, [6.0, 6.0]),
+    ("tf32", False, "eager", 128, [4.0, 2.0]),  # fast at the median, with an interval that spans 1
+    ("amp_bf16", True, "eager", 128, [2.0, 2.0]),
+    ("amp_bf16", True, "compile_cuda_graph", 128, [1.0, 1.0]),
+    ("amp_bf16", True, "compile_cuda_graph", 512, [0.5, 0.5]),
+)
+
+
+def explore_steps(folder, changed):
+    """Run the summary on the ladder of STEPS, three repetitions each; `changed` is {(step, repetition): fields}."""
+    for step, repeat in itertools.product(range(len(STEPS)), range(3)):
+        precision, layout, execution, size, seconds = STEPS[step]
+        parameters = {"channels_last": layout, "execution": execution, "batch_size": size, "repeat": repeat}
+        values = {"parameters": parameters | {"epochs": 2, "repeats": 1}, **changed.get((step, repeat), {})}
+        blocks = made_up.blocks_of(seconds)
+        make = made_up.make_failed if "status" in values else made_up.make
+        times = {} if "status" in values else {"seconds": seconds, "block_seconds": blocks}
+        write_record(make("cifar_resnet", precision, **times | values), folder)
+    names, charts = explore(folder, last="ladder-chart")
+    (steps,) = names["ladders"]
+    return names, charts, {step["label"]: step for step in steps}
+
+
+@pytest.mark.parametrize(("step", "gap"), [(3, "diverged"), (4, "")])
+def test_a_step_of_a_ladder_that_learned_nothing_is_no_gain(tmp_path, step, gap):
+    changed = {(step, repeat): {"metric": [0.1, 0.1]} for repeat in range(3)}  # a larger batch may need more epochs
+    names, charts, steps = explore_steps(tmp_path, changed)
+    label = ("+ CUDA graph", "+ batch 512")[step - 3]
+    assert bool(steps[label]["gain"]) is not bool(gap) and steps[label]["gap"].startswith(gap)
+    assert texts(charts["ladder"]).count("diverged") == 2 * bool(gap)
+    reasons = [row["reason"] for row in names["failed"]]
+    assert len(reasons) == 3 * bool(gap)
+    assert all("ended no better than chance" in text and "another step of the ladder" in text for text in reasons)
+    row = next(row for row in names["rows_of_ladders"] if row["step"] == label)
+    assert (row["verdict"], row["quality at the end"]) == (("diverged", "-") if gap else ("faster", "accuracy 0.100"))
+
+
+def test_a_step_that_not_all_runs_reached_says_so_beside_its_gain(tmp_path):
+    failed = {"status": "oom", "reason": "CUDA out of memory"}
+    names, charts, steps = explore_steps(tmp_path, {(4, 2): failed})
+    assert steps["+ batch 512"]["gain"]["repetitions"] == 2
+    said = [text for text in texts(charts["ladder"]) if "oom" in text]
+    assert said and all(re.fullmatch(r"[\d.]+x, [\d,]+/s, oom \(1 of 3\)", text) for text in said)
+    row, judged = names["rows_of_ladders"][-1], names["judgement"](steps["+ batch 512"]["more"])
+    assert (row["verdict"], row["n"]) == (f"{judged}, oom (1 of 3)", "2 runs")
+
+
+def test_most_is_gained_by_a_step_that_is_faster(tmp_path, capsys):
+    times = {"seconds": [9.0, 1.5], "block_seconds": made_up.blocks_of([9.0, 1.5])}
+    noisy = {(1, repeat): times for repeat in range(3)}
+    names, _, steps = explore_steps(tmp_path, noisy)
+    said = []
+    names = {**names, "say": said.append, "show_chart": lambda figure, name: plt.close(figure)}
+    exec(code_cells("summary")["ladder-chart"], names)
+    (text,) = [text for text in said if "most is gained by" in text]
+    assert names["judgement"](steps["tf32"]["more"]) == "no measurable difference"
+    assert "most is gained by + CUDA graph, 2.00x" in text and "no gain by tf32" in text
+
+
+def test_a_ladder_says_what_compiling_and_the_search_took(tmp_path):
+    taken = {(3, repeat): {"compile_seconds": 2.0 + repeat, "search_seconds": 1.25} for repeat in range(3)}
+    names, _, _ = explore_steps(tmp_path, taken)
+    rows = {row["step"]: row for row in names["rows_of_ladders"]}
+    name = "compiling + cuDNN's search, s, at most"
+    assert rows["+ CUDA graph"][name] == "4.0 + 1.2" and rows["+ channels_last"]["n"] == "3 runs"
+
+
 def test_whole_numbers_of_a_table_stay_whole_beside_a_gap(functions, capsys):
     functions["show_table"]([{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}])
     said = capsys.readouterr().out
