@@ -11,12 +11,13 @@ import results
 import sync
 from conftest import EXPERIMENTS, ROOT, run_cells
 from record import NOT_WRITTEN, Explanation, read_records
-from verdict import paired_ratio, ratios_of
+from verdict import paired_ratio, paired_runs, ratios_of
 
 import planning
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
+LADDER = ROOT / "outputs" / "ladder"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 
 
@@ -283,3 +284,112 @@ def test_the_readmes_largest_batches_are_the_searches():
     assert f"{sizes}, which is then {gain_of(own, base)['ratio']:.2f} times as fast per image" in text
     words = [only("lstm", "max", mode)["batch_size_used"] for mode in ("amp_fp16", "fp32")]
     assert words[0] <= words[1]
+
+
+@functools.cache
+def read_ladder():
+    """Return {(model, batch size, precision, channels_last, execution): its runs} of the published ladders."""
+    records, left_out = read_records(LADDER)
+    assert left_out == []
+    steps = {}
+    for record in sorted(records, key=lambda record: record["repeat"]):
+        names = ("model", "batch_size", "precision", "channels_last", "execution")
+        steps.setdefault(tuple(record[name] for name in names), []).append(record)
+    return steps
+
+
+def ladder_of(model, half, larger):
+    """Return the runs of a ladder's seven steps, from below."""
+    size, both = (128 if model == "resnet18" else 32), "compile_cuda_graph"
+    ways = [(size, "fp32", False, "eager"), (size, "tf32", False, "eager"), (size, half, False, "eager")]
+    ways += [(size, half, True, execution) for execution in ("eager", "compile", both)]
+    return [read_ladder()[(model, *way)] for way in (*ways, (larger, half, True, both))]
+
+
+def spread(numbers, form, unit=""):
+    """Return "smallest to largest" as text, or the one number where they look alike."""
+    return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))) + unit
+
+
+LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128)]
+
+
+def test_the_published_ladders_are_whole_and_measured_on_one_gpu_each():
+    ladders = [ladder_of(*ladder) for ladder in LADDERS]
+    assert sum(len(runs) for steps in ladders for runs in steps) == sum(map(len, read_ladder().values())) == 40
+    for steps in ladders:
+        assert {len(runs) for runs in steps[:6]} == {3} and len(
+            {run["gpu_uuid"] for runs in steps for run in runs}
+        ) == 1
+        for run in (run for runs in steps for run in runs):
+            assert (run["status"], run["gpu_name"], run["synthetic"]) == ("ok", "NVIDIA H200", False)
+            assert run["gpu_shared"] is False and len(run["epoch_seconds"]) == 6
+            assert run["startup_reason"] is None  # the first of its kernel
+            assert [run[f"{name}_reason"] for name in ("profile", "ledger", "energy", "card", "inference")] == [
+                None
+            ] * 5
+        assert not any(run["throttled"] for runs in steps[:6] for run in runs)
+
+
+@pytest.mark.parametrize("ladder", LADDERS)
+def test_the_ladders_readme_has_the_records_figures(ladder):
+    lines = [line for line in (LADDER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    titles = ["fp32", "tf32", ladder[1], "+ channels_last", "+ compile", "+ CUDA graph", f"+ batch {ladder[2]}"]
+    steps = ladder_of(*ladder)
+    for title, runs in zip(titles, steps, strict=True):
+        seconds = [time for run in runs for time in run["epoch_seconds"]]
+        cells = [f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"]
+        gain = paired_ratio(paired_runs(runs, steps[0])) if runs is not steps[0] else None
+        cells.append(f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else "1")
+        idle = [100 * (1 - run["gpu_busy_fraction"]) for run in runs]
+        cells.append(spread(idle, "{:.0f}", "%"))
+        ends = [run["metric"][-1] for run in runs]
+        percent = runs[0]["metric_name"] == "accuracy"
+        cells.append(spread([100 * end for end in ends], "{:.1f}", "%") if percent else spread(ends, "{:.3f}"))
+        assert f"| {title} | {' | '.join(cells)} |" in lines
+
+
+def test_the_ladders_readme_says_what_the_records_say():
+    text = in_one_line(LADDER / "README.md")
+    resnet, efficient = (ladder_of(*ladder) for ladder in LADDERS)
+    busy = [runs[0]["gpu_busy_ms_per_step"] for runs in resnet]
+    assert f"for a ResNet's step from {busy[0]:.1f} to {busy[4]:.1f} ms" in text
+    ends = [[run["metric"][-1] for run in runs] for runs in resnet[:6]]
+    apart = [statistics.median(found) for found in ends]
+    apart, within = max(apart) - min(apart), max(max(found) - min(found) for found in ends)
+    assert apart < within  # no step costs accuracy that three runs of one step do not
+    assert (
+        f"differ by {100 * apart:.1f} points between the steps, the runs of one step by up to {100 * within:.1f}"
+        in text
+    )
+    held = [share for runs in (resnet[6], efficient[6]) for run in runs for _, share in run["throttle_fractions"]]
+    assert f"limit of 700 W in {100 * min(held):.0f} to {100 * max(held):.0f}% of the samples" in text
+    assert f"an error of {efficient[0][0]['chance_metric']:.3f}" in text
+    for steps, limited in ((resnet, (0, 5, 6)), (efficient, (0, 1, 5, 6))):
+        for runs in (steps[number] for number in limited):
+            medians = [statistics.median(run["epoch_seconds"]) for run in runs]
+            assert max(medians) / min(medians) < 1.015
+
+
+def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
+    text = in_one_line(ROOT / "docs" / "measurements.md")
+    resnet, efficient = (ladder_of(*ladder) for ladder in LADDERS)
+    for runs, name in ((resnet[5], "ResNet-18, batch 128, s"), (resnet[6], "ResNet-18, batch 512, s")):
+        seconds = [time for run in runs for time in run["epoch_seconds"]]
+        words = f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}; n = {len(seconds)}, 3 kernels)"
+        assert re.search(rf"\| {name} an epoch \|[^|]*\|[^|]*\| {re.escape(words)}", text)
+    speeds = [run["samples_per_epoch"] / time for run in efficient[5] for time in run["epoch_seconds"]]
+    words = f"{statistics.median(speeds):,.0f} ({spread(speeds, '{:,.0f}')}; n = {len(speeds)}, 3 kernels)"
+    assert re.search(rf"EfficientNet-B0, 3 x 512 x 384, batch 32, images/s \|[^|]*\|[^|]*\| {re.escape(words)}", text)
+    gains = [paired_ratio(paired_runs(steps[5], steps[0])) for steps in (resnet, efficient)]
+    for gain in gains:
+        assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in in_one_line(ROOT / "README.md")
+
+
+def test_the_published_ladder_is_small_and_names_no_folder_of_a_machine():
+    files = [path for path in LADDER.rglob("*") if path.is_file()]
+    assert {"summary.html", "ladder.png", "README.md"} <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+    for path in (path for path in files if path.suffix != ".png"):
+        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found[0]}"
