@@ -378,6 +378,10 @@ def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
         seconds = [time for run in runs for time in run["epoch_seconds"]]
         words = f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}; n = {len(seconds)}, 3 kernels)"
         assert re.search(rf"\| {name} an epoch \|[^|]*\|[^|]*\| {re.escape(words)}", text)
+    median = [statistics.median(time for run in runs for time in run["epoch_seconds"]) for runs in resnet]
+    words = "{:.2f} s an epoch contiguous, {:.2f} s in channels_last, {:.2f} s compiled".format(*median[2:5])
+    busy = [statistics.median(run["gpu_busy_ms_per_step"] for run in runs) for runs in resnet]
+    assert f"{words}: the GPU's work falls from {busy[2]:.1f} to {busy[3]:.1f} and {busy[4]:.1f} ms a step" in text
     speeds = [run["samples_per_epoch"] / time for run in efficient[5] for time in run["epoch_seconds"]]
     words = f"{statistics.median(speeds):,.0f} ({spread(speeds, '{:,.0f}')}; n = {len(speeds)}, 3 kernels)"
     assert re.search(rf"EfficientNet-B0, 3 x 512 x 384, batch 32, images/s \|[^|]*\|[^|]*\| {re.escape(words)}", text)
