@@ -50,6 +50,9 @@ class StartUp:
         for part, seconds in self.seconds.items():
             setattr(record, f"startup_{part}_seconds", seconds)
         parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self.seconds.items())
+        took = {"torch.compile": record.compile_seconds, "cuDNN's search, at most,": record.search_seconds}
+        within = " and ".join(f"{name} {seconds:.1f}" for name, seconds in took.items() if seconds)
+        parts += f"; in it {within}" if within else ""
         tqdm.write(f"Start: {record.startup_seconds:.1f} s to the first timed step ({parts})")
 
 

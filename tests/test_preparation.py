@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 import random
+import re
 import shutil
 import types
 
@@ -423,6 +424,16 @@ def test_the_start_is_told_part_by_part_and_only_by_the_first_run(monkeypatch, c
     assert (first.startup_seconds, first.startup_reason) == (19, None)
     assert (second.startup_seconds, second.startup_reason) == (None, "not the first run of its kernel")
     assert capsys.readouterr().out == ""
+
+
+def test_what_compiling_and_the_search_took_is_told_with_the_start(capsys):
+    record = make_record()
+    record.compile_seconds, record.search_seconds = 2.54, 0.0
+    preparation.StartUp(preparation.time.perf_counter()).end(record)
+    assert re.search(r"\(warmup \d+\.\d; in it torch\.compile 2\.5\)$", capsys.readouterr().out.strip())
+    record.search_seconds = 1.2
+    preparation.StartUp(preparation.time.perf_counter()).end(record)
+    assert "; in it torch.compile 2.5 and cuDNN's search, at most, 1.2)" in capsys.readouterr().out
 
 
 def test_an_epoch_ends_the_start(monkeypatch):

@@ -262,8 +262,8 @@ def test_the_start_takes_what_the_documentation_says():
 
 def test_the_published_records_are_small_and_name_no_folder_of_a_machine():
     files = [path for path in PUBLISHED.rglob("*") if path.is_file()]
-    assert {"summary.html", "summary.ipynb", "summary.csv", "README.md"} <= {path.name for path in files}
-    assert sum(path.stat().st_size for path in files) < 6_000_000
+    assert {"summary.html", "summary.csv", "README.md"} <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) < 5_000_000
     for path in files:
         found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
         assert not found, f"{path.name}: {found[0]}"
