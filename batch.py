@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import gpus
 import live
 import schedule
-from life import RETRIED, START_ATTEMPTS, read_record
+from life import RETRIED, START_ATTEMPTS, UNREADABLE, hash_now, read_record
 from live import in_words, say
 from planning import Device, place
 
@@ -75,7 +75,7 @@ def judge(comparison):
 def of_other_code(run):
     """Return the hash of the code that made the run's record, or None where there is none or it is today's code."""
     known = (read_record(run.record_path) or {}).get("code_hash")  # null: made by hand, or before it was noted
-    return known if known != run.code_hash else None
+    return known if hash_now(run) not in (known, UNREADABLE) else None
 
 
 def folder_aside(run, code):

@@ -30,12 +30,20 @@ from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
+from planning import hash_of
+
 DEAD_KERNEL_EXIT = 138  # as papermill's own command line has it
 START_SECONDS = 120  # a kernel that has not answered by then has not started
 
 
 class WholeFiles(LocalHandler):
-    """Writes the executed notebook whole or not at all, whenever papermill saves it."""
+    """Reads the notebook whose code the record will name; writes the executed one whole or not at all."""
+
+    def read(self, path):
+        text, wanted = super().read(path), os.environ.get("MIXED_PRECISION_CODE_HASH")
+        if wanted and hash_of(text) != wanted:
+            raise OSError("the notebook was edited while its run was starting")
+        return text
 
     def write(self, buf, path):
         temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
@@ -101,7 +109,8 @@ def main(notebook, executed, parameter_file, folder, parent):
     threading.Thread(target=follow, args=(int(parent), folder), daemon=True).start()
     logging.basicConfig(level="INFO", format="%(message)s")
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # silences a warning about frozen modules
-    papermill_io.register(executed, WholeFiles())
+    for path in (notebook, executed):
+        papermill_io.register(path, WholeFiles())
 
     def note_cell(cell, cell_index):
         (folder / "cell").write_text(f"{cell_index + 1}/{count}")

@@ -27,8 +27,8 @@ def held(folder, fresh):
 
     The lock is the operating system's (flock, or its like on Windows), so that it ends with its process.
     """
-    if fresh and any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
-        raise Mistake(f"--fresh would move {folder} away from under you; choose another --output-dir.")
+    if fresh:
+        check_fresh(folder)
     if fresh and os.path.exists(folder):  # a name that is too long is no error here
         set_aside(folder)
     make(folder)
@@ -39,6 +39,18 @@ def held(folder, fresh):
             yield
         finally:  # what an interruption has caught between its start and the note of it
             end_marked(BATCH, str(folder))
+
+
+def check_fresh(folder):
+    """Raise Mistake where the folder must not be set aside: the user stands in it, it is no batch's, or in use."""
+    if any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
+        raise Mistake(f"--fresh would move {folder} away from under you; choose another --output-dir.")
+    if os.path.isdir(folder) and any(folder.iterdir()):
+        if not any((folder / "logs" / name).exists() for name in TRACES):
+            raise Mistake(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
+        make(folder)
+        with locked(folder):
+            pass
 
 
 def make(folder):
@@ -79,8 +91,6 @@ def set_aside(folder):
     """Rename an output folder, so that its results are kept; how long its runs took stays known."""
     archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     seconds = schedule.read_seconds(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not any((folder / "logs" / name).exists() for name in TRACES):
-        raise Mistake(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
     make(folder)
     try:
         if os.name == "nt":  # no folder with an open file in it can be renamed there

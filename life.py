@@ -30,7 +30,9 @@ from record import STATUSES, RunRecord, utc_now, write_record
 
 DEAD_KERNEL_EXIT = 138  # of execute.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
+ROOM = 4 * 2**20  # bytes, for an executed notebook
 START_ATTEMPTS = 4  # three of them again
+UNREADABLE = "unreadable"  # in the place of a hash
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
 PRIVATE = "run-"  # how the name of a private folder begins
@@ -111,10 +113,18 @@ def launch(run, study, commit, device, attempt=1):
     gpu = gpus.look(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
-    before, kills, code_hash = signature(run.record_path), oom_kills(), run.code_hash
+    before, kills, code_hash = signature(run.record_path), oom_kills(), hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return Active(run, process, private, before, code_hash, attempt, gpu, kills)
+
+
+def hash_now(run):
+    """Return the hash of the run's code, or UNREADABLE where the notebook is just being saved or is broken."""
+    try:
+        return run.code_hash
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return UNREADABLE
 
 
 def processes_marked(name, value):
@@ -204,11 +214,19 @@ def check(active, commit, device, limit):
     remark = f"; after the record: {stopped or failure_reason(active.run)}" if record and (stopped or exit_code) else ""
     if not record:
         status, reason = ("timeout", stopped) if stopped else why(active, in_cell, kernel_exit)
+        if re.search("No space left on device|[Qq]uota exceeded", reason):
+            check_room(active.run.folder)
         record = write_ending(active, status, reason, commit, device)
     if lost := how_lost(active, record, device):
         reason = f"the GPU was lost: {lost}"[:300]
         return End(write_ending(active, "failed", reason, commit, device), reason, True)
     return End(record, remark)
+
+
+def check_room(folder):
+    """Raise OSError where the output folder is full: that is no result of a run, which shall be made again."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(ROOM))
 
 
 def how_lost(active, record, device):
@@ -324,5 +342,16 @@ def read_record(path):
     with suppress(OSError, ValueError):
         record = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
-            return record
+            return record if usable(record) else None
     return None
+
+
+def usable(record):
+    """Return whether the fields that a batch computes with hold what records hold; a person may have edited them."""
+    lists = [record.get(name) or [] for name in ("epoch_seconds", "metric")]
+    if not all(isinstance(value, list) for value in lists) or (lists[1] and "metric_better" not in record):
+        return False
+    numbers = [record.get(name) for name in ("samples_per_second", "peak_allocated_mib", "chance_metric")]
+    texts = [record.get(name) or "" for name in ("reason", "metric_name", "gpu_uuid")]
+    right = all(value is None or type(value) in (int, float) for value in (*numbers, *lists[0], *lists[1]))
+    return right and all(isinstance(text, str) for text in texts)

@@ -16,7 +16,12 @@ class Cell(NamedTuple):
 
 def code_cells(path):
     """Return the code cells of a notebook file, in order."""
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return cells_in(path.read_text(encoding="utf-8"))
+
+
+def cells_in(text):
+    """Return the code cells of a notebook's text, in order."""
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     tagged = ["parameters" in cell["metadata"].get("tags", ()) for cell in cells]
     return [Cell(cell.get("id"), "".join(cell["source"]), tag) for cell, tag in zip(cells, tagged, strict=True)]
 

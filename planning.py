@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import yaml
 
-from notebook_code import code_cells
+from notebook_code import cells_in, code_cells
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "notebooks"))
@@ -134,8 +134,24 @@ def code_hash(path, changed):
     The cell tagged `parameters` is left out: its values are part of a run's name already. `changed` is when the file
     was last written: a notebook that is edited while a batch runs has another hash from then on.
     """
-    code = [cell.source for cell in code_cells(path) if not cell.sets_parameters]
+    return hash_of(path.read_text(encoding="utf-8"))
+
+
+def hash_of(text):
+    """Return the hash of the code in a notebook's text."""
+    code = [cell.source for cell in cells_in(text) if not cell.sets_parameters]
     return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
+
+
+def expanded(text, option):
+    """Return a path as the user gave it, "~" replaced; raise Mistake where parameters and records cannot name it."""
+    try:
+        text.encode()
+        return Path(text).expanduser()
+    except UnicodeEncodeError:
+        raise Mistake(f"{option} {text!a} is not UTF-8; choose another {option}.") from None
+    except RuntimeError:
+        raise Mistake(f"{option} {text}: there is no such home folder; write the whole path.") from None
 
 
 def parse_overrides(pairs):
@@ -146,7 +162,9 @@ def parse_overrides(pairs):
             raise Mistake("output_dir cannot be set with -p; use --output-dir DIR.")
         if name == "repeat":
             raise Mistake("repeat cannot be set with -p, for run_all.py numbers the repetitions; use -p repeats N.")
-        text = place(Path(text).expanduser()) if name in PATHS and text else text
+        if name == "data_dir" and not text:
+            raise Mistake("data_dir is empty; give a folder, or leave -p data_dir out.")
+        text = place(expanded(text, f"-p {name}")) if name in PATHS and text else text
         try:
             overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
         except (ValueError, yaml.YAMLError):
@@ -163,15 +181,17 @@ def fitted(name, value, default, notebook):
             words = ", ".join(map(str, unknown))
             raise Mistake(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
         return list(dict.fromkeys(names))
+    if name == "seed" and type(value) is int and value >= 2**32:
+        raise Mistake(f"seed is {value}; it must be below {2**32}.")
     scale = name == "loss_scale"  # "dynamic" or a number
     if name == "batch_size" and value == "max":
         return value
     if (isinstance(default, float) and type(value) in (int, str)) or (scale and isinstance(value, str)):
-        with suppress(ValueError):
+        with suppress(ValueError, OverflowError):
             value = float(value)  # YAML reads 1e-3 as text
     if default is None or type(value) is type(default) or (scale and type(value) in (int, float)):
         return value
-    wanted = TYPE_WORDS.get(type(default), type(default).__name__)
+    wanted = '"dynamic" or a number' if scale else TYPE_WORDS.get(type(default), type(default).__name__)
     raise Mistake(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
 
 
@@ -180,7 +200,7 @@ def merged_parameters(notebook, defaults, given, overrides):
     unknown = [name for name in (*given, *overrides) if name not in defaults]
     if unknown:
         known = ", ".join(sorted(defaults))
-        raise Mistake(f"notebook {notebook} has no parameter {', '.join(unknown)}; it has {known}.")
+        raise Mistake(f"notebook {notebook} has no parameter {', '.join(map(str, unknown))}; it has {known}.")
     parameters = {**defaults, **given}
     for name, (text, value) in overrides.items():
         # Where the notebook wants text, a number or a date is text too.
@@ -202,6 +222,8 @@ def passes_of(parameters):
     """
     if not {"repeats", "repeat"} <= set(parameters):
         return [{}]
+    if parameters["repeats"] > 1000:
+        raise Mistake(f"repeats is {parameters['repeats']}; it can be 1000 at most.")
     count = parameters["repeats"]  # one below 1 is passed on: the notebook's own check refuses it with a sentence
     return [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
 
@@ -269,6 +291,13 @@ def check_values(comparisons):
     # Where the check itself cannot run, each notebook still checks for itself.
     if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
         raise Mistake(refusal)
+
+
+def check_csv(comparisons):
+    """Raise Mistake at the first csv_path that is no file on this machine."""
+    for path in filter(None, (run.parameters.get("csv_path") for run, *_ in comparisons)):
+        if not os.path.isfile(ROOT / path):
+            raise Mistake(f"csv_path {path} is no file here; give the CSV that names your images.")
 
 
 def first_refusal(asked):

@@ -9,6 +9,7 @@ failed, 2 for a wrong request.
 import argparse
 import glob
 import importlib.util
+import io
 import math
 import os
 import signal
@@ -21,10 +22,21 @@ try:
     import cluster
     import life
     from batch import jobs_of, run_batch, set_aside_other_code, take, unfinished
-    from folders import held
+    from folders import check_fresh, held
     from life import RETRIED, child_environment, end_family, read_record, start, start_notebook
     from live import Steady, log_in, say, table
-    from planning import ROOT, Mistake, check_values, choose_devices, load_studies, parse_overrides, place, plan
+    from planning import (
+        ROOT,
+        Mistake,
+        check_csv,
+        check_values,
+        choose_devices,
+        expanded,
+        load_studies,
+        parse_overrides,
+        place,
+        plan,
+    )
 except ModuleNotFoundError as error:
     print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
     sys.exit(2)
@@ -54,6 +66,9 @@ def parse_arguments(argv):
     args = parser.parse_intermixed_args(argv)
     if args.ray and args.gpus not in ("all", "none"):
         raise Mistake(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
+    for name, value in (("--output-dir", args.output_dir), ("--ray", args.ray)):
+        if value == "":
+            raise Mistake(f"{name} is empty (an unset variable?); give a value, or leave it out.")
     if args.jobs is not None and args.jobs < 1:
         raise Mistake(f"--jobs {args.jobs} must be 1 or more.")
     if not 0 < args.timeout < math.inf:
@@ -128,7 +143,8 @@ def run_study(study, comparisons, folder, devices, args, executor):
         say(table(comparisons))
         well = summarise(study, folder, args.file.parent / "summary.ipynb")
     except KeyboardInterrupt:
-        kept = sum(read_record(run.record_path) is not None for comparison in comparisons for run in comparison)
+        kept = [read_record(run.record_path) for comparison in comparisons for run in comparison]
+        kept = sum(bool(record) and not (args.retry_failed and record["status"] in RETRIED) for record in kept)
         again = "the same command without --fresh" if args.fresh else "the same command"
         say(f"interrupted: {kept} of {runs} runs of {study} are finished and kept; {again} runs the rest")
         raise
@@ -177,11 +193,7 @@ def devices_for(args):
 
 def output_folder(wanted, study, several):
     """Return the output folder of a study; raise Mistake where parameters and records cannot name it."""
-    folder = Path(wanted or ROOT / "outputs" / study).expanduser().resolve()
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise Mistake(f"--output-dir {wanted!a} is not UTF-8; choose another --output-dir.") from None
+    folder = (expanded(wanted, "--output-dir") if wanted else ROOT / "outputs" / study).resolve()
     return folder / study if wanted and several else folder
 
 
@@ -194,6 +206,8 @@ def run_studies(studies, overrides, devices, args, executor):
         if not comparisons:
             raise Mistake(f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick")
         check_values(comparisons)
+        if not args.ray:  # else it lies on the nodes
+            check_csv(comparisons)
         planned.append((name, comparisons, folder, left_out))
     if not on_gpu:
         say("NO GPU: the reduced CPU form runs; it proves that everything works and measures nothing.")
@@ -206,6 +220,8 @@ def run_studies(studies, overrides, devices, args, executor):
         return 0
     well = []
     with ExitStack() as stack:
+        for _, _, folder, _ in planned if args.fresh else ():  # none is set aside where another one refuses
+            check_fresh(folder)
         for _, _, folder, _ in planned:
             stack.enter_context(held(folder, args.fresh))
         for name, comparisons, folder, _ in planned:  # every one, whatever became of the one before
@@ -235,7 +251,8 @@ def interrupt(number, frame):
 
 
 if __name__ == "__main__":
-    sys.stdout, sys.stderr = Steady(sys.stdout), Steady(sys.stderr)
+    for name in ("stdout", "stderr"):
+        setattr(sys, name, Steady(getattr(sys, name) or io.TextIOWrapper(io.BytesIO())))  # None: closed from the start
     for signal_name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, signal_name, None)
         if number and signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored

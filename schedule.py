@@ -14,7 +14,7 @@ FILE = "logs/batch.json"  # below the output folder
 
 def read_seconds(folder):
     """Return {run_id: seconds} as the batches in this output folder have measured them."""
-    with suppress(OSError, ValueError, AttributeError):
+    with suppress(OSError, ValueError, AttributeError, TypeError):
         seconds = json.loads((folder / FILE).read_text(encoding="utf-8")).get("run_seconds", {})
         return {str(run_id): float(value) for run_id, value in seconds.items() if 0 < value < 1e9}
     return {}

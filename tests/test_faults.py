@@ -27,6 +27,7 @@ import pytest
 from tiny_suite import (
     ACT,
     AFTER,
+    BASE,
     PARAMETERS,
     START,
     WRITE,
@@ -38,8 +39,11 @@ from tiny_suite import (
     write_suite,
 )
 
+import batch
 import life
 import live
+import planning
+import run_all
 
 ONE = {"precisions": ["fp32"]}
 ENDS = ("hang", "memory", "nan", "kill", "kill_papermill", "download", "fail", "ok")
@@ -47,6 +51,8 @@ STUDIES = {
     "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in ENDS]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(3)]},
     "full": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in ("ok", "fill", "late")]},
+    "nearly": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "nearly"}}]},
+    "changed": {"runs": [{"notebook": name, "cpu": ONE} for name in ("broken", "edited", "tiny")]},
 }
 
 
@@ -285,6 +291,15 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
         assert kept.items() <= stamps(disk / "out").items()
 
 
+def test_record_that_has_room_where_the_notebook_has_none_is_not_written(suite, tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        done = call(suite, "nearly", "--output-dir", disk / "out")
+        assert done.returncode == 1
+        assert re.fullmatch(r"run_all.py: stopped: .*No space left on device.*\n", done.stderr)
+        assert not list((disk / "out").glob("*.json"))
+        assert shutil.disk_usage(disk).free > 8192
+
+
 @pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root can mount: the test above is the better one")
 def test_file_that_cannot_grow_stops_the_batch_likewise(suite, tmp_path):
     """A limit on the size of files, where no file system can be mounted: the run fails, and so does its record."""
@@ -381,6 +396,37 @@ def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
     assert "begins" not in said  # the lines of the devices show it
     assert (tmp_path / "out/logs/batch.log").read_text().count("  begins\n") == 3
     assert said.count("  ok  ") == 6  # three lines as the runs end, and the table
+
+
+def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_runs(suite, tmp_path, monkeypatch, capsys):
+    """One is spoilt, one edited, each after the first look at it and before papermill reads it."""
+    shutil.copy(suite / "studies.yaml", tmp_path)
+    books = {name: tmp_path / f"{name}.ipynb" for name in ("broken", "edited", "tiny")}
+    for name, path in books.items():
+        write_notebook(path, PARAMETERS, START, ACT, WRITE.replace('"tiny"', f'"{name}"'))
+    comparisons, _ = planning.plan(STUDIES["changed"], tmp_path, tmp_path / "out", {}, on_gpu=False)
+    start, edited = life.start_notebook, books["edited"].read_text().replace("1234.0", "5678.0")
+
+    def changed(notebook, *words):
+        text = {"broken": '{"cells": [', "edited": edited}.get(notebook.stem)
+        if text and notebook.read_text() != text:
+            notebook.write_text(text)
+        return start(notebook, *words)
+
+    monkeypatch.setattr(life, "start_notebook", changed)
+    monkeypatch.setattr(life, "START_ATTEMPTS", 2)
+    monkeypatch.setattr(batch, "START_WAIT_SECONDS", 0)
+    words = ["changed", "--studies", tmp_path / "studies.yaml", *BASE, "--output-dir", tmp_path / "out", "--jobs", 3]
+    assert run_all.main([*map(str, words)]) == 1
+    said = capsys.readouterr().out
+    records = {path.name.split("-")[0]: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*-*.json")}
+    ends = {name: (record["status"], record["code_hash"]) for name, record in records.items()}
+    codes = {name: planning.hash_of(books[name].read_text()) for name in ("edited", "tiny")}
+    assert ends == {"broken": ("failed", life.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
+    assert "the kernel did not start: OSError: the notebook was edited while its run was starting" in said
+    books["edited"].write_text('{"cells": [')  # just as the next study with it begins
+    batch.set_aside_other_code(comparisons)
+    assert all(run.record_path.exists() for (run,) in comparisons)
 
 
 def test_changed_notebook_is_run_again_and_its_old_records_are_kept_apart(suite, tmp_path):

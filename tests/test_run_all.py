@@ -1,5 +1,6 @@
 """The batch runner on tiny notebooks that write real records, fail, die, hang or learn nothing."""
 
+import contextlib
 import json
 import os
 import re
@@ -33,6 +34,8 @@ import folders
 import life
 import planning
 import run_all
+import schedule
+from batch import home, judge, unfinished
 
 MIX = {
     "ok": {"lr": 1},
@@ -270,6 +273,16 @@ WRONG = {
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
     "letters": (["one", "--output-dir", "\udcff"], "--output-dir '\\udcff' is not UTF-8"),
+    "data letters": (["one", "-p", "data_dir", "/\udcff"], "-p data_dir '/\\udcff' is not UTF-8"),
+    "home": (["one", "--output-dir", "~nosuchuser/x"], "--output-dir ~nosuchuser/x: there is no such home folder"),
+    "data home": (["one", "-p", "data_dir", "~nosuchuser/x"], "-p data_dir ~nosuchuser/x: there is no such home"),
+    "no folder": (["one", "--output-dir", ""], "--output-dir is empty"),
+    "no address": (["one", "--ray", ""], "--ray is empty"),
+    "no data": (["one", "-p", "data_dir", ""], "data_dir is empty"),
+    "no csv": (["one", "-p", "csv_path", "/nowhere.csv"], "csv_path /nowhere.csv is no file here"),
+    "digits": (["one", "-p", "lr", "1" * 400], "lr of notebook tiny must be a number"),
+    "seed": (["one", "-p", "seed", "9" * 23], "it must be below 4294967296"),
+    "loss scale": (["one", "-p", "loss_scale", ""], 'loss_scale of notebook tiny must be "dynamic" or a number'),
 }
 
 
@@ -304,6 +317,7 @@ def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsy
         ("one: {runs: [{notebook: derived, cpu: {}}]}", "notebook derived must be a notebook with a cell tagged"),
         ("one: {runs: [{notebook: poor, cpu: {}}]}", "lacks the parameters dataset, model"),
         ("one: {runs: [{notebook: poor, cpu: {}}]}\nboth: &a [*a]", "needs a plain name"),
+        ("one: {runs: [{notebook: tiny, cpu: {1: 2}}]}", "notebook tiny has no parameter 1; it has"),
     ],
 )
 def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
@@ -311,6 +325,7 @@ def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
     (tmp_path / "torn.ipynb").write_text('{"cells": [')
     write_notebook(tmp_path / "derived.ipynb", "x = 3 * y")
     write_notebook(tmp_path / "poor.ipynb", "seed = 1")
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)
     write_notebook(tmp_path / "untagged.ipynb", "seed = 1")
     book = json.loads((tmp_path / "untagged.ipynb").read_text())
     book["cells"][0]["metadata"] = {}
@@ -319,6 +334,23 @@ def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
+
+
+def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
+    nodes = contextlib.nullcontext((life, [planning.Device(0, "node-cpu0")]))
+    monkeypatch.setattr(run_all, "devices_for", lambda args: nodes)
+    argv = ["one", "--studies", str(suite / "studies.yaml"), "--dry-run", "-p", "csv_path", "/nowhere.csv"]
+    assert run_all.main([*argv, "--ray", "auto"]) == 0
+    (tmp_path / "my.csv").touch()
+    assert run_all.main([*argv[:-1], "my.csv"]) == 0
+
+
+def test_closed_output_does_not_stop_a_batch(bare, tmp_path):
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", *command(bare, "one", "--output-dir", tmp_path)]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert records_of(tmp_path)["ok"]["status"] == "ok"
+    assert "1 runs took" in (tmp_path / "logs" / "batch.log").read_text()
 
 
 def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
@@ -346,6 +378,55 @@ def test_fresh_renames_only_what_a_batch_has_made(suite, tmp_path, capsys, monke
     assert "cannot rename" in capsys.readouterr().err
 
 
+def test_fresh_sets_no_folder_aside_where_it_must_not_touch_another(suite, tmp_path, capsys):
+    for name in ("flaky", "one"):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        (tmp_path / name / "logs" / "batch.log").touch()
+    words = ["flaky", "one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path), "--fresh"]
+    with folders.locked(tmp_path / "one"):
+        assert run_all.main(words) == 2
+    assert "one is in use by another batch" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]
+
+
+def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monkeypatch, capsys):
+    (runs,), _ = run_all.plan(STUDIES["hang"], bare, tmp_path, {}, on_gpu=False)
+    for run, status in zip(runs, ("ok", "failed"), strict=True):
+        write_record(RunRecord(run.run_id, "tiny", run.precision, run.parameters, status=status), tmp_path)
+    monkeypatch.setattr(run_all, "run_batch", Mock(side_effect=KeyboardInterrupt))
+    words = ["hang", "--studies", str(bare / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
+    for word, kept in (("--no-progress-bar", 2), ("--retry-failed", 1)):
+        assert run_all.main([*words, word]) == 1
+        said = capsys.readouterr().out
+        assert f"; {kept} finished already and skipped" in said
+        assert f"interrupted: {kept} of 2 runs of hang are finished and kept" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metric": 0.5},
+        {"metric": ["good"], "metric_better": "higher"},
+        {"metric": [0.5], "chance_metric": 0.1},  # without metric_better
+        {"epoch_seconds": 3},
+        {"samples_per_second": "fast"},
+        {"status": "failed", "reason": 7},
+        {"gpu_uuid": 1},
+    ],
+    ids=lambda changes: " ".join(changes),
+)
+def test_record_that_a_person_has_spoilt_is_made_again(suite, tmp_path, capsys, changes):
+    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    record = {"run_id": comparison[0].run_id, "status": "ok", "epoch_seconds": [2.0], "metric": []}
+    args = run_all.parse_arguments([])
+    for spoilt, again in ((record, []), ({**record, **changes}, comparison)):
+        comparison[0].record_path.write_text(json.dumps(spoilt))
+        assert unfinished(comparison, args) == again
+        assert judge(comparison) == {}
+        assert home(comparison, [planning.Device(0, "gpu0", "GPU-0")]) is None
+        assert ("not run" in run_all.table([comparison])) is bool(again)
+
+
 def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
     (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
     for number in range(3):
@@ -355,6 +436,13 @@ def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
         assert not comparison[0].record_path.exists()
     kept = {path.parent.name: json.loads(path.read_text())["number"] for path in tmp_path.glob("*/*.json")}
     assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
+
+
+@pytest.mark.parametrize("text", ['{"run_seconds": {"x": null}}', '{"run_seconds": [3]}', "[]", "{"])
+def test_times_that_cannot_be_read_are_not_known(tmp_path, text):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(text)
+    assert schedule.read_seconds(tmp_path) == {}
 
 
 def test_nothing_waits_for_ever(tmp_path, monkeypatch, capsys):
@@ -526,6 +614,11 @@ def test_notebook_that_is_not_told_its_repetition_repeats_by_itself(turns):
 def test_repeats_below_one_are_left_to_the_check_of_the_notebook(turns):
     _, comparisons = planned(turns, "twice", ("repeats", "-1"))
     assert [[run.parameters["repeats"] for run in runs] for runs in comparisons] == [[-1, -1]] * 2
+
+
+def test_repeats_beyond_reason_are_refused_before_they_are_counted(turns):
+    with pytest.raises(planning.Mistake, match="repeats is 1001; it can be 1000 at most"):
+        planned(turns, "twice", ("repeats", "1001"))
 
 
 @pytest.mark.parametrize(
