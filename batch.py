@@ -16,7 +16,7 @@ import live
 import schedule
 from life import RETRIED, START_ATTEMPTS, UNREADABLE, hash_now, read_record
 from live import in_words, say
-from planning import Device, place
+from planning import ROOT, Device, place
 
 # isort: split
 # planning has added the folder in which record lies
@@ -26,6 +26,7 @@ GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
 START_WAIT_SECONDS = 1  # doubled with each attempt
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
 CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
+NO_DATA = ("cache", "published_results.csv")  # what else lies in a data_dir
 
 
 @dataclass
@@ -78,32 +79,60 @@ def of_other_code(run):
     return known if hash_now(run) not in (known, UNREADABLE) else None
 
 
-def folder_aside(run, code):
-    """Return a folder for records of other code in which this run has none yet, for nothing is overwritten."""
-    name = f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}"  # a record may have come from anywhere
+def of_made_up_data(run):
+    """Return whether the run's record is of made-up data for want of real ones, and another data_dir may have them.
+
+    It has none where it is as good as empty; and a notebook with a csv_path does not take its data from there.
+    """
+    record, wanted = read_record(run.record_path) or {}, run.parameters
+    if not record.get("synthetic") or wanted["dataset"] != "auto" or "csv_path" in wanted:
+        return False
+    return record.get("data_dir") != wanted["data_dir"] and holds_data(ROOT / wanted["data_dir"])
+
+
+def holds_data(folder):
+    """Return whether a data_dir holds anything that may be data; a download that failed leaves an empty folder."""
+    with suppress(OSError):
+        there = [path for path in folder.iterdir() if path.name not in NO_DATA]
+        return any(path.is_file() or any(path.iterdir()) for path in there)
+    return False
+
+
+def outdated(run):
+    """Return (name of a folder for it, why) where the run has a record that counts no more, else None."""
+    if code := of_other_code(run):  # a record may have come from anywhere
+        return f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}", "were measured by other code"
+    if of_made_up_data(run):
+        return "made_up_data", "are of made-up data, and data_dir is another one now"
+    return None
+
+
+def folder_aside(run, name):
+    """Return a folder of this name, or a number added, in which the run has no record yet: nothing is overwritten."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(run.folder / name for name in names if not (run.folder / name / run.record_path.name).exists())
 
 
-def set_aside_other_code(comparisons):
-    """Move records and notebooks made by other code into a folder beside them, and say so; nothing is deleted."""
+def set_aside_records(comparisons):
+    """Move outdated records and their notebooks into a folder beside them, and say so; nothing is deleted."""
     moved = {}
     for run in (run for comparison in comparisons for run in comparison):
-        if code := of_other_code(run):
-            folder = folder_aside(run, code)
+        if found := outdated(run):
+            name, why = found
+            folder = folder_aside(run, name)
             folder.mkdir(exist_ok=True)
             for path in (run.folder / f"{run.run_id}.ipynb", run.record_path):  # the record last: it is what counts
                 with suppress(FileNotFoundError):
                     path.replace(folder / path.name)
-            moved[folder] = moved.get(folder, 0) + 1
-    for folder, count in moved.items():
-        say(f"{count} records were measured by other code; they are kept in {place(folder)} and run again")
+            moved[folder, why] = moved.get((folder, why), 0) + 1
+    for (folder, why), count in moved.items():
+        say(f"{count} records {why}; they are kept in {place(folder)} and run again")
 
 
 def unfinished(comparison, args):
-    """Return the runs without a record of today's code, or with one that --fresh or --retry-failed makes again."""
+    """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again."""
     again = STATUSES if args.fresh else RETRIED if args.retry_failed else ()
-    found = [(run, None if of_other_code(run) else read_record(run.record_path)) for run in comparison]
+    found = [(run, None if outdated(run) else read_record(run.record_path)) for run in comparison]
     return [run for run, record in found if not record or record["status"] in again]
 
 

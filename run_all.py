@@ -21,7 +21,7 @@ from pathlib import Path
 try:
     import cluster
     import life
-    from batch import jobs_of, run_batch, set_aside_other_code, take, unfinished
+    from batch import jobs_of, run_batch, set_aside_records, take, unfinished
     from folders import check_fresh, held
     from life import RETRIED, child_environment, end_family, read_record, start, start_notebook
     from live import Steady, log_in, say, table
@@ -134,7 +134,7 @@ def summarise(study, folder, notebook):
 
 def run_study(study, comparisons, folder, devices, args, executor):
     """Run one study and its summary, and return whether nothing failed."""
-    set_aside_other_code(comparisons)
+    set_aside_records(comparisons)
     runs, to_do = sum(map(len, comparisons)), sum(len(unfinished(comparison, args)) for comparison in comparisons)
     names = ", ".join(f"{device.label} ({device.name})" for device in devices)
     say(f"{study}: {runs} runs into {place(folder)} on {names}; {runs - to_do} finished already and skipped")

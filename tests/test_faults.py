@@ -425,7 +425,7 @@ def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_run
     assert ends == {"broken": ("failed", life.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
     assert "the kernel did not start: OSError: the notebook was edited while its run was starting" in said
     books["edited"].write_text('{"cells": [')  # just as the next study with it begins
-    batch.set_aside_other_code(comparisons)
+    batch.set_aside_records(comparisons)
     assert all(run.record_path.exists() for (run,) in comparisons)
 
 

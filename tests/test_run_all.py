@@ -432,10 +432,47 @@ def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
     for number in range(3):
         record = {"run_id": comparison[0].run_id, "status": "ok", "code_hash": "../a", "number": number}
         comparison[0].record_path.write_text(json.dumps(record))
-        run_all.set_aside_other_code([comparison])
+        run_all.set_aside_records([comparison])
         assert not comparison[0].record_path.exists()
     kept = {path.parent.name: json.loads(path.read_text())["number"] for path in tmp_path.glob("*/*.json")}
     assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
+
+
+def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_path, capsys):
+    """Not where it has none, not again and again, and not where the data do not come from there or were not wanted."""
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)  # its data come by csv_path
+    write_notebook(tmp_path / "text.ipynb", PARAMETERS.replace('csv_path = ""\n', ""))
+    entries = [("text", "auto"), ("text", "synthetic"), ("tiny", "auto")]
+    study = {"runs": [{"notebook": name, "cpu": {"dataset": data, "precisions": ["fp32"]}} for name, data in entries]}
+    args = run_all.parse_arguments([])
+
+    def asked(data_dir):
+        overrides = planning.parse_overrides([("data_dir", str(tmp_path / data_dir))])
+        comparisons, _ = planning.plan(study, tmp_path, tmp_path, overrides, on_gpu=False)
+        return [run for (run,) in comparisons]
+
+    def again(data_dir):
+        return [run.run_id for run in asked(data_dir) if unfinished([run], args)]
+
+    for folder in ("empty/text", "cached/cache/text", "full/text", "other/text"):
+        (tmp_path / folder).mkdir(parents=True)
+        if folder != "empty/text":
+            (tmp_path / folder / "train.txt").touch()
+    for run in asked("absent"):
+        record = RunRecord(run.run_id, run.notebook.stem, "fp32", run.parameters, status="ok", synthetic=True)
+        write_record(record, tmp_path)
+    assert not (again("absent") or again("empty") or again("cached"))
+    text = asked("full")[0]
+    assert again("full") == [text.run_id]
+    run_all.set_aside_records([[run] for run in asked("full")])
+    kept = tmp_path / "made_up_data"
+    said = f"1 records are of made-up data, and data_dir is another one now; they are kept in {kept} and run again\n"
+    assert capsys.readouterr().out == said
+    assert [path.name for path in kept.iterdir()] == [text.record_path.name]
+    for synthetic, folder in ((True, "full"), (False, "other")):  # the data in it may be those of another notebook
+        record = RunRecord(text.run_id, "text", "fp32", text.parameters, status="ok", synthetic=synthetic)
+        write_record(record, tmp_path)
+        assert again(folder) == []
 
 
 @pytest.mark.parametrize("text", ['{"run_seconds": {"x": null}}', '{"run_seconds": [3]}', "[]", "{"])
