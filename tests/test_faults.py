@@ -185,9 +185,10 @@ def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path)
 
 
 def test_interrupted_once_lets_end_what_can_and_says_what_was_stopped(suite, tmp_path):
-    with started(suite, tmp_path) as (runner, output):
+    """Ctrl-C as a terminal sends it: to the whole group of the process."""
+    with started(suite, tmp_path, start_new_session=True) as (runner, output):
         began = time.monotonic()
-        runner.send_signal(signal.SIGINT)
+        os.killpg(runner.pid, signal.SIGINT)
         (tmp_path / "go-0").touch()
         said, errors = runner.communicate(timeout=30)
         assert time.monotonic() - began < 10

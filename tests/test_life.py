@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -134,6 +135,21 @@ def test_kernel_without_a_heartbeat_is_ended(suite, tmp_path, monkeypatch):
     assert record["status"] == "timeout"
     assert record["reason"].startswith("stopped, for the kernel gave no sign of life for 0.1")
     assert not survivors("freeze")
+
+
+def test_run_that_takes_longer_than_the_silence_allowed_is_left_alone_while_it_answers(suite, tmp_path, monkeypatch):
+    def watch():
+        wait_for((tmp_path / "begun-0-fp32").exists)
+        monkeypatch.setattr(life, "SILENCE_SECONDS", 2)
+        time.sleep(3.5)
+        (tmp_path / "go").touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert main(suite, tmp_path / "out", "wait", *BASE, "-p", "data_dir", tmp_path) == 0
+    watcher.join()
+    (record,) = records_of(tmp_path / "out").values()
+    assert record["status"] == "ok"
 
 
 def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, tmp_path):

@@ -35,7 +35,7 @@ import life
 import planning
 import run_all
 import schedule
-from batch import home, judge, unfinished
+from batch import Batch, Slot, close_batch, home, judge, unfinished
 
 MIX = {
     "ok": {"lr": 1},
@@ -473,6 +473,32 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
         record = RunRecord(text.run_id, "text", "fp32", text.parameters, status="ok", synthetic=synthetic)
         write_record(record, tmp_path)
         assert again(folder) == []
+
+
+def test_what_takes_longest_begins_first(turns, tmp_path):
+    _, (long, short) = planned(turns, "twice")
+    devices, args = [planning.Device(0, "gpu0")], run_all.parse_arguments([])
+    orders = []
+    for seconds in ({}, {run.run_id: 100.0 if run in short else 1.0 for run in (*long, *short)}):
+        orders.append([comparison for comparison, _, _ in run_all.jobs_of([short, long], devices, args, seconds)])
+    assert orders == [[long, short], [short, long]]  # by the minutes of the study, then as recorded
+
+
+@pytest.mark.parametrize(
+    "jobs, seconds",
+    [
+        ([[5], [3], [3]], 5.5),  # 11 s shared evenly; no order reaches it, and none beats it
+        ([[5, 3], [3]], 8),  # what is compared stays on one device
+        ([[], [4]], 4),
+    ],
+)
+def test_what_no_order_could_beat_is_stored_with_a_batch(tmp_path, capsys, jobs, seconds):
+    (tmp_path / "logs").mkdir()
+    done = Batch("made-up", None, 60, [], {}, 3, [], done=3, jobs=jobs)
+    slots = [Slot(planning.Device(index, f"cpu{index}")) for index in range(2)]
+    close_batch(tmp_path, done, slots, 2 * seconds, "")
+    assert json.loads((tmp_path / "logs" / "batch.json").read_text())["ideal_seconds"] == seconds
+    assert f"no order on 2 devices could take less than {seconds:.1f} s (50%)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ['{"run_seconds": {"x": null}}', '{"run_seconds": [3]}', "[]", "{"])
