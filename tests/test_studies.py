@@ -1,5 +1,6 @@
 """studies.yaml against the notebooks it names: every entry can be planned as it stands, with and without a GPU."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -44,6 +45,40 @@ def test_quick_compares_the_four_precisions_in_every_experiment(on_gpu):
     }
     for runs in comparisons:
         assert [run.precision for run in runs] == ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+
+
+ARTICLES = [  # what each article did: study, what is the same in all its runs, what is varied
+    ("rtx-titan-dpn", {"model": "dpn92", "epochs": 1, "log_every": 50, "loss_scale": 128.0}, {
+        "batch_size": [128, 256, 512, 640], "precision": ["fp32", "o2_fp16"]}),
+    ("rtx-titan-dpn", {"model": "dpn92", "batch_size": 512, "precision": "o2_fp16"}, {
+        "loss_scale": [64.0, 128.0, 256.0]}),
+    ("rtx-titan-dpn", {"model": "dpn92", "batch_size": 640, "memory_limit_gib": 24}, {
+        "precision": ["fp32", "o2_fp16"]}),
+    ("titan-rtx-resnet", {"model": "resnet18", "batch_size": 128, "epochs": 50}, {
+        "precision": ["fp32", "amp_fp16", "o2_fp16"]}),
+    ("titan-rtx-resnet", {"model": "resnet50", "batch_size": 512, "epochs": 50}, {
+        "precision": ["fp32", "amp_fp16", "o2_fp16"]}),
+    ("fastai-cifar100", {"dataset": "cifar100", "image_size": 64}, {
+        "model": ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"], "precision": ["fp32", "amp_fp16"]}),
+    ("fastai-cifar100", {"dataset": "cifar100", "batch_size": "max"}, {"precision": ["fp32", "amp_fp16"]}),
+    ("word-language-model", {"dataset": "wikitext-2", "epochs": 30}, {
+        "model": ["rnn_tanh", "rnn_relu", "gru", "lstm", "transformer"], "precision": ["fp32", "amp_fp16"]}),
+    ("efficientnet-3090-v100", {"batch_size": 32, "image_height": 384, "image_width": 512, "lr": 1e-3, "epochs": 1}, {
+        "precision": ["fp32", "amp_fp16"]}),
+    ("colab-wide-resnet", {"model": "wide_resnet28_10", "dropout": 0.3, "epochs": 10, "schedule": "warmup"}, {
+        "precision": ["fp32", "amp_fp16", "o2_fp16", "o3_fp16"]}),
+    ("colab-wide-resnet", {"batch_size": 512, "num_workers": 2}, {
+        "loader": ["workers", "gpu"], "precision": ["fp32", "amp_fp16", "o2_fp16", "o3_fp16"]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("study", "same", "varied"), ARTICLES)
+def test_a_study_of_an_article_has_every_run_of_it(study, same, varied):
+    comparisons, _ = planning.plan(STUDIES[study], NOTEBOOKS, ROOT / "outputs", {}, on_gpu=True)
+    planned = [{**run.parameters, "precision": run.precision} for runs in comparisons for run in runs]
+    for values in itertools.product(*varied.values()):
+        wanted = (same | dict(zip(varied, values, strict=True))).items()
+        assert any(wanted <= {name: run.get(name) for name, _ in wanted}.items() for run in planned), dict(wanted)
 
 
 @pytest.mark.parametrize(

@@ -189,11 +189,12 @@ def test_html_in_a_record_is_shown_as_text(everything):
 
 def test_charts_are_saved_small_and_beside_the_records(everything):
     folder, _, _, notebook = everything
-    for name in (*CHARTS, BESIDE):
+    shown_charts = (*CHARTS, BESIDE, "similar_efficientnet_3090_v100")
+    for name in shown_charts:
         content = (folder / f"{name}.png").read_bytes()
         assert content.startswith(b"\x89PNG") and 10_000 < len(content) < 200_000
     images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    assert [image["alt"] for image in images] == [f"Chart: {name.replace('_', ' ')}" for name in (*CHARTS, BESIDE)]
+    assert [image["alt"] for image in images] == [f"Chart: {name.replace('_', ' ')}" for name in shown_charts]
     assert (folder / "summary.ipynb").stat().st_size < 1_200_000
 
 
@@ -604,12 +605,38 @@ def test_numbers_have_three_digits_that_count(functions, number, text):
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 80
+    assert len(notebook["cells"]) <= 81
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]
     own = {name: source for name, source in code_cells("summary").items() if not source.startswith("# %% ")}
     assert {name: source.count("\n") + 1 for name, source in own.items() if source.count("\n") >= 60} == {}
+
+
+def test_a_probe_that_ran_out_with_cudnns_search_is_not_the_largest_batch(tmp_path):
+    for precision, size in (("fp32", 240), ("amp_fp16", 480)):
+        known = {"batch_size_used": size, "samples_per_epoch": 49_920, "samples_per_second": 8000.0}
+        known["batch_probes"] = [[256, "ok", 1.0, 1.0], [512, "ok", 1.0, 2.0], [512, "oom", 1.0, None]]
+        write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": "max"}, **known), tmp_path)
+    assert execute(tmp_path)[0].returncode == 0  # though no comparison at one batch size is there
+    names, _ = explore(tmp_path)
+    assert [row["largest that trained"] for row in names["rows_by_batch"]] == [240, 480]
+    assert [row["out of memory at"] for row in names["rows_by_batch"]] == [512, 512]
+    assert all(set(sizes) == {256} for sizes in names["by_batch"][0]["probes"].values())
+
+
+def test_machines_with_one_gpu_model_are_pooled_and_two_models_stand_side_by_side(tmp_path):
+    other = {**made_up.H200, "gpu_name": "NVIDIA L4"}
+    for place, device in enumerate((made_up.H200, made_up.H200, other)):
+        (tmp_path / str(place)).mkdir()
+        for precision in ("fp32", "amp_fp16"):
+            card = {**device, "gpu_uuid": f"GPU-{place}"}
+            record = made_up.make("lstm_language_model", precision, device=card)
+            write_record(record, tmp_path / str(place))
+    names, charts = explore(tmp_path)
+    assert len(names["runs_of"](names["every_group"])) == 6 and not names["left_out"]
+    ticks = [tick.get_text() for tick in charts["machines_lstm_language_model"].axes[0].get_xticklabels()]
+    assert sorted(ticks) == ["H200", "L4"]
 
 
 def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
@@ -619,7 +646,7 @@ def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
     assert (tmp_path / "loss_scale_sweep.png").exists()
     text = json.dumps(notebook)
     assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1,048,576 ended well" in text
-    assert "gradients lost go from 40% down to 2.5%" in text
+    assert "gradients lost go from 40% down to 2.5%; at 65,536 **9.97%** of the steps were skipped" in text
     names, _ = explore(tmp_path)
     (((_, precision), runs),) = names["sweeps_of"](names["comparisons"]).items()
     assert (precision, set(runs)) == ("amp_fp16", {1.0, 256.0, 65536.0, 2.0**20, "dynamic"})
