@@ -45,7 +45,7 @@ def shown(notebook, kind="text/plain"):
 
 def explore(folder, last="published-rest"):
     """Run the notebook's cells here; return their names and the charts, as figures that are still open to questions."""
-    with matplotlib.rc_context():
+    with matplotlib.rc_context({"figure.max_open_warning": 0}):
         names, charts = run_cells("summary", "saving", records_dir=str(folder), save_charts=False), {}
         names["show_chart"] = lambda figure, name: charts.update({name: figure})
         cells = list(code_cells("summary").items())
