@@ -37,7 +37,7 @@ def seconds_of(call, device, at_least=10, seconds=0.5):
 def largest_difference(trainer, infer, batch, count):
     """Return how far the outputs are from those of an IEEE fp32 copy of the model, as a share of its largest output."""
     with autocast(trainer.precision, trainer.device):
-        output = infer(trainer.network, batch, count).float()
+        output = infer(trainer.model, batch, count).float()  # compiled where the training was
     set_fp32_precision("fp32")
     try:
         exact = infer(*in_fp32(trainer.network, batch), count).float()

@@ -113,6 +113,24 @@ def test_no_more_outputs_are_compared_than_memory_has_room_for(monkeypatch):
     assert sizes == [1, 4, 3, 3]  # latency, throughput; the run's own precision and fp32
 
 
+def test_a_compiled_model_is_the_one_that_is_timed_and_set_beside_fp32(monkeypatch):
+    class Compiled(torch.nn.Module):  # as torch.compile's: it calls the network, and rounds otherwise
+        def forward(self, images):
+            calls.append(len(images))
+            return 1.5 * trainer.network(images)
+
+    def seconds_of(call, device, **options):
+        call()
+        return 0.002, 0.001, 0.004
+
+    calls, record, trainer = [], make_record(), make_trainer()
+    monkeypatch.setattr(inference, "seconds_of", seconds_of)
+    trainer.model = Compiled()
+    inference.read_inference(record, trainer, make_batch(), infer)
+    assert calls == [1, 4, 4]  # latency, throughput, difference
+    assert record.inference_difference_fraction == pytest.approx(0.5)
+
+
 def test_on_the_cpu_there_is_a_reason_and_no_figure():
     record = make_record()
     inference.measure_inference(record, make_trainer(), iter([]), infer)
