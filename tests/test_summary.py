@@ -639,6 +639,19 @@ def test_machines_with_one_gpu_model_are_pooled_and_two_models_stand_side_by_sid
     assert sorted(ticks) == ["H200", "L4"]
 
 
+def test_of_two_machines_runs_of_one_name_the_one_that_learned_nothing_is_marked(tmp_path):
+    for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
+        (tmp_path / machine).mkdir()
+        for precision in ("fp32", "amp_fp16"):
+            own = metric if precision == "amp_fp16" else [0.5, 0.9]
+            card = {**made_up.H200, "gpu_uuid": machine}
+            write_record(made_up.make("cifar_resnet", precision, device=card, metric=own), tmp_path / machine)
+    names = run_cells("summary", "comparison-table", records_dir=str(tmp_path), save_charts=False)
+    runs = [run for group in names["every_group"] for precision in group["runs"].values() for run in precision]
+    ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in runs}
+    assert len(ends) == 4 and [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
+
+
 def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
     made_up.write_sweep(tmp_path)
     process, notebook = execute(tmp_path)
