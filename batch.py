@@ -73,18 +73,18 @@ def judge(comparison):
     return diverged
 
 
-def of_other_code(run):
+def of_other_code(run, record):
     """Return the hash of the code that made the run's record, or None where there is none or it is today's code."""
-    known = (read_record(run.record_path) or {}).get("code_hash")  # null: made by hand, or before it was noted
+    known = record.get("code_hash")  # null: made by hand, or before it was noted
     return known if hash_now(run) not in (known, UNREADABLE) else None
 
 
-def of_made_up_data(run):
+def of_made_up_data(run, record):
     """Return whether the run's record is of made-up data for want of real ones, and another data_dir may have them.
 
     It has none where it is as good as empty; and a notebook with a csv_path does not take its data from there.
     """
-    record, wanted = read_record(run.record_path) or {}, run.parameters
+    wanted = run.parameters
     if not record.get("synthetic") or wanted["dataset"] != "auto" or "csv_path" in wanted:
         return False
     return record.get("data_dir") != wanted["data_dir"] and holds_data(ROOT / wanted["data_dir"])
@@ -98,11 +98,13 @@ def holds_data(folder):
     return False
 
 
-def outdated(run):
-    """Return (name of a folder for it, why) where the run has a record that counts no more, else None."""
-    if code := of_other_code(run):  # a record may have come from anywhere
+def outdated(run, record):
+    """Return (name of a folder for it, why) where the run's record, if there is one, counts no more; else None."""
+    if not record:
+        return None
+    if code := of_other_code(run, record):  # a record may have come from anywhere
         return f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}", "were measured by other code"
-    if of_made_up_data(run):
+    if of_made_up_data(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
     return None
 
@@ -117,7 +119,7 @@ def set_aside_records(comparisons):
     """Move outdated records and their notebooks into a folder beside them, and say so; nothing is deleted."""
     moved = {}
     for run in (run for comparison in comparisons for run in comparison):
-        if found := outdated(run):
+        if found := outdated(run, read_record(run.record_path)):
             name, why = found
             folder = folder_aside(run, name)
             folder.mkdir(exist_ok=True)
@@ -129,11 +131,14 @@ def set_aside_records(comparisons):
         say(f"{count} records {why}; they are kept in {place(folder)} and run again")
 
 
-def unfinished(comparison, args):
-    """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again."""
-    again = STATUSES if args.fresh else RETRIED if args.retry_failed else ()
-    found = [(run, None if outdated(run) else read_record(run.record_path)) for run in comparison]
-    return [run for run, record in found if not record or record["status"] in again]
+def unfinished(comparison, args, fresh=None):
+    """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again.
+
+    `fresh` stands in for --fresh, as where the same command is to be given without it.
+    """
+    again = STATUSES if (args.fresh if fresh is None else fresh) else RETRIED if args.retry_failed else ()
+    found = [(run, read_record(run.record_path)) for run in comparison]
+    return [run for run, record in found if not record or outdated(run, record) or record["status"] in again]
 
 
 def home(comparison, devices):

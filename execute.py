@@ -30,7 +30,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
-from planning import hash_of
+from notebook_code import hash_of
 
 DEAD_KERNEL_EXIT = 138  # as papermill's own command line has it
 START_SECONDS = 120  # a kernel that has not answered by then has not started

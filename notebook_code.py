@@ -1,5 +1,6 @@
 """The code cells of a notebook: a batch reads them here; tests and benchmarks run them here, a batch never."""
 
+import hashlib
 import json
 import sys
 from types import ModuleType
@@ -24,6 +25,12 @@ def cells_in(text):
     cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     tagged = ["parameters" in cell["metadata"].get("tags", ()) for cell in cells]
     return [Cell(cell.get("id"), "".join(cell["source"]), tag) for cell, tag in zip(cells, tagged, strict=True)]
+
+
+def hash_of(text):
+    """Return the hash of the code in a notebook's text, without the cell that sets its parameters."""
+    code = [cell.source for cell in cells_in(text) if not cell.sets_parameters]
+    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
 def run_cells(path, last, parameters, display=print):

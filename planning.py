@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import functools
-import hashlib
 import io
 import itertools
 import json
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import yaml
 
-from notebook_code import cells_in, code_cells
+from notebook_code import code_cells, hash_of
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "notebooks"))
@@ -135,12 +134,6 @@ def code_hash(path, changed):
     was last written: a notebook that is edited while a batch runs has another hash from then on.
     """
     return hash_of(path.read_text(encoding="utf-8"))
-
-
-def hash_of(text):
-    """Return the hash of the code in a notebook's text."""
-    code = [cell.source for cell in cells_in(text) if not cell.sets_parameters]
-    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
 
 
 def expanded(text, option):

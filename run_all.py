@@ -143,8 +143,7 @@ def run_study(study, comparisons, folder, devices, args, executor):
         say(table(comparisons))
         well = summarise(study, folder, args.file.parent / "summary.ipynb")
     except KeyboardInterrupt:
-        kept = [read_record(run.record_path) for comparison in comparisons for run in comparison]
-        kept = sum(bool(record) and not (args.retry_failed and record["status"] in RETRIED) for record in kept)
+        kept = runs - sum(len(unfinished(comparison, args, fresh=False)) for comparison in comparisons)
         again = "the same command without --fresh" if args.fresh else "the same command"
         say(f"interrupted: {kept} of {runs} runs of {study} are finished and kept; {again} runs the rest")
         raise

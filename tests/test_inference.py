@@ -23,6 +23,12 @@ def infer(network, batch, count):
     return network(batch[0][:count])
 
 
+def one_call(call, device, **options):
+    """Stands in for seconds_of()."""
+    call()
+    return 0.002, 0.001, 0.004
+
+
 def test_the_median_leaves_the_warm_up_out(monkeypatch):
     now, calls = [0.0], []
     monkeypatch.setattr(inference.time, "perf_counter", lambda: now[0])
@@ -83,8 +89,7 @@ def test_a_record_gets_latency_and_throughput(monkeypatch):
 
     def seconds_of(call, device, **options):
         limits.append(torch.backends.cudnn.benchmark_limit)
-        call()
-        return 0.002, 0.001, 0.004
+        return one_call(call, device)
 
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 7)
     monkeypatch.setattr(inference, "seconds_of", seconds_of)
@@ -102,13 +107,8 @@ def test_a_record_gets_latency_and_throughput(monkeypatch):
 
 def test_no_more_outputs_are_compared_than_memory_has_room_for(monkeypatch):
     sizes, record, trainer = [], make_record(), make_trainer()
-
-    def seconds_of(call, device, **options):
-        call()
-        return 0.002, 0.001, 0.004
-
     monkeypatch.setattr(inference, "COMPARED", 3)
-    monkeypatch.setattr(inference, "seconds_of", seconds_of)
+    monkeypatch.setattr(inference, "seconds_of", one_call)
     inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
     assert sizes == [1, 4, 3, 3]  # latency, throughput; the run's own precision and fp32
 
@@ -119,12 +119,8 @@ def test_a_compiled_model_is_the_one_that_is_timed_and_set_beside_fp32(monkeypat
             calls.append(len(images))
             return 1.5 * trainer.network(images)
 
-    def seconds_of(call, device, **options):
-        call()
-        return 0.002, 0.001, 0.004
-
     calls, record, trainer = [], make_record(), make_trainer()
-    monkeypatch.setattr(inference, "seconds_of", seconds_of)
+    monkeypatch.setattr(inference, "seconds_of", one_call)
     trainer.model = Compiled()
     inference.read_inference(record, trainer, make_batch(), infer)
     assert calls == [1, 4, 4]  # latency, throughput, difference

@@ -318,16 +318,14 @@ def test_the_published_ladders_are_whole_and_measured_on_one_gpu_each():
     ladders = [ladder_of(*ladder) for ladder in LADDERS]
     assert sum(len(runs) for steps in ladders for runs in steps) == sum(map(len, read_ladder().values())) == 40
     for steps in ladders:
-        assert {len(runs) for runs in steps[:6]} == {3} and len(
-            {run["gpu_uuid"] for runs in steps for run in runs}
-        ) == 1
+        assert {len(runs) for runs in steps[:6]} == {3}
+        assert len({run["gpu_uuid"] for runs in steps for run in runs}) == 1
         for run in (run for runs in steps for run in runs):
             assert (run["status"], run["gpu_name"], run["synthetic"]) == ("ok", "NVIDIA H200", False)
             assert run["gpu_shared"] is False and len(run["epoch_seconds"]) == 6
             assert run["startup_reason"] is None  # the first of its kernel
-            assert [run[f"{name}_reason"] for name in ("profile", "ledger", "energy", "card", "inference")] == [
-                None
-            ] * 5
+            reasons = [run[f"{name}_reason"] for name in ("profile", "ledger", "energy", "card", "inference")]
+            assert reasons == [None] * 5
         assert not any(run["throttled"] for runs in steps[:6] for run in runs)
 
 
