@@ -17,7 +17,7 @@ import planning
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
-LADDER = ROOT / "outputs" / "ladder"
+LADDER = ROOT / "outputs" / "ladder-h200"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 
 
@@ -292,18 +292,19 @@ def read_ladder():
     records, left_out = read_records(LADDER)
     assert left_out == []
     steps = {}
-    for record in sorted(records, key=lambda record: record["repeat"]):
+    for record in sorted(records, key=lambda record: (record["seed"], record["repeat"])):
         names = ("model", "batch_size", "precision", "channels_last", "execution")
-        steps.setdefault(tuple(record[name] for name in names), []).append(record)
+        steps.setdefault(tuple(record.get(name, False) for name in names), []).append(record)
     return steps
 
 
 def ladder_of(model, half, larger):
-    """Return the runs of a ladder's seven steps, from below."""
-    size, both = (128 if model == "resnet18" else 32), "compile_cuda_graph"
+    """Return the runs of a ladder's steps, from below: seven, and six for the LSTM, which has no channels_last."""
+    size, both = {"resnet18": 128, "tf_efficientnet_b0": 32, "lstm": 20}[model], "compile_cuda_graph"
+    images = model != "lstm"
     ways = [(size, "fp32", False, "eager"), (size, "tf32", False, "eager"), (size, half, False, "eager")]
-    ways += [(size, half, True, execution) for execution in ("eager", "compile", both)]
-    return [read_ladder()[(model, *way)] for way in (*ways, (larger, half, True, both))]
+    ways += [(size, half, images, execution) for execution in (["eager"] if images else []) + ["compile", both]]
+    return [read_ladder()[(model, *way)] for way in (*ways, (larger, half, images, both))]
 
 
 def spread(numbers, form, unit=""):
@@ -311,29 +312,31 @@ def spread(numbers, form, unit=""):
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))) + unit
 
 
-LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128)]
+LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128), ("lstm", "amp_bf16", 80)]
 
 
 def test_the_published_ladders_are_whole_and_measured_on_one_gpu_each():
     ladders = [ladder_of(*ladder) for ladder in LADDERS]
-    assert sum(len(runs) for steps in ladders for runs in steps) == sum(map(len, read_ladder().values())) == 40
+    assert sum(len(runs) for steps in ladders for runs in steps) == sum(map(len, read_ladder().values())) == 58
     for steps in ladders:
-        assert {len(runs) for runs in steps[:6]} == {3}
+        assert {len(runs) for runs in steps[:-1]} == {3}
         assert len({run["gpu_uuid"] for runs in steps for run in runs}) == 1
         for run in (run for runs in steps for run in runs):
             assert (run["status"], run["gpu_name"], run["synthetic"]) == ("ok", "NVIDIA H200", False)
             assert run["gpu_shared"] is False and len(run["epoch_seconds"]) == 6
-            assert run["startup_reason"] is None  # the first of its kernel
+            first = run["startup_reason"] is None  # of its kernel: the LSTM's three eager precisions share one
+            assert first or (run["model"], run["execution"]) == ("lstm", "eager")
             reasons = [run[f"{name}_reason"] for name in ("profile", "ledger", "energy", "card", "inference")]
             assert reasons == [None] * 5
-        assert not any(run["throttled"] for runs in steps[:6] for run in runs)
+        assert not any(run["throttled"] for runs in steps[:-1] for run in runs)
 
 
 @pytest.mark.parametrize("ladder", LADDERS)
 def test_the_ladders_readme_has_the_records_figures(ladder):
     lines = [line for line in (LADDER / "README.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    titles = ["fp32", "tf32", ladder[1], "+ channels_last", "+ compile", "+ CUDA graph", f"+ batch {ladder[2]}"]
     steps = ladder_of(*ladder)
+    titles = ["fp32", "tf32", ladder[1], *["+ channels_last"] * (len(steps) == 7)]
+    titles += ["+ compile", "+ CUDA graph", f"+ batch {ladder[2]}"]
     for title, runs in zip(titles, steps, strict=True):
         seconds = [time for run in runs for time in run["epoch_seconds"]]
         cells = [f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"]
@@ -343,13 +346,14 @@ def test_the_ladders_readme_has_the_records_figures(ladder):
         cells.append(spread(idle, "{:.0f}", "%"))
         ends = [run["metric"][-1] for run in runs]
         percent = runs[0]["metric_name"] == "accuracy"
-        cells.append(spread([100 * end for end in ends], "{:.1f}", "%") if percent else spread(ends, "{:.3f}"))
+        form = "{:.1f}" if runs[0]["metric_name"] == "perplexity" else "{:.3f}"
+        cells.append(spread([100 * end for end in ends], "{:.1f}", "%") if percent else spread(ends, form))
         assert f"| {title} | {' | '.join(cells)} |" in lines
 
 
 def test_the_ladders_readme_says_what_the_records_say():
     text = in_one_line(LADDER / "README.md")
-    resnet, efficient = (ladder_of(*ladder) for ladder in LADDERS)
+    resnet, efficient, lstm = (ladder_of(*ladder) for ladder in LADDERS)
     busy = [runs[0]["gpu_busy_ms_per_step"] for runs in resnet]
     assert f"for a ResNet's step from {busy[0]:.1f} to {busy[4]:.1f} ms" in text
     ends = [[run["metric"][-1] for run in runs] for runs in resnet[:6]]
@@ -363,7 +367,7 @@ def test_the_ladders_readme_says_what_the_records_say():
     held = [share for runs in (resnet[6], efficient[6]) for run in runs for _, share in run["throttle_fractions"]]
     assert f"limit of 700 W in {100 * min(held):.0f} to {100 * max(held):.0f}% of the samples" in text
     assert f"an error of {efficient[0][0]['chance_metric']:.3f}" in text
-    for steps, limited in ((resnet, (0, 5, 6)), (efficient, (0, 1, 5, 6))):
+    for steps, limited in ((resnet, (0, 5, 6)), (efficient, (0, 1, 5, 6)), (lstm, (4, 5))):
         for runs in (steps[number] for number in limited):
             medians = [statistics.median(run["epoch_seconds"]) for run in runs]
             assert max(medians) / min(medians) < 1.015
@@ -371,11 +375,17 @@ def test_the_ladders_readme_says_what_the_records_say():
 
 def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
     text = in_one_line(ROOT / "docs" / "measurements.md")
-    resnet, efficient = (ladder_of(*ladder) for ladder in LADDERS)
-    for runs, name in ((resnet[5], "ResNet-18, batch 128, s"), (resnet[6], "ResNet-18, batch 512, s")):
+    resnet, efficient, lstm = (ladder_of(*ladder) for ladder in LADDERS)
+    rows = [(resnet[5], "ResNet-18, batch 128, s an epoch", ""), (resnet[6], "ResNet-18, batch 512, s an epoch", "")]
+    rows += [
+        (lstm[4], "LSTM 2 x 200, batch 20, ms a step", ""),
+        (lstm[0], "the same in eager fp32", r"\*\*not reached\*\*: "),
+    ]
+    for runs, name, before in rows:
         seconds = [time for run in runs for time in run["epoch_seconds"]]
         words = f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}; n = {len(seconds)}, 3 kernels)"
-        assert re.search(rf"\| {name} an epoch \|[^|]*\|[^|]*\| {re.escape(words)}", text)
+        assert re.search(rf"\| {name} \|[^|]*\|[^|]*\| {before}{re.escape(words)}", text)
+    assert {run["samples_per_epoch"] for runs in lstm[:5] for run in runs} == {1000 * 20 * 35}  # 1 s is 1 ms a step
     median = [statistics.median(time for run in runs for time in run["epoch_seconds"]) for runs in resnet]
     words = "{:.2f} s an epoch contiguous, {:.2f} s in channels_last, {:.2f} s compiled".format(*median[2:5])
     busy = [statistics.median(run["gpu_busy_ms_per_step"] for run in runs) for runs in resnet]
@@ -384,6 +394,7 @@ def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
     words = f"{statistics.median(speeds):,.0f} ({spread(speeds, '{:,.0f}')}; n = {len(speeds)}, 3 kernels)"
     assert re.search(rf"EfficientNet-B0, 3 x 512 x 384, batch 32, images/s \|[^|]*\|[^|]*\| {re.escape(words)}", text)
     gains = [paired_ratio(paired_runs(steps[5], steps[0])) for steps in (resnet, efficient)]
+    gains.append(paired_ratio(paired_runs(lstm[4], lstm[0])))
     for gain in gains:
         assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in in_one_line(ROOT / "README.md")
 
@@ -395,3 +406,65 @@ def test_the_published_ladder_is_small_and_names_no_folder_of_a_machine():
     for path in (path for path in files if path.suffix != ".png"):
         found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
         assert not found, f"{path.name}: {found[0]}"
+
+
+def read_folder(name):
+    """Return the records of a folder in outputs, checked: a GPU's, real data, small, no machine's folder."""
+    folder = ROOT / "outputs" / name
+    records, left_out = read_records(folder)
+    assert left_out == []
+    for record in records:
+        assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", "NVIDIA H200", False)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+    for path in (path for path in files if path.suffix != ".png"):
+        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found[0]}"
+    return records
+
+
+def in_cells(seconds):
+    return f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"
+
+
+def test_the_readme_of_the_fastest_steps_has_the_records_figures():
+    records, text = (
+        read_folder("fastest-h200"),
+        (ROOT / "outputs" / "fastest-h200" / "README.md").read_text(encoding="utf-8"),
+    )
+    assert len(records) == 11
+    means, apart = {}, {}
+    for record in records:
+        pair = [r for r in records if all(r[k] == record[k] for k in ("model", "execution", "epochs", "precision"))]
+        pair.sort(key=lambda run: run["seed"])
+        if len(pair) == 1:
+            assert f" | {in_cells(record['epoch_seconds'])} |\n" in text
+            continue
+        assert [run["seed"] for run in pair] == [0, 1] and len({run["gpu_uuid"] for run in pair}) == 1
+        accuracy = record["metric_name"] == "accuracy"
+        ends = [100 * run["metric"][-1] if accuracy else run["metric"][-1] for run in pair]
+        cells = [f"{end:.2f}%" if accuracy else f"{end:.3f}" for end in ends]
+        times = "; ".join(in_cells(run["epoch_seconds"]) for run in pair)
+        assert f" | {' | '.join(cells)} | {times} |\n" in text
+        means[record["model"], record["execution"]] = sum(ends) / 2
+        apart[record["model"], record["execution"]] = abs(ends[0] - ends[1])
+    for model in ("resnet18", "tf_efficientnet_b0"):
+        found = {execution: means[model, execution] for execution in ("eager", "compile_cuda_graph")}
+        assert abs(found["eager"] - found["compile_cuda_graph"]) < max(apart[model, way] for way in found)
+
+
+def test_the_readme_of_the_scaling_has_the_records_figures():
+    records, text = read_folder("scaling-h200"), in_one_line(ROOT / "outputs" / "scaling-h200" / "README.md")
+    runs = {(run["model"], run["batch_size"], run["precision"]): run for run in records}
+    assert len(runs) == len(records) == 30
+    speed = {key: run["samples_per_second"] for key, run in runs.items()}
+    for size in (256, 4096):
+        gains = [speed["resnet18", size, mode] / speed["resnet18", size, "fp32"] for mode in ("tf32", "amp_bf16")]
+        assert "{:.1f} and {:.1f} times".format(*gains) in text
+    idle = [100 * (1 - runs["resnet18", 16, mode]["gpu_busy_fraction"]) for mode in ("fp32", "tf32", "amp_bf16")]
+    assert "idle {:.0f}% of the time in fp32, {:.0f}% in tf32 and {:.0f}% in amp_bf16".format(*idle) in text
+    depths = [f"resnet{layers}" for layers in (50, 101, 152)]
+    assert all(speed[name, 128, "amp_bf16"] < speed[name, 128, "tf32"] for name in depths)
+    ups = {key: max(run["epoch_seconds"]) / min(run["epoch_seconds"]) - 1 for key, run in runs.items()}
+    limited = [up for (_, size, mode), up in ups.items() if mode == "fp32" and size > 16]
+    assert f"differ by up to {100 * max(ups.values()):.0f}%" in text and max(limited) < 0.0025
