@@ -37,7 +37,10 @@ class DeviceScaler:
         if self.enabled:
             self.found.zero_()
             inverse = self.factor.double().reciprocal().float()
-            torch._amp_foreach_non_finite_check_and_unscale_(optimizer.gradients(), self.found, inverse)
+            gradients = optimizer.gradients()
+            for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
+                same = [gradient for gradient in gradients if gradient.dtype == kind]
+                torch._amp_foreach_non_finite_check_and_unscale_(same, self.found, inverse)
 
     def step(self, optimizer):
         optimizer.step(self.found if self.enabled else None)

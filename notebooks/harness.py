@@ -61,8 +61,8 @@ def check_parameters(parameters, choices, own_models=None):
             raise Stop(f"{name} is {value!r}; it must be a number above 0.")
         if name == "dropout" and not (type(value) in (int, float) and 0 <= value < 1):
             raise Stop(f"dropout is {value!r}; it must be a number from 0 up to, but not including, 1.")
-        if name == "channels_last" and type(value) is not bool:
-            raise Stop(f"channels_last is {value!r}; it must be True or False.")
+        if name in ("channels_last", "keep_batchnorm_fp32") and type(value) is not bool:
+            raise Stop(f"{name} is {value!r}; it must be True or False.")
         if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
             raise Stop(f"{name} is {value!r}; it must be text in quotes.")
     choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
@@ -155,11 +155,12 @@ def autocast(precision, device, cache=True):
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
 
 
-def cast_model(model, precision):
+def cast_model(model, precision, keep_batchnorm_fp32=False):
     """Cast `model` in place and return its fp32 master copies, one per parameter, which the optimizer updates.
 
     A parameter that stays fp32 is its own master. o2_fp16 keeps batch normalisation in fp32, o3_fp16 nothing. Its
     count, a kernel more in each step, goes unless it averages over all steps (momentum=None), which needs it.
+    `keep_batchnorm_fp32` (Apex's name) keeps it in fp32 in o3_fp16 as well.
     """
     mode = PRECISIONS[precision]
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
@@ -167,10 +168,10 @@ def cast_model(model, precision):
         norm.num_batches_tracked = norm.num_batches_tracked if norm.momentum is None else None
     masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
     model.to(mode["weights"])
-    if not mode["masters"]:
-        return list(model.parameters())
-    for norm in norms:
+    for norm in norms if masters or keep_batchnorm_fp32 else []:
         norm.float()
+    if not masters:
+        return list(model.parameters())
     pairs = zip(model.parameters(), masters, strict=True)
     return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
 
@@ -229,22 +230,22 @@ class Trainer:
     """Takes the steps of one training run.
 
     `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
-    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to torch.compile (compile_mode),
-    which gets network and loss as one (`model`, the network alone, is for inference), and to torch.optim.SGD, never
-    fused: PyTorch's touches its momentum at a skipped step. A step of a CUDA graph overwrites the last loss and carry.
+    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to cast_model, torch.compile, which
+    gets network and loss as one (`model`, the network alone, is for inference), and torch.optim.SGD, never fused:
+    PyTorch's touches its momentum at a skipped step. A step of a CUDA graph overwrites the last loss and carry.
     """
 
     def __init__(
         self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **options
     ):
-        compile_mode = options.pop("compile_mode", "default")
+        mode, keep = options.pop("compile_mode", "default"), options.pop("keep_batchnorm_fp32", False)
         self.precision, self.device, self.clip, self.compute_loss = precision, device, clip, compute_loss
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
-        self.masters, self.weights = cast_model(model, precision), list(model.parameters())
+        self.masters, self.weights = cast_model(model, precision, keep), list(model.parameters())
         self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
         if "compile" in execution:
             torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
-            self.model, self.loss_of = (torch.compile(whole, mode=compile_mode) for whole in (model, compute_loss))
+            self.model, self.loss_of = (torch.compile(part, mode=mode, dynamic=False) for part in (model, compute_loss))
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:

@@ -46,20 +46,29 @@ def largest_difference(trainer, infer, batch, count):
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
-def read_inference(record, trainer, batch, infer):
-    """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training."""
+def read_inference(record, trainer, batch, infer, before=0):
+    """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training.
+
+    `before` is how many bytes were allocated before the batch was made.
+    """
     device, count = trainer.device, record.batch_size_used
     limit, torch.backends.cudnn.benchmark_limit = torch.backends.cudnn.benchmark_limit, INFERENCE_SEARCH
     trainer.network.eval()
     try:
         with torch.inference_mode():
             with autocast(trainer.precision, device):
+                for size in (1, count):  # cuDNN searches and torch.compile compiles here, outside of memory and time
+                    infer(trainer.model, batch, size)
+                release_memory(device)
+                reset_peaks(device)
                 latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
                 seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
             record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
             record.inference_samples_per_second = count / seconds
             if device.type == "cuda":
-                record.inference_peak_mib = torch.cuda.max_memory_allocated(device) / MIB
+                weights = [*trainer.network.parameters(), *trainer.network.buffers()]
+                training = before - sum(weight.nbytes for weight in weights)  # data, gradients, optimizer, graph
+                record.inference_memory_mib = (torch.cuda.max_memory_allocated(device) - training) / MIB
             record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
     finally:
         torch.backends.cudnn.benchmark_limit = limit
@@ -75,8 +84,8 @@ def measure_inference(record, trainer, batches, infer):
         record.inference_reason = "no GPU"
         return
     release_memory(trainer.device)
-    reset_peaks(trainer.device)
+    before = torch.cuda.memory_allocated(trainer.device)
     try:
-        read_inference(record, trainer, next(batches), infer)
+        read_inference(record, trainer, next(batches), infer, before)
     except Exception as error:  # a run that was measured is not lost for want of this
         record.inference_reason = error_line(error)

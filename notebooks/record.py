@@ -157,11 +157,12 @@ class RunRecord(Conditions, Explanation):
     metric_better: str | None = None  # "higher" or "lower"
     metric: list = field(default_factory=list)  # on held-out data, after each epoch
     chance_metric: float | None = None  # what a model that ignores its input reaches
+    test_metric: float | None = None  # the same at the end, on a test set on which no choice rests; None: there is none
     inference_latency_ms: float | None = None  # median forward pass of one sample, waited for
     inference_latency_ms_p10: float | None = None  # a tenth of the passes were faster
     inference_latency_ms_p90: float | None = None  # a tenth were slower
     inference_samples_per_second: float | None = None  # forward passes at the batch size of the training
-    inference_peak_mib: float | None = None  # allocated in these, the data set included
+    inference_memory_mib: float | None = None  # weights, a batch, and what its pass computes; not what training needs
     inference_difference_fraction: float | None = None  # largest, from an fp32 copy's output / its largest output
     inference_reason: str | None = None  # why a figure of the inference is missing
     loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at the start and at each change
@@ -269,10 +270,12 @@ def read_records(folder):
         elif record["status"] not in STATUSES:
             left_out.append((name, f"unknown status {record['status']!r}"))
         else:
-            records.append({**record, "path": name})
+            record.pop("inference_peak_mib", None)  # of older records: had the data set and the optimizer in it
+            records.append({**LATER.get(record["notebook"], {}), **record, "path": name})
     return records, left_out
 
 
+LATER = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # parameters that older records do not name, as they were
 UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 

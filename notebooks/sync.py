@@ -312,6 +312,7 @@ def run_name(record):
     parts = [f"{record['model']} on {record['dataset_used']}", size]
     parts += [record["execution"]] if record["execution"] != "eager" else []
     parts += ["channels_last"] if record.get("channels_last") else []
+    parts += ["batch normalisation in fp32"] if record.get("keep_batchnorm_fp32") else []
     parts += [f"loss scale {record['loss_scale']:,.10g}"] if record["loss_scale"] != "dynamic" else []
     parts += [f"{record['memory_limit_gib']:g} GiB at most"] if record["memory_limit_gib"] else []
     parts += [f"{record['image_size']} pixels"] if record.get("image_size", 32) != 32 else []

@@ -132,7 +132,7 @@ def explanation_of(notebook, precision, seconds, peak, data):
         "inference_latency_ms_p10": 1.75,
         "inference_latency_ms_p90": 4.25,
         "inference_samples_per_second": 4000.0 if half else 2000.0,
-        "inference_peak_mib": peak / 4,
+        "inference_memory_mib": peak / 4,
         "inference_difference_fraction": 0.0012 if half else 0.0,
     }
 

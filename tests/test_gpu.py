@@ -655,6 +655,24 @@ def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_h
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
 
 
+def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
+    used = {}
+    for precision in ("fp32", "amp_bf16"):
+        instruments.release_memory(GPU)
+        names, trainer, batches, record = resnet(512, precision, steps=5)
+        trainer.step(next(batches()))
+        names["measure_inference"](record, trainer, batches(), names["infer"])
+        assert record.inference_reason is None
+        weights = sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()]) / 2**20
+        used[precision] = record.inference_memory_mib
+        assert (
+            weights < used[precision] < record.peak_allocated_with_warmup_mib - record.data_on_device_mib - 2 * weights
+        )
+        del names, trainer, batches
+    print(f"memory of inference, MiB: {used}")
+    assert used["amp_bf16"] < used["fp32"]
+
+
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []

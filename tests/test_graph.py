@@ -101,6 +101,23 @@ def test_a_skipped_step_changes_no_bit(precision, at):
     assert not same_bits(before, everything(trainer))
 
 
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+def test_gradients_of_two_types_are_unscaled_and_skipped_together(execution):
+    trainer, plain = (
+        make_trainer("o3_fp16", way, keep_batchnorm_fp32=True, loss_scale=scale)
+        for way, scale in ((execution, 256.0), ("eager", 1.0))
+    )
+    for step in range(4):
+        losses = [taken.step(flagged(step, overflow=False))[0].item() for taken in (trainer, plain)]
+        assert losses[0] == pytest.approx(losses[1], rel=ROUNDING["o3_fp16"])
+    assert {weight.dtype for weight in trainer.weights} == {torch.float16, torch.float32}
+    assert_close(trainer, plain, ROUNDING["o3_fp16"])
+    before = everything(trainer)
+    trainer.step(flagged(9, overflow=True))
+    assert trainer.skipped_steps == 1
+    assert same_bits(before, everything(trainer))
+
+
 @pytest.mark.parametrize("precision", SCALED)
 def test_a_first_step_that_is_skipped_leaves_the_next_one_as_eager_mode_takes_it(precision):
     needs_half_kernel(precision)

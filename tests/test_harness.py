@@ -84,6 +84,18 @@ def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
     assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
 
 
+def test_half_weights_cast_by_hand_keep_batch_norm_in_fp32_and_have_no_master_copy():
+    trainer = make_trainer("o3_fp16", keep_batchnorm_fp32=True)
+    convolution, norm = trainer.network[0], trainer.network[1]
+    assert (convolution.weight.dtype, norm.weight.dtype, norm.running_var.dtype) == (
+        torch.float16,
+        torch.float32,
+        torch.float32,
+    )
+    assert all(a is b for a, b in zip(trainer.weights, trainer.masters, strict=True))
+    assert all(weight.dtype == torch.float32 for weight in make_trainer("fp32", keep_batchnorm_fp32=True).weights)
+
+
 @pytest.mark.parametrize("precision", MODES)
 def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after_it(precision):
     seen = []

@@ -101,7 +101,7 @@ def test_a_record_gets_latency_and_throughput(monkeypatch):
     assert latency == (2, 1, 4)
     assert record.inference_samples_per_second == 4 / 0.002
     assert record.inference_difference_fraction == 0
-    assert record.inference_peak_mib is None  # there is none on the CPU
+    assert record.inference_memory_mib is None  # there is none on the CPU
     assert trainer.network.training
 
 
@@ -110,7 +110,7 @@ def test_no_more_outputs_are_compared_than_memory_has_room_for(monkeypatch):
     monkeypatch.setattr(inference, "COMPARED", 3)
     monkeypatch.setattr(inference, "seconds_of", one_call)
     inference.read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
-    assert sizes == [1, 4, 3, 3]  # latency, throughput; the run's own precision and fp32
+    assert sizes == [1, 4, 1, 4, 3, 3]  # to warm up; latency, throughput; the run's own precision and fp32
 
 
 def test_a_compiled_model_is_the_one_that_is_timed_and_set_beside_fp32(monkeypatch):
@@ -123,7 +123,7 @@ def test_a_compiled_model_is_the_one_that_is_timed_and_set_beside_fp32(monkeypat
     monkeypatch.setattr(inference, "seconds_of", one_call)
     trainer.model = Compiled()
     inference.read_inference(record, trainer, make_batch(), infer)
-    assert calls == [1, 4, 4]  # latency, throughput, difference
+    assert calls == [1, 4, 1, 4, 4]  # to warm up; latency, throughput, difference
     assert record.inference_difference_fraction == pytest.approx(0.5)
 
 

@@ -301,7 +301,7 @@ def test_the_test_text_is_read_where_it_is_there_and_printed_with_line_breaks(tm
     names = run_notebook(
         dataset="auto", data_dir=str(tmp_path / "data"), bptt=3, generate_words=60, epochs=1, max_steps=30
     )
-    data, (written, test_perplexity) = names["data"], names["tried_out"]["fp32"]
+    data, written, test_perplexity = names["data"], names["tried_out"]["fp32"], names["records"][0].test_metric
     assert (data.source, len(data.test), data.vocabulary[data.test[0]]) == ("folder", 60 * 8 + 59, "the")
     assert 1 < test_perplexity < 20  # of 15 words
     assert test_perplexity == pytest.approx(names["records"][0].metric[-1])  # of the same text
@@ -319,5 +319,5 @@ def test_without_a_test_text_training_goes_on(tmp_path, capsys):
     names = run_notebook(dataset="wikitext-2", data_dir=str(tmp_path / "data"), bptt=3, generate_words=3, epochs=1)
     assert (names["data"].source, len(names["data"].test)) == ("folder", 0)
     assert names["records"][0].status == "ok"
-    assert names["tried_out"]["fp32"][1] is None
+    assert names["records"][0].test_metric is None
     assert ", test" not in capsys.readouterr().out.split("--- ")[1].partition("\n")[0]

@@ -53,7 +53,7 @@ def assert_steps(names, network, batch, precision="fp32"):
 
 
 @pytest.mark.parametrize(
-    "model", ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "mobilenetv3_small_050"]
+    "model", ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet28_10", "mobilenetv3_small_050"]
 )
 def test_every_cifar_model_builds_and_steps(cifar, model):
     network = cifar["make_network"](model, 10)
