@@ -291,7 +291,9 @@ def describe_environment(record, device):
     """Fill in device, versions and host."""
     record.device_type, record.torch_version, record.timm_version = device.type, torch.__version__, version("timm")
     record.python_version, record.host_platform = platform.python_version(), platform.platform(terse=True)
-    record.host_cores, record.commit = os.cpu_count(), suite_commit()
+    allowed = getattr(os, "sched_getaffinity", None)  # fewer than the host has under taskset, in many a container
+    record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
+    record.commit = suite_commit()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         record.gpu_name, record.gpu_uuid = properties.name, str(properties.uuid)

@@ -82,7 +82,7 @@ class Conditions:
     timm_version: str | None = None  # the models come from it
     python_version: str | None = None  # of the kernel
     host_platform: str | None = None  # operating system
-    host_cores: int | None = None  # as the system counts them
+    host_cores: int | None = None  # which this process may use
     fp32_precision_matmul: str | None = None  # the three switches as read back while the run was on
     fp32_precision_conv: str | None = None  # likewise
     fp32_precision_rnn: str | None = None  # likewise

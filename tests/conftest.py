@@ -1,5 +1,6 @@
 """What the tests share: the shared sections as modules, and the cells of a notebook as functions."""
 
+import gc
 import json
 import signal
 import sys
@@ -31,6 +32,16 @@ def code_cells(name):
 def run_cells(name, last, **parameters):
     """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
     return notebook_code.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
+
+
+def pytest_collection_finish():
+    """Spare the many objects of the imported packages from being looked through whenever memory is cleaned up."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import os
 import random
 import time
 import types
@@ -185,8 +186,18 @@ def test_the_environment_is_described():
     instruments.describe_environment(record, CPU)
     assert record.torch_version == torch.__version__
     assert record.device_type == "cpu"
-    assert record.host_cores > 0
     assert record.gpu_name is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no such limit")
+def test_the_hosts_cores_are_those_that_the_process_may_use():
+    allowed, record = os.sched_getaffinity(0), make_record()
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        instruments.describe_environment(record, CPU)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert record.host_cores == 1
 
 
 def test_the_commit_comes_from_the_runner(monkeypatch):
