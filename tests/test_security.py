@@ -1,10 +1,16 @@
 """Nothing that comes from a parameter, a record or a download is run as a program or as part of a page."""
 
 import ast
+import json
+import re
+import typing
 
+import made_up_records as made_up
 import pytest
 import yaml
 from conftest import NOTEBOOKS, ROOT
+from record import RunRecord
+from test_summary import execute, outputs
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
 
 import planning
@@ -92,3 +98,41 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
     assert "alert(2)" in page
     assert "<script>alert" not in page
     assert not list(tmp_path.rglob("made"))
+
+
+FROM_A_SET = {"precision", "status"}  # with another value a record is not used at all
+DECIDING = FROM_A_SET | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
+
+
+def with_markup(value, name):
+    """Return a value of a record with markup behind every text in it."""
+    if isinstance(value, list):
+        return [with_markup(item, name) for item in value]
+    return f"{value}<script>alert('{name.replace('_', '-')}')</script>" if isinstance(value, str) else value
+
+
+def spoil(folder, kept):
+    """Put markup into every text of every record below `folder`, also where a text was not known, but for `kept`."""
+    texts = {name for name, spec in RunRecord.__dataclass_fields__.items() if str in typing.get_args(spec.type)}
+    for path in folder.rglob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "run_id" in record:
+            unknown = dict.fromkeys((name for name in texts if record.get(name) is None), "")
+            record["batch_probes"] = record.get("batch_probes") or [[256, "ok", 1.0, 1.0], [512, "oom", 1.0, None]]
+            found = {**record, **unknown}.items()
+            record = {name: value if name in kept else with_markup(value, name) for name, value in found}
+            path.write_text(json.dumps(record), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kept", [FROM_A_SET, DECIDING], ids=["every text", "what decides kept"])
+def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path, kept):
+    for name in ("cifar", "others", "pool"):
+        getattr(made_up, f"write_{name}")(tmp_path / name)
+    spoil(tmp_path, kept)
+    process, notebook = execute(tmp_path)
+    assert process.returncode == 0, process.stderr
+    data = [one.get("data", {}) for one in outputs(notebook)]
+    page = "\n".join("".join(one.get(kind, "")) for one in data for kind in ("text/html", "text/markdown"))
+    assert set(re.findall("<script>.*?</script>", page)) == set()
+    for name in ("sample-unit", "metric-name", "kernel-family-fractions", "reason"):
+        assert f"alert('{name}')" in page, name
