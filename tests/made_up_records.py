@@ -410,7 +410,8 @@ def write_pool(folder):
     for loader in ("workers", "gpu"):
         for precision in ("fp32", "amp_fp16"):
             seconds = 6.0 if loader == "workers" or precision == "fp32" else 3.0
-            write(name, precision, seconds, 2, parameters={"batch_size": 512, "loader": loader})
+            waits = {"gpu_busy_fraction": 0.3, "data_wait_fraction": 0.6} if loader == "workers" else {}
+            write(name, precision, seconds, 2, parameters={"batch_size": 512, "loader": loader}, **waits)
     small = {"dataset": "cifar100", "model": "resnet101", "max_steps": 60, "image_size": 64}
     for precision, seconds in (("fp32", 5.0), ("amp_fp16", 4.0)):
         write(name, precision, seconds, parameters=small, dataset_used="cifar100")

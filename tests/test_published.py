@@ -480,6 +480,25 @@ def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pool
     assert (here, outcome) == ("amp_fp16 1.00x (1.00 to 1.00), no measurable difference", "holds")
 
 
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"data_wait_fraction": 0.06}, "waiting for data: 6%"),  # the GPU is busy
+        ({"gpu_busy_fraction": None, "data_wait_fraction": None}, "waiting for data: not known"),
+        ({"gpu_busy_fraction": 0.3, "data_wait_fraction": 0.1}, "waiting for data: 10%"),  # kernel launches
+    ],
+)
+def test_a_loader_that_limits_nothing_tells_nothing_of_weak_cores(tmp_path, fields, why):
+    values = {"batch_size": 512, "loader": "workers", "dataset": "cifar10"}
+    for precision, seconds in (("fp32", 6.0), ("amp_fp16", 3.0)):
+        rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3), "host_cores": 32}
+        write_record(made_up.make("cifar_resnet", precision, parameters=values, **rest, **fields), tmp_path)
+    ((_, here, outcome),) = claims_on(explore(tmp_path)[0], WIDE, "amp_fp16: time with loader workers")
+    assert here == "amp_fp16 2.00x (2.00 to 2.00), faster"
+    assert outcome.startswith("cannot be told, because data loading does not limit these runs (host cores: 32; ")
+    assert why in outcome
+
+
 def test_inference_in_half_and_what_was_only_drawn_are_shown(pooled):
     names = pooled[0]
     every = claims_on(names, DPN[0], "o3_fp16 on Titan RTX: one image")  # one for each model on images
