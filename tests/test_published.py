@@ -322,14 +322,14 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
         "### colab-wide-resnet: WideResNet-28-10 on CIFAR-10 with Apex O0 to O3 (Apex O0 to O3 on T4 K80 P100, 2019)",
         "colab-wide-resnet, seconds per epoch: published from **177** (o2_fp16, T4) to **619** (fp32, K80);"
         " here from **20.0** (o3_fp16, H200) to **60.0** (fp32, H200).",
-        "**Of 14 claims of colab-wide-resnet: does not hold 8, holds 6.**",
+        "**Of 14 claims of colab-wide-resnet: does not hold 10, holds 4.**",
         "### Published, nothing comparable here",
     ):
         assert sentence in text
     assert claims_on(names, WIDE, "amp_fp16 on T4, b128") == [
         ("1.83x as fast as fp32", "2.00x (2.00 to 2.00), faster", "holds"),
         ("42% less", "PyTorch's peak 40% less, the whole device 40% less", "holds"),
-        ("0.853 against 0.868 after epoch 10", "0.9 against 0.9 after epoch 10", "holds"),
+        ("0.8525 against 0.8675 after epoch 10", "0.9 against 0.9 after epoch 10", "does not hold"),
     ]
     o2_time, _, o2_accuracy = claims_on(names, WIDE, "o2_fp16 on T4")
     assert o2_time == ("1.94x as fast as fp32", "1.00x (1.00 to 1.00), no measurable difference", "does not hold")
@@ -344,6 +344,23 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
     ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b256: time")
     assert (here, outcome) == ("1.11x (no interval)", "cannot be told, because it is too short to tell")
     assert not claims_on(names, WIDE, "fp32 on K80")  # fp32 alone claims nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "base", "word"),
+    [
+        ("accuracy", 0.905, 0.930, "lower"),  # within 3% of each other
+        ("accuracy", 0.940, 0.930, "alike"),  # one percentage point
+        ("accuracy", 0.919, 0.930, "lower"),
+        ("accuracy", 0.11, 0.10, "alike"),
+        ("accuracy", 0.8890, 0.8675, "higher"),
+        ("perplexity", 103.0, 100.0, "alike"),
+        ("perplexity", 96.9, 100.0, "lower"),
+        ("perplexity", 103.1, 100.0, "higher"),
+    ],
+)
+def test_accuracies_are_alike_within_a_point_and_perplexities_within_their_share(explored, name, value, base, word):
+    assert explored[0]["metric_word"](name, value, base) == word
 
 
 def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
