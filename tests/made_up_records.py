@@ -403,10 +403,12 @@ def write_pool(folder):
         for precision in ("fp32", "amp_fp16", *more):
             values = {"dataset": dataset, "execution": execution}
             write(name, precision, 6.0 if precision == "fp32" else 3.0, epochs, parameters=values)
-    for limit, model, sizes in ((0.0, "resnet18", (18_000, 18_000)), (11.0, "resnet50", (384, 736))):
+    whole = ({"model": "resnet18", "memory_limit_gib": 0.0}, "cifar10", (18_000, 18_000))
+    enlarged = ({"model": "resnet50", "memory_limit_gib": 11.0, "image_size": 64}, "cifar100", (384, 736))
+    for values, data, sizes in (whole, enlarged):
         for precision, size in zip(("fp32", "amp_fp16"), sizes, strict=True):
-            values = {"model": model, "batch_size": "max", "memory_limit_gib": limit, "dataset": "auto"}
-            write(name, precision, 5.0, 2, parameters=values, batch_size_used=size, samples_per_epoch=49_000)
+            rest = {"batch_size_used": size, "samples_per_epoch": 49_000, "dataset_used": data}
+            write(name, precision, 5.0, 2, parameters={**values, "batch_size": "max", "dataset": "auto"}, **rest)
     for loader in ("workers", "gpu"):
         for precision in ("fp32", "amp_fp16"):
             seconds = 6.0 if loader == "workers" or precision == "fp32" else 3.0

@@ -488,6 +488,42 @@ def test_the_largest_batch_is_judged_by_searches_within_the_memory_of_that_card(
     assert [outcome for *_, outcome in both] == ["does not hold", "holds"]
 
 
+@pytest.mark.parametrize(
+    ("data", "pixels", "why"),
+    [
+        ("cifar10", 64, "the data here are cifar10, not cifar100"),
+        ("cifar100", 32, "the images here have 32 pixels a side, not 64"),
+        ("cifar100", None, "the images here have unknown pixels a side, not 64"),
+        ("cifar100", 64, None),
+    ],
+)
+def test_an_article_on_enlarged_images_is_judged_by_these_alone(tmp_path, data, pixels, why):
+    values = {"image_size": pixels} if pixels else {}
+    for precision, size, seconds in (("fp32", 300, 6.0), ("amp_fp16", 540, 5.0)):
+        rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3), "dataset_used": data}
+        largest = {**values, "model": "resnet50", "batch_size": "max", "memory_limit_gib": 11.0}
+        known = {"batch_size_used": size, "samples_per_epoch": 49_000}
+        write_record(made_up.make("cifar_resnet", precision, parameters=largest, **known, **rest), tmp_path)
+        deep = {**values, "model": "resnet101"}
+        write_record(made_up.make("cifar_resnet", precision, parameters=deep, **rest), tmp_path)
+    names, start = explore(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti"
+    outcome = f"cannot be told, because {why}" if why else "holds"
+    ((_, here, told),) = claims_on(names, "fastai-cifar100", f"{start}: largest batch")
+    assert (here, told) == ("540 in amp_fp16 against 300", outcome)
+    times = claims_on(names, "fastai-cifar100", f"{start}: time")  # 1.18x and 1.13x, of this model on this data
+    assert [told for *_, told in times] == ([outcome] * 2 if data == "cifar100" else [])
+
+
+def test_images_of_a_study_have_the_size_that_the_study_gives_them(explored):
+    sizes = {
+        name: {entry["parameters"].get("image_size") for entry in study["runs"]}
+        for name, study in planning.load_studies(NOTEBOOKS / "studies.yaml").items()
+        if name in STUDIES
+    }
+    pixels = explored[0]["PIXELS"]
+    assert sizes == {name: {pixels.get(name)} for name in STUDIES}
+
+
 def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pooled):
     names = pooled[0]
     times = claims_on(names, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: time")

@@ -1147,7 +1147,7 @@ def test_a_memory_limit_is_always_named_in_words(pooled):
     names = pooled[0]
     titles = [group["title"] for group in names["every_group"]]
     assert "dpn92 · cifar10, b640 · at most 24 GiB" in titles and "dpn92 · cifar10, b640 · whole card" in titles
-    assert "resnet50 · cifar10, bmax · at most 11 GiB" in titles  # though no other comparison of it has another
+    assert "resnet50 · cifar100, bmax · at most 11 GiB" in titles  # though no other comparison of it has another
     assert names["setting_text"]("loss_scale", "1048576.0") == "loss_scale=1048576"
     assert names["setting_text"]("memory_limit_gib", "0.0") == "whole card"
     assert names["setting_text"]("memory_limit_gib", "null") == "memory_limit_gib unknown"
