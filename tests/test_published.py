@@ -379,6 +379,25 @@ def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
     assert memory[-1] == "cannot be told, because it was not measured here in both"
 
 
+def test_what_one_card_cannot_tell_is_shown_beside_what_another_can(tmp_path):
+    for device, epochs, execution in (
+        (made_up.H200, 30, "eager"),
+        (made_up.H200, 3, "cuda_graph"),  # the first tells of that card what this one cannot
+        (made_up.TURING, 3, "eager"),
+    ):
+        for precision, seconds in (("fp32", 6.0), ("amp_fp16", 4.0)):
+            rest = {"device": device, "block_seconds": made_up.blocks_of([seconds] * epochs), "metric": [0.9] * epochs}
+            values = {"epochs": epochs, "execution": execution, "dataset": "cifar10"}
+            record = made_up.make("cifar_resnet", precision, seconds=[seconds] * epochs, parameters=values, **rest)
+            write_record(record, tmp_path / device["gpu_uuid"])
+    names, _ = explore(tmp_path)
+    found = [claim for claim in names["claims"][RESNET] if claim["claim"].endswith("b128: accuracy")]
+    assert [(claim["runs here"].rpartition(" · ")[2].split(",")[0], claim["outcome"]) for claim in found] == [
+        ("H200", "holds"),
+        ("RTX 2080 Ti", "cannot be told, because 3 epochs is less than half of 50"),
+    ]
+
+
 def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
     for precision, seconds, peak, device in (("fp32", 6.0, 2000.0, 3000.0), ("amp_fp16", 3.0, 1000.0, 3100.0)):
         rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3)}
