@@ -996,6 +996,14 @@ def test_a_step_of_a_ladder_that_learned_nothing_is_no_gain(tmp_path, step, gap)
     assert (row["verdict"], row["quality at the end"]) == (("diverged", "-") if gap else ("faster", "accuracy 0.100"))
 
 
+def test_the_quality_of_a_step_is_readable_for_small_and_large_metrics(tmp_path):
+    names, _, _ = explore_steps(tmp_path, {})
+    run = {"metric_name": "perplexity", "metric": [240.04]}
+    assert names["quality_of_step"]({"ok": [run, {**run, "metric": [236.0]}]}) == "perplexity 236.0 to 240.0"
+    assert names["quality_of_step"]({"ok": [{**run, "metric": [99.51]}]}) == "perplexity 99.5"
+    assert names["quality_of_step"]({"ok": [{**run, "metric": [None]}]}) == "not measured"
+
+
 def test_a_step_that_not_all_runs_reached_says_so_beside_its_gain(tmp_path):
     failed = {"status": "oom", "reason": "CUDA out of memory"}
     names, charts, steps = explore_steps(tmp_path, {(4, 2): failed})
