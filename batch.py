@@ -1,6 +1,6 @@
 """A batch: which run goes to which device, what happens when one ends, and what is said about it.
 
-How a run is executed is left to an executor, with launch, check, stop, is_free, look and cell_of: the module life
+How a run is executed is left to an executor, with launch, check, stop_all, is_free, look and cell_of: the module life
 (this machine) or a cluster.Cluster (Ray).
 """
 
@@ -185,9 +185,8 @@ def run_batch(study, comparisons, devices, args, commit, executor):
         let_end(batch, slots, executor, view)
         raise
     finally:
-        for slot in slots:
-            if slot.active:
-                executor.stop(slot.active)
+        if running := [slot.active for slot in slots if slot.active]:
+            executor.stop_all(running)
         view.close()
         if total:
             close_batch(folder, batch, slots, time.monotonic() - began, started_at)

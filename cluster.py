@@ -29,7 +29,7 @@ NEEDED = (  # on every node
     "notebooks/record.py",
 )
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
-STOP_SECONDS = 3  # for an actor to end its run when the batch ends
+STOP_SECONDS = 2  # for all actors together to end their runs when the batch ends
 ASK_SECONDS = 0.3  # between two questions to an actor
 DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go
 CACHE = "~/.cache/mixed-precision-study"
@@ -143,10 +143,10 @@ class Cluster:
         save(active.run, record, files)
         return life.End(record, remark, lost)
 
-    def stop(self, active):
-        """End a run on its node, as far as the node still answers; else Ray ends it with its actor."""
-        with suppress(self.ray.exceptions.RayError):
-            self.ray.get(active.worker.stop.remote(), timeout=STOP_SECONDS)
+    def stop_all(self, actives):
+        """End runs on their nodes, all at once, as far as these still answer; else Ray ends them with their actors."""
+        asked = [active.worker.stop.remote() for active in actives]
+        self.ray.wait(asked, num_returns=len(asked), timeout=STOP_SECONDS)
 
     def is_free(self, active, device):
         """Return True: the actor has waited for it."""

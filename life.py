@@ -180,6 +180,14 @@ def stop(active):
     end_family(active.process, active.private)
 
 
+def stop_all(actives):
+    """End several runs: all are killed before the first is cleared away."""
+    for active in actives:
+        active.process.kill()
+    for active in actives:
+        stop(active)
+
+
 def end_family(process, private):
     """Kill a process that start_notebook has started and everything below it; remove its private folder."""
     if process.poll() is None:

@@ -175,3 +175,12 @@ def test_what_a_node_could_not_do_is_said():
         end = cluster.Cluster(asked, {}).check(active, None, None, 0)
         assert (end.record, end.lost) == (None, True)
         assert re.fullmatch(rf"its node failed: .*{words}", end.remark)
+
+
+def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():
+    """Eight that do not answer must cost 2 s and not sixteen: Ctrl-C promises 10 s, of which the runs have 7."""
+    done = []
+    workers = [Mock(**{"stop.remote.side_effect": lambda number=number: done.append(number)}) for number in range(8)]
+    asked = types.SimpleNamespace(wait=lambda questions, num_returns, timeout: done.append((num_returns, timeout)))
+    cluster.Cluster(asked, {}).stop_all([cluster.Remote(None, worker, None) for worker in workers])
+    assert done == [*range(8), (8, 2)]

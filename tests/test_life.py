@@ -362,3 +362,16 @@ def test_batch_leaves_no_process_behind(tmp_path):
         process = subprocess.Popen(["sleep", "600"], env=environment)
         assert process.poll() is None
     assert process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_runs_are_stopped_together(tmp_path):
+    """The second does not go on while the first is cleared away."""
+    actives, alive = [], []
+    for _ in range(2):
+        process, private = subprocess.Popen(["sleep", "600"]), life.private_folder()
+        actives.append(life.Active(None, process, private, None))
+    wait = actives[0].process.wait
+    actives[0].process.wait = lambda: (alive.append(actives[1].process.wait(timeout=5)), wait())
+    life.stop_all(actives)
+    assert alive == [-signal.SIGKILL]
+    assert not any(active.private.exists() for active in actives)
