@@ -1,7 +1,7 @@
 """A batch: which run goes to which device, what happens when one ends, and what is said about it.
 
-How a run is executed is left to an executor, with launch, check, stop_all, is_free, look and cell_of: the module life
-(this machine) or a cluster.Cluster (Ray).
+How a run is executed is left to an executor, with launch, check, stop_all, is_free, look and progress_of: the module
+life (this machine) or a cluster.Cluster (Ray).
 """
 
 import errno
@@ -25,6 +25,7 @@ from record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
 START_WAIT_SECONDS = 1  # doubled with each attempt
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
+RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are told every 5 s
 CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
 NO_DATA = ("cache", "published_results.csv")  # what else lies in a data_dir
 
@@ -44,6 +45,7 @@ class Slot:
     gone: bool = False
     ended: object = None  # the last run, whose memory may still have to be given back
     ended_at: float = 0.0
+    first: tuple | None = None  # when the run was first seen to train, and which share of it was done then
 
 
 @dataclass
@@ -228,6 +230,7 @@ def begin(slot, batch, executor, view):
             raise
         try_again(slot, f"no process could be started: {error.strerror}")
     else:
+        slot.first = None
         view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
@@ -312,6 +315,17 @@ def close_batch(folder, batch, slots, makespan, started_at):
         say(f"{batch.done} runs took {makespan:.1f} s; {words} ({ideal / makespan:.0%})")
 
 
+def seconds_left(slot, expected, progress):
+    """Return (seconds that a run still takes, whether the steps of its training say so; else what was expected)."""
+    now, share = time.monotonic(), schedule.share_done(progress)
+    if share is not None:
+        slot.first = slot.first or (now, share)
+        seconds, done = now - slot.first[0], share - slot.first[1]
+        if done > 0 and seconds > RATE_SECONDS:
+            return seconds / done * (1 - share), True
+    return max(expected - (now - slot.active.started), 0), False
+
+
 def draw(view, batch, slots, executor):
     """Draw the live view."""
     expected = schedule.estimator(batch.runs, batch.seconds)
@@ -319,10 +333,10 @@ def draw(view, batch, slots, executor):
     for slot in slots:
         text, left = "LOST" if slot.gone else "-", sum(map(expected, slot.to_do))
         if slot.active:
-            elapsed = time.monotonic() - slot.active.started
-            whole = expected(slot.run) if batch.seconds else None
-            text = live.run_in_words(slot.run.run_id, executor.cell_of(slot.active), elapsed, whole)
-            left += max(expected(slot.run) - elapsed, 0)
+            progress, elapsed = executor.progress_of(slot.active), time.monotonic() - slot.active.started
+            of_run, seen = seconds_left(slot, expected(slot.run), progress)
+            text = live.run_in_words(slot.run.run_id, progress, elapsed, of_run if seen or batch.seconds else None)
+            left += of_run
         texts[slot.device.label] = text + live.gpu_in_words(executor.look(slot.device))
         if not slot.gone:
             busy.append(left)

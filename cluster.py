@@ -44,7 +44,7 @@ class Remote:
     launched: object  # answer to come
     question: object = None  # the answer to come to the last check
     asked: float = 0.0
-    cell: str = ""
+    progress: str = ""
     started: float = field(default_factory=time.monotonic)
 
 
@@ -76,11 +76,11 @@ class Worker:
         self.active = life.launch(run, study, commit, self.device, attempt)
 
     def check(self, commit, limit):
-        """Return (cell, State of the GPU, None), or at the end (cell, state, (End, {file name: bytes}))."""
-        state, cell = life.look(self.device), life.cell_of(self.active)
+        """Return (progress, State of the GPU, None), or at the end (progress, state, (End, {file name: bytes}))."""
+        state, progress = life.look(self.device), life.progress_of(self.active)
         end = life.check(self.active, commit, self.device, limit)
         if end is None:
-            return cell, state, None
+            return progress, state, None
         run, files = self.active.run, {}
         for path in (run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml")):
             with suppress(OSError):
@@ -89,7 +89,7 @@ class Worker:
         while not life.is_free(self.active, self.device) and time.monotonic() < until:
             time.sleep(0.2)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return cell, state, (tuple(end), files)
+        return progress, state, (tuple(end), files)
 
     def stop(self):
         """End the run, if there is one."""
@@ -130,7 +130,7 @@ class Cluster:
             if not self.ray.wait([active.question], timeout=0)[0]:
                 return None
             self.ray.get(active.launched)
-            active.cell, self.states[device], ended = self.ray.get(active.question)
+            active.progress, self.states[device], ended = self.ray.get(active.question)
         except self.ray.exceptions.RayError as error:  # the node is gone, or cannot even start a run
             return life.End(None, f"its node failed: {reason_of(error)}", True)
         active.question, active.asked = None, time.monotonic()
@@ -152,8 +152,8 @@ class Cluster:
         """Return True: the actor has waited for it."""
         return True
 
-    def cell_of(self, active):
-        return active.cell
+    def progress_of(self, active):
+        return active.progress
 
     def look(self, device):
         return self.states.get(device)

@@ -4,8 +4,8 @@
 
 FOLDER is private to the run and holds what the kernel is reached by: sockets where the platform has them, so that no
 other user or host can reach it and no two kernels want the same port. Here the run also shows how it does: `beat` is
-touched while the kernel answers, `cell` says how far it is, `kernel_exit` what a dead kernel ended with. The run does
-not outlive PARENT, the process that started it.
+touched while the kernel answers, `cell` says how far it is, `progress` at which step within the cell, where the
+notebook tells that, `kernel_exit` what a dead kernel ended with. The run does not outlive PARENT, which started it.
 """
 
 import logging
@@ -113,6 +113,8 @@ def main(notebook, executed, parameter_file, folder, parent):
         papermill_io.register(path, WholeFiles())
 
     def note_cell(cell, cell_index):
+        with suppress(OSError):
+            (folder / "progress").unlink()  # of the cell before
         (folder / "cell").write_text(f"{cell_index + 1}/{count}")
 
     parameters = yaml.safe_load(Path(parameter_file).read_text(encoding="utf-8"))

@@ -35,6 +35,7 @@ START_ATTEMPTS = 4  # three of them again
 UNREADABLE = "unreadable"  # in the place of a hash
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
+PROGRESS = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
 PRIVATE = "run-"  # how the name of a private folder begins
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
@@ -101,8 +102,9 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
     words = [str(ROOT / "execute.py"), place(notebook), place(executed), place(parameter_file), str(private)]
+    environment = {**environment, MARK: str(private), PROGRESS: str(private / "progress")}
     try:
-        return start([*words, str(os.getpid())], log_path, {**environment, MARK: str(private)}), private
+        return start([*words, str(os.getpid())], log_path, environment), private
     except BaseException:
         shutil.rmtree(private, ignore_errors=True)
         raise
@@ -173,6 +175,12 @@ def look(device):
 def cell_of(active):
     """Return which cell a run is at, such as "3/58", or "" before the first."""
     return read_word(active.private / "cell")
+
+
+def progress_of(active):
+    """Return how far a run is, such as "cell 9/40, amp_fp16, epoch 2/3, step 50/390", or "" before the first cell."""
+    cell, steps = cell_of(active), read_word(active.private / "progress")
+    return ", ".join(filter(None, (cell and f"cell {cell}", steps)))
 
 
 def stop(active):

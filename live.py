@@ -17,6 +17,7 @@ LOG.propagate = False
 LOG.setLevel(logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end a batch by way of its log
 SECONDS = 1.0  # between two looks at the devices
+PLAIN_SECONDS = 600  # the same, where a look becomes lines
 
 
 def say(text):
@@ -59,7 +60,7 @@ def log_in(folder):
 
 
 class View:
-    """The bar of a batch and a line for each of its devices, drawn on a terminal only."""
+    """The bar of a batch and a line for each of its devices, drawn on a terminal; elsewhere said now and then."""
 
     def __init__(self, study, total, labels, wanted):
         quiet = not wanted or not sys.stderr.isatty() or not total
@@ -67,7 +68,7 @@ class View:
         self.bar = tqdm(total=total, desc=study, unit="run", **{**look, "leave": True})
         form = {"bar_format": "{desc}", "total": 0}
         self.lines = {label: tqdm(position=number, **form, **look) for number, label in enumerate(labels, 1)}
-        self.quiet, self.looked = quiet, 0.0
+        self.study, self.quiet, self.looked = study, quiet, time.monotonic() if quiet else 0.0
 
     def begin(self, text):
         """Note in the log that a run begins; where nothing is drawn, say so as well."""
@@ -75,11 +76,16 @@ class View:
 
     def due(self):
         """Return whether the view is to be drawn anew."""
-        return not self.quiet and time.monotonic() - self.looked > SECONDS
+        return time.monotonic() - self.looked > (PLAIN_SECONDS if self.quiet else SECONDS)
 
     def draw(self, texts, seconds_left):
         """Show {label: text} of the devices and when the batch is expected to end; None: that cannot be said yet."""
         self.looked = time.monotonic()
+        if self.quiet:
+            for label, text in texts.items():
+                say(f"{label}  {text}")
+            say(f"{self.study}: {end_in_words(seconds_left)}")
+            return
         for label, line in self.lines.items():
             line.set_description_str(f"{label}  {texts.get(label, '-')}", refresh=True)
         self.bar.set_postfix_str(end_in_words(seconds_left), refresh=True)
@@ -97,10 +103,10 @@ def end_in_words(seconds):
     return f"{in_time(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
 
 
-def run_in_words(run_id, cell, elapsed, expected):
-    """Return how far a run is: its cell, its time and what is left of the expected time."""
-    left = f", about {in_time(max(expected - elapsed, 0))} left" if expected else ""
-    return f"{run_id}  {f'cell {cell}' if cell else 'starting'}  {in_time(elapsed)}{left}"
+def run_in_words(run_id, progress, elapsed, left):
+    """Return how far a run is: its cell and step, its time and the seconds that are left (None: not known)."""
+    still = "" if left is None else f", about {in_time(left)} left"
+    return f"{run_id}  {progress or 'starting'}  {in_time(elapsed)}{still}"
 
 
 def gpu_in_words(state):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import statistics
 from contextlib import suppress
 
@@ -44,6 +45,14 @@ def ideal_seconds(jobs, devices):
     """Return what no order could beat: [[seconds of a job's runs]] on so many devices, each job on one of them."""
     sums = [sum(job) for job in jobs]
     return max([sum(sums) / max(devices, 1), *sums], default=0.0)
+
+
+def share_done(progress):
+    """Return which share of a training is done, by what its notebook tells of epoch and step, or None."""
+    if found := re.search(r"epoch (\d+)/(\d+), step (\d+)/(\d+)$", progress):
+        epoch, epochs, step, steps = map(int, found.groups())
+        return (epoch - 1 + step / max(steps, 1)) / max(epochs, 1)
+    return None
 
 
 def seconds_left(busy, waiting, devices):

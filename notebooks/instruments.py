@@ -167,12 +167,8 @@ def summarise_times(record, samples_per_epoch):
     record.data_wait_fraction = sum(record.data_wait_seconds_all) / sum(record.epoch_seconds)
 
 
-# %% Loss scale and progress -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
-# @title The loss scale step by step, and a progress bar
-import psutil
-from tqdm import tqdm
-
-
+# %% Loss scale -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
+# @title The loss scale step by step
 class ScaleTrace:
     """Tells the loss scale of an epoch's steps from which of them were skipped, when the clock has stopped."""
 
@@ -213,6 +209,15 @@ class ScaleTrace:
         self.note()
 
 
+# %% Progress -- the same in every notebook; edit notebooks/instruments.py, then run sync.py
+# @title A progress bar, and the same for run_all.py
+import threading
+from pathlib import Path
+
+import psutil
+from tqdm import tqdm
+
+
 def progress_wanted():
     """Return False under TQDM_DISABLE=1 and where the notebook's papermill was started with --no-progress-bar."""
     try:
@@ -229,23 +234,41 @@ class Progress:
         self.bar = tqdm(
             total=total, desc=label, file=sys.stdout, mininterval=1, leave=False, disable=not progress_wanted()
         )
-        self.every, self.waiting = every, 0
+        self.every, self.steps, self.total, self.label = every, 0, total, label
 
     def advance(self):
-        self.waiting += 1
-        if self.waiting == self.every:
-            self.bar.update(self.waiting)
-            self.waiting = 0
+        self.steps += 1
+        if self.steps % self.every == 0:
+            self.bar.update(self.every)
+
+    def tell(self, path):
+        """Write how far the steps are where run_all.py looks for it, whole or not at all."""
+        with suppress(OSError):  # a full disk must not end a run
+            Path(f"{path}.new").write_text(f"{self.label}, step {self.steps}/{self.total}")
+            os.replace(f"{path}.new", path)
+
+    def keep_telling(self, path, ended, seconds):
+        """Tell every few seconds until `ended` is set: from a thread that sleeps, for the timed loop must not write."""
+        while not ended.wait(seconds):
+            self.tell(path)
 
 
 @contextmanager
-def progress(total, label):
-    """Yield a Progress over `total` steps and close it."""
-    shown = Progress(total, label)
+def progress(total, label, seconds=5):
+    """Yield a Progress over `total` steps and close it; under run_all.py its count goes into a file meanwhile."""
+    shown, path, ended = Progress(total, label), os.environ.get("MIXED_PRECISION_PROGRESS"), threading.Event()
+    teller = threading.Thread(target=shown.keep_telling, args=(path, ended, seconds), daemon=True)
+    if path:
+        shown.tell(path)
+        teller.start()
     try:
         yield shown
     finally:
-        shown.bar.update(shown.waiting)
+        ended.set()
+        if path:
+            teller.join()
+            shown.tell(path)
+        shown.bar.update(shown.steps % shown.every)
         shown.bar.close()
 
 

@@ -48,7 +48,7 @@ def pytest_sessionfinish():
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
     monkeypatch.chdir(tmp_path)
-    settings = ["COMMIT", "CODE_HASH", "STUDY"]
+    settings = ["COMMIT", "CODE_HASH", "STUDY", "PROGRESS"]
     settings = [*(f"MIXED_PRECISION_{name}" for name in settings), "TQDM_DISABLE"]
     settings += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
     for name in settings:

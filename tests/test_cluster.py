@@ -10,9 +10,10 @@ import types
 from unittest.mock import Mock
 
 import pytest
-from tiny_suite import call, command, survivors, write_suite
+from tiny_suite import BASE, call, command, survivors, write_suite
 
 import cluster
+import live
 import planning
 import run_all
 
@@ -23,6 +24,7 @@ ONE = {"precisions": ["fp32"]}
 MODES = ("ok", "fail")
 STUDIES = {
     "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in MODES]},
+    "train": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "train"}}]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(2)]},
 }
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
@@ -184,3 +186,21 @@ def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():
     asked = types.SimpleNamespace(wait=lambda questions, num_returns, timeout: done.append((num_returns, timeout)))
     cluster.Cluster(asked, {}).stop_all([cluster.Remote(None, worker, None) for worker in workers])
     assert done == [*range(8), (8, 2)]
+
+
+def test_step_of_a_training_is_seen_over_ray(suite, tmp_path, two_nodes, monkeypatch, capsys):
+    cluster, _ = two_nodes
+    monkeypatch.setattr(live, "PLAIN_SECONDS", 0.5)
+    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
+    say, said = live.say, []
+
+    def noted(text):
+        said.append(text)
+        if "step 30/40" in text:
+            (tmp_path / "go").touch()
+        say(text)
+
+    monkeypatch.setattr(live, "say", noted)
+    words = ["train", "--studies", str(suite / "studies.yaml"), *BASE, "--ray", cluster.address]
+    assert run_all.main([*words, "--output-dir", str(tmp_path / "out"), "-p", "data_dir", str(tmp_path)]) == 0
+    assert any(re.search(r"tiny-\S+  cell 4/6, fp32, epoch 2/2, step 30/40  0:\d\d", text) for text in said)

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -27,14 +28,17 @@ import batch
 import folders
 import gpus
 import life
+import live
 import planning
 import run_all
+import schedule
 
 ONE = {"precisions": ["fp32"]}
 STUDIES = {
     "freeze": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "freeze"}}]},
     "one": {"runs": [{"notebook": "tiny", "cpu": ONE}]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait"}}]},
+    "train": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "train"}}]},
     "lost": {"runs": [{"notebook": "tiny", "parameters": {"mode": "lost"}, "sweep": {"seed": [0, 1]}}]},
 }
 MADE_UP = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
@@ -375,3 +379,43 @@ def test_runs_are_stopped_together(tmp_path):
     life.stop_all(actives)
     assert alive == [-signal.SIGKILL]
     assert not any(active.private.exists() for active in actives)
+
+
+def test_lines_say_at_which_step_of_its_training_a_run_is(suite, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(live, "PLAIN_SECONDS", 0.5)
+    said = []
+
+    def watch():
+        wait_for((tmp_path / "begun-0-fp32").exists)
+        wait_for(lambda: said.append(capsys.readouterr().out) or "step 30/40" in "".join(said))
+        (tmp_path / "go").touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert main(suite, tmp_path / "out", "train", *BASE, "-p", "data_dir", tmp_path) == 0
+    watcher.join()
+    text = "".join(said)
+    assert re.search(r"^cpu0  tiny-\S+  cell 4/6, fp32, epoch 2/2, step 30/40  0:\d\d$", text, re.MULTILINE), text
+    assert "\ntrain: end: known after the first run\n" in text
+    assert "step 30/40" in (tmp_path / "out/logs/batch.log").read_text()
+
+
+def test_time_left_comes_from_the_steps_once_there_are_enough(monkeypatch):
+    active = types.SimpleNamespace(started=0.0)
+    slot, now = batch.Slot(MADE_UP[0], active=active), Mock(return_value=100.0)
+    monkeypatch.setattr(batch.time, "monotonic", now)
+    assert batch.seconds_left(slot, 130.0, "cell 9/40") == (30.0, False)
+    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 0/10") == (30.0, False)
+    now.return_value = 120.0  # of a step or two
+    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 2/10") == (10.0, False)
+    now.return_value = 200.0
+    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 5/10") == (300.0, True)
+    assert batch.seconds_left(slot, 130.0, "cell 10/40") == (0, False)
+
+
+@pytest.mark.parametrize(
+    "progress, share",
+    [("", None), ("cell 9/40, decoding, step 3/9", None), ("cell 9/40, fp32, epoch 3/4, step 1/2", 0.625)],
+)
+def test_share_of_a_training_is_read_from_what_its_notebook_tells(progress, share):
+    assert schedule.share_done(progress) == share

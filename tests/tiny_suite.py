@@ -56,6 +56,14 @@ if mode == "wait":
     Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
     while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
         time.sleep(0.05)
+if mode == "train":
+    from instruments import progress
+    with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
+        for _ in range(30):
+            bar.advance()
+        Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
+        while not Path(data_dir, "go").exists():
+            time.sleep(0.05)
 if mode in ("fill", "nearly") and not Path(data_dir, "mended").exists():
     with open(Path(output_dir, "filler"), "wb", buffering=0) as file:
         try:
