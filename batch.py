@@ -59,6 +59,7 @@ class Batch:
     seconds: dict  # {run_id: seconds} recorded, here and earlier
     total: int
     runs: list
+    stall: float = 0  # seconds a run may take without a new cell or step; 0: any
     done: int = 0
     jobs: list = field(default_factory=list)  # [[seconds]] of each comparison on its device
 
@@ -173,7 +174,7 @@ def run_batch(study, comparisons, devices, args, commit, executor):
     for comparison in (job[0] for job in jobs if not job[1]):
         judge(comparison)  # an interrupted batch may have left this undone
     waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
-    batch = Batch(study, commit, 60 * args.timeout, waiting, seconds, total, runs)
+    batch = Batch(study, commit, 60 * args.timeout, waiting, seconds, total, runs, 60 * args.stall_minutes)
     slots, began, started_at = [Slot(device) for device in devices], time.monotonic(), utc_now()
     view = live.View(study, total, [device.label for device in devices], not args.no_progress_bar)
     try:
@@ -201,7 +202,7 @@ def step(slot, batch, executor, view):
     if slot.gone:
         return
     if slot.active:
-        end = executor.check(slot.active, batch.commit, slot.device, batch.limit)
+        end = executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall)
         if end is None:
             return
         finish(slot, end, batch, view)
@@ -296,7 +297,7 @@ def let_end(batch, slots, executor, view):
     until = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < until and any(slot.active for slot in slots):
         for slot in (slot for slot in slots if slot.active):
-            if end := executor.check(slot.active, batch.commit, slot.device, batch.limit):
+            if end := executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall):
                 finish(slot, end, batch, view)
         time.sleep(0.1)
     if stopped := [slot.run.run_id for slot in slots if slot.active]:

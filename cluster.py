@@ -75,10 +75,10 @@ class Worker:
         run = Run(run_id, notebook, precision, parameters, self.folder, 0.0)
         self.active = life.launch(run, study, commit, self.device, attempt)
 
-    def check(self, commit, limit):
+    def check(self, commit, limit, stall):
         """Return (progress, State of the GPU, None), or at the end (progress, state, (End, {file name: bytes}))."""
         state, progress = life.look(self.device), life.progress_of(self.active)
-        end = life.check(self.active, commit, self.device, limit)
+        end = life.check(self.active, commit, self.device, limit, stall)
         if end is None:
             return progress, state, None
         run, files = self.active.run, {}
@@ -120,13 +120,13 @@ class Cluster:
         content = run.notebook.read_bytes()
         return Remote(run, worker, worker.launch.remote(run.notebook.stem, content, words, study, commit, attempt))
 
-    def check(self, active, commit, device, limit):
+    def check(self, active, commit, device, limit, stall=0):
         """Return None while a run goes on, else its End, its files written; a node that is gone is a lost device."""
         if time.monotonic() - active.asked < ASK_SECONDS:
             return None
         try:
             if active.question is None:
-                active.question = active.worker.check.remote(commit, limit)
+                active.question = active.worker.check.remote(commit, limit, stall)
             if not self.ray.wait([active.question], timeout=0)[0]:
                 return None
             self.ray.get(active.launched)

@@ -56,6 +56,8 @@ class Active:
     started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
     beat: tuple | None = None  # signature of the last heartbeat seen
     beat_seen: float = field(default_factory=time.monotonic)
+    progress: str = ""  # the last that was seen, and since when
+    progress_seen: float = field(default_factory=time.monotonic)
     stopped: str = ""  # why it was ended here, should the ending itself be interrupted
 
 
@@ -205,18 +207,27 @@ def end_family(process, private):
     shutil.rmtree(private, ignore_errors=True)
 
 
-def check(active, commit, device, limit):
-    """Return None while a run goes on; else end what is left of it and return its End."""
+def check(active, commit, device, limit, stall=0):
+    """Return None while a run goes on; else end what is left of it and return its End.
+
+    It may take `limit` seconds, and `stall` without a new cell or step (0: as long as it likes).
+    """
     elapsed = time.monotonic() - active.started
     beat = signature(active.private / "beat")
     if beat != active.beat:  # that it changes counts, not what it says: clocks may be set
         active.beat, active.beat_seen = beat, time.monotonic()
+    progress = progress_of(active)
+    if progress != active.progress:
+        active.progress, active.progress_seen = progress, time.monotonic()
     if active.process.poll() is None:
-        silence = time.monotonic() - active.beat_seen
+        silence, still = (time.monotonic() - since for since in (active.beat_seen, active.progress_seen))
         if elapsed > limit:
             active.stopped = f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
         elif silence > SILENCE_SECONDS:
             active.stopped = f"stopped, for the kernel gave no sign of life for {silence / 60:.3g} minutes"
+        elif 0 < stall < still:
+            where = f"at {progress}" if progress else "before the first cell"
+            active.stopped = f"stopped, for it stood still {where} for {still / 60:.3g} minutes (--stall-minutes)"
         else:
             return None
     stopped = active.stopped

@@ -56,6 +56,8 @@ def parse_arguments(argv):
     parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help="none: the reduced form on the CPU")
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
     parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="of one run; default: a day")
+    stall = "ends a run without a new cell or training step for so long; default: 60, 0: never"
+    parser.add_argument("--stall-minutes", type=float, default=60, metavar="MINUTES", help=stall)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
@@ -73,6 +75,8 @@ def parse_arguments(argv):
         raise Mistake(f"--jobs {args.jobs} must be 1 or more.")
     if not 0 < args.timeout < math.inf:
         raise Mistake(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
+    if not 0 <= args.stall_minutes < math.inf:
+        raise Mistake(f"--stall-minutes {args.stall_minutes:g} must be a number of minutes, or 0 for no such limit.")
     return args
 
 

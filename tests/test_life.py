@@ -38,6 +38,7 @@ STUDIES = {
     "freeze": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "freeze"}}]},
     "one": {"runs": [{"notebook": "tiny", "cpu": ONE}]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait"}}]},
+    "stall": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "stall"}}]},
     "train": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "train"}}]},
     "lost": {"runs": [{"notebook": "tiny", "parameters": {"mode": "lost"}, "sweep": {"seed": [0, 1]}}]},
 }
@@ -419,3 +420,36 @@ def test_time_left_comes_from_the_steps_once_there_are_enough(monkeypatch):
 )
 def test_share_of_a_training_is_read_from_what_its_notebook_tells(progress, share):
     assert schedule.share_done(progress) == share
+
+
+def test_run_that_stands_still_is_ended_and_says_where(suite, tmp_path):
+    assert main(suite, tmp_path / "out", "stall", *BASE, "--stall-minutes", 0.25) == 1
+    (record,) = records_of(tmp_path / "out").values()
+    assert record["status"] == "timeout"
+    where = r"at cell 4/6, fp32, epoch 2/2, step 30/40 for 0\.[23]\d* minutes \(--stall-minutes\)"
+    assert re.fullmatch(f"stopped, for it stood still {where}", record["reason"])
+    assert not survivors("stall")
+
+
+@pytest.mark.parametrize("stall", [60, 0])
+def test_run_whose_steps_go_on_does_not_stand_still(tmp_path, monkeypatch, stall):
+    """The cell and the epoch stay the same, and so may the step for a while; 0 lets it stand still for ever."""
+    now = Mock(return_value=0.0)
+    monkeypatch.setattr(life.time, "monotonic", now)
+    active = life.Active(None, types.SimpleNamespace(poll=lambda: None), tmp_path, None)
+    monkeypatch.setattr(life, "SILENCE_SECONDS", 1e9)
+    (tmp_path / "cell").write_text("9/40")
+    for step in range(1, 10):
+        (tmp_path / "progress").write_text(f"fp32, epoch 1/2, step {step}/40")
+        for _ in range(2):
+            now.return_value += 25
+            assert life.check(active, None, None, 1e9, stall) is None
+    if stall:
+        now.return_value += 61
+        monkeypatch.setattr(life, "stop", Mock(side_effect=InterruptedError))
+        with pytest.raises(InterruptedError):
+            life.check(active, None, None, 1e9, stall)
+        assert active.stopped.startswith("stopped, for it stood still at cell 9/40, fp32, epoch 1/2, step 9/40 for 1")
+    else:
+        now.return_value += 1e6
+        assert life.check(active, None, None, 1e9, stall) is None

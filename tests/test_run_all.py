@@ -272,6 +272,7 @@ WRONG = {
     "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
+    "stall": (["one", "--stall-minutes", "-1"], "--stall-minutes -1 must be a number of minutes, or 0"),
     "letters": (["one", "--output-dir", "\udcff"], "--output-dir '\\udcff' is not UTF-8"),
     "data letters": (["one", "-p", "data_dir", "/\udcff"], "-p data_dir '/\\udcff' is not UTF-8"),
     "home": (["one", "--output-dir", "~nosuchuser/x"], "--output-dir ~nosuchuser/x: there is no such home folder"),

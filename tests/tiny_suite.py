@@ -56,6 +56,9 @@ if mode == "wait":
     Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
     while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
         time.sleep(0.05)
+if mode == "stall":
+    Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
+    time.sleep(600)
 if mode == "train":
     from instruments import progress
     with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
