@@ -1,7 +1,7 @@
 """A batch: which run goes to which device, what happens when one ends, and what is said about it.
 
-How a run is executed is left to an executor, with launch, check, stop_all, is_free, look and progress_of: the module
-life (this machine) or a cluster.Cluster (Ray).
+How a run is executed is left to an executor, with launch, check, stop_all, is_free, look, answers and progress_of: the
+module life (this machine) or a cluster.Cluster (Ray).
 """
 
 import errno
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import gpus
 import live
 import schedule
-from life import RETRIED, START_ATTEMPTS, UNREADABLE, hash_now, read_record
+from life import RETRIED, START_ATTEMPTS, UNREADABLE, End, hash_now, read_record, write_ending
 from live import in_words, say
 from planning import ROOT, Device, place
 
@@ -23,6 +23,7 @@ from planning import ROOT, Device, place
 from record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 
 GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
+MOST_LOST = 2  # times that a device is lost under one run: then the run is at fault
 START_WAIT_SECONDS = 1  # doubled with each attempt
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
 RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are told every 5 s
@@ -43,6 +44,7 @@ class Slot:
     not_before: float = 0.0
     seconds: list = field(default_factory=list)  # of the comparison's runs so far
     gone: bool = False
+    in_run: bool = False  # that is where it was lost, and not before one
     ended: object = None  # the last run, whose memory may still have to be given back
     ended_at: float = 0.0
     first: tuple | None = None  # when the run was first seen to train, and which share of it was done then
@@ -62,6 +64,8 @@ class Batch:
     stall: float = 0  # seconds a run may take without a new cell or step; 0: any
     done: int = 0
     jobs: list = field(default_factory=list)  # [[seconds]] of each comparison on its device
+    losses: dict = field(default_factory=dict)  # {run_id: [(slot, reason)]} of the devices lost while it ran
+    ending: bool = False  # after Ctrl-C
 
 
 def judge(comparison):
@@ -181,6 +185,8 @@ def run_batch(study, comparisons, devices, args, commit, executor):
         while any(not slot.gone and (batch.waiting or slot.comparison or slot.run) for slot in slots):
             for slot in slots:
                 step(slot, batch, executor, view)
+            if batch.waiting and all(slot.gone for slot in slots):
+                take_back(slots, batch, executor)
             if view.due():
                 draw(view, batch, slots, executor)
             time.sleep(0.1)
@@ -205,13 +211,12 @@ def step(slot, batch, executor, view):
         end = executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall)
         if end is None:
             return
-        finish(slot, end, batch, view)
+        finish(slot, end, batch, executor, view)
     if slot.gone or time.monotonic() < slot.not_before or not cleared(slot, executor):
         return
     if slot.comparison and not (slot.run or slot.to_do):
         comparison, slot.comparison = slot.comparison, None
-        for run_id, reason in judge(comparison).items():
-            say(f"{run_id}  diverged  {reason}")
+        conclude(comparison)
     if slot.comparison is None and (job := take(batch.waiting, slot.device)):
         slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
         batch.jobs.append(slot.seconds)
@@ -220,11 +225,18 @@ def step(slot, batch, executor, view):
         begin(slot, batch, executor, view)
 
 
+def conclude(comparison):
+    """Judge a finished comparison and say what came out."""
+    for run_id, reason in judge(comparison).items():
+        say(f"{run_id}  diverged  {reason}")
+
+
 def begin(slot, batch, executor, view):
     """Start the run of a device; where that cannot be, the run goes to another one or waits."""
     try:
         slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
     except gpus.Lost as error:
+        slot.in_run = False
         give_away(slot, batch, error)
     except OSError as error:
         if error.errno not in NO_PROCESS or slot.attempt >= START_ATTEMPTS:
@@ -235,13 +247,19 @@ def begin(slot, batch, executor, view):
         view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
-def finish(slot, end, batch, view):
+def finish(slot, end, batch, executor, view):
     """Take note of a run that has ended, and say so."""
     seconds, run, label = time.monotonic() - slot.active.started, slot.run, slot.device.label
     slot.ended, slot.ended_at, slot.active = slot.active, time.monotonic(), None
     if end.lost:
-        give_away(slot, batch, end.remark)
-        return
+        lost = batch.losses.setdefault(run.run_id, [])
+        lost += [(slot, end.remark)] * end.begun
+        slot.in_run = end.begun
+        if len(lost) < MOST_LOST:
+            give_away(slot, batch, end.remark)
+            return
+        end = condemn(slot, end.remark, batch)
+        take_back([each for each, _ in lost], batch, executor)
     if end.record is None:
         try_again(slot, end.remark)
         return
@@ -270,12 +288,36 @@ def try_again(slot, reason):
 
 def give_away(slot, batch, reason):
     """Take a device out of the pool, and say so; what it had not finished waits for another one."""
-    slot.gone = True
-    rest, follow = [slot.run, *slot.to_do], f"{slot.run.run_id} and what follows go to others"
-    say(f"{slot.device.label} IS LOST and gets no more runs; {follow}  {reason}")
+    rest = [slot.run] * bool(slot.run) + slot.to_do
+    follow = f"; {rest[0].run_id} and what follows go to others" if rest else ""
+    say(f"{slot.device.label} IS LOST and gets no more runs{follow}  {reason}")
     batch.waiting = [(runs, to_do, None if where == slot.device else where) for runs, to_do, where in batch.waiting]
-    batch.waiting.insert(0, (slot.comparison, rest, None))
-    slot.comparison, slot.to_do, slot.run = None, [], None
+    if rest:
+        batch.waiting.insert(0, (slot.comparison, rest, None))
+    else:
+        conclude(slot.comparison)
+    slot.gone, slot.comparison, slot.to_do, slot.run, slot.attempt = True, None, [], None, 1
+
+
+def condemn(slot, remark, batch):
+    """Have a run end that loses one device after the other, and return its End: it gets no further one to lose."""
+    how = "; ".join(f"{each.device.label} ({reason[:100]})" for each, reason in batch.losses[slot.run.run_id])
+    reason = f"the device was lost under it {MOST_LOST} times, so it gets no other: {how}"
+    record = write_ending(slot.ended, "failed", reason, batch.commit, slot.device)
+    slot.run = None
+    give_away(slot, batch, remark)
+    return End(record)
+
+
+def take_back(slots, batch, executor):
+    """Return devices that were lost under a run to the pool where they answer after all: the run may be at fault.
+
+    That ends: a run gets no more than MOST_LOST of them, and one that is lost before a run stays out.
+    """
+    for slot in slots:
+        if slot.gone and slot.in_run and not batch.ending and executor.answers(slot.device):
+            slot.gone = False
+            say(f"{slot.device.label} answers and is used again")
 
 
 def cleared(slot, executor):
@@ -294,11 +336,11 @@ def let_end(batch, slots, executor, view):
     if not names:
         return
     say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
-    until = time.monotonic() + GRACE_SECONDS
+    until, batch.ending = time.monotonic() + GRACE_SECONDS, True
     while time.monotonic() < until and any(slot.active for slot in slots):
         for slot in (slot for slot in slots if slot.active):
             if end := executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall):
-                finish(slot, end, batch, view)
+                finish(slot, end, batch, executor, view)
         time.sleep(0.1)
     if stopped := [slot.run.run_id for slot in slots if slot.active]:
         say(f"stopped, and to be run again: {', '.join(stopped)}")

@@ -17,18 +17,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import gpus
 import life
 from planning import ROOT, Device, Mistake, Run, visible_gpus
 
 # isort: split
 # planning has added the folder in which record lies
-from record import write_flat
+from record import utc_now, write_flat
 
 NEEDED = (  # on every node
     *("cluster.py", "execute.py", "gpus.py", "life.py", "notebook_code.py", "planning.py"),
     "notebooks/record.py",
 )
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
+ANEW_SECONDS = 30  # for an actor that has died
 STOP_SECONDS = 2  # for all actors together to end their runs when the batch ends
 ASK_SECONDS = 0.3  # between two questions to an actor
 DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go
@@ -42,6 +44,9 @@ class Remote:
     run: Run
     worker: object
     launched: object  # answer to come
+    code_hash: str | None = None
+    attempt: int = 1
+    started_at: str = field(default_factory=utc_now)
     question: object = None  # the answer to come to the last check
     asked: float = 0.0
     progress: str = ""
@@ -60,12 +65,20 @@ class Worker:
         self.active = self.folder = None
 
     def describe(self):
-        """Return (name of the node, device)."""
-        return socket.gethostname(), tuple(self.device)
+        """Return (name of the node, Ray's number of it, device)."""
+        import ray
+
+        return socket.gethostname(), ray.get_runtime_context().get_node_id(), tuple(self.device)
+
+    def answers(self):
+        """Return whether the device can be used."""
+        return life.answers(self.device)
 
     def launch(self, name, content, run, study, commit, attempt):
         """Start a run whose notebook comes as bytes; `run` is (run_id, precision, parameters)."""
-        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        if self.folder:  # of an attempt that failed; a run's end has removed its own
+            shutil.rmtree(self.folder, ignore_errors=True)
+        self.active, self.folder = None, Path(tempfile.mkdtemp(prefix="ray-"))
         (self.folder / "logs").mkdir()
         notebook = self.folder / "source" / f"{name}.ipynb"
         notebook.parent.mkdir()
@@ -77,6 +90,8 @@ class Worker:
 
     def check(self, commit, limit, stall):
         """Return (progress, State of the GPU, None), or at the end (progress, state, (End, {file name: bytes}))."""
+        if self.active is None:  # it could not be started; that is the answer to launch
+            return "", None, None
         state, progress = life.look(self.device), life.progress_of(self.active)
         end = life.check(self.active, commit, self.device, limit, stall)
         if end is None:
@@ -95,6 +110,7 @@ class Worker:
         """End the run, if there is one."""
         if self.active:
             life.stop(self.active)
+        if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -108,17 +124,20 @@ def data_folder(wanted):
 class Cluster:
     """The executor: the same functions as life, for devices that are actors."""
 
-    def __init__(self, ray, workers):
-        self.ray, self.workers, self.states = ray, workers, {}
+    def __init__(self, ray, workers, nodes=None):
+        self.ray, self.workers, self.nodes, self.states = ray, workers, nodes or {}, {}
         self.devices = list(workers)
 
     def launch(self, run, study, commit, device, attempt=1):
-        """Send a run to the actor of a device."""
+        """Send a run to the actor of a device; raise gpus.Lost where that has died and cannot be started anew."""
+        if device not in self.workers:
+            self.start_anew(device)
         folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
         words = (run.run_id, run.precision, {**run.parameters, "data_dir": folder})
         worker = self.workers[device]
-        content = run.notebook.read_bytes()
-        return Remote(run, worker, worker.launch.remote(run.notebook.stem, content, words, study, commit, attempt))
+        content, code_hash = run.notebook.read_bytes(), life.hash_now(run)
+        launched = worker.launch.remote(run.notebook.stem, content, words, study, commit, attempt)
+        return Remote(run, worker, launched, code_hash, attempt)
 
     def check(self, active, commit, device, limit, stall=0):
         """Return None while a run goes on, else its End, its files written; a node that is gone is a lost device."""
@@ -131,22 +150,68 @@ class Cluster:
                 return None
             self.ray.get(active.launched)
             active.progress, self.states[device], ended = self.ray.get(active.question)
-        except self.ray.exceptions.RayError as error:  # the node is gone, or cannot even start a run
-            return life.End(None, f"its node failed: {reason_of(error)}", True)
+        except self.ray.exceptions.RayError as error:
+            return self.failed(active, error, commit, device)
         active.question, active.asked = None, time.monotonic()
         if ended is None:
             return None
-        (record, remark, lost), files = ended
+        (record, *about), files = ended
         if record:
             places = {name: active.run.parameters[name] for name in ("data_dir", "output_dir")}
             record = {**record, **places}
         save(active.run, record, files)
-        return life.End(record, remark, lost)
+        return life.End(record, *about)
+
+    def failed(self, active, error, commit, device):
+        """Return the End of a run whose actor could not answer.
+
+        As on this machine, what did not start is tried again, and the end of the host's memory is the end of the run;
+        else the device is lost.
+        """
+        exceptions = self.ray.exceptions
+        out_of_memory, begun = isinstance(error, exceptions.OutOfMemoryError), True
+        try:
+            self.ray.get(active.launched, timeout=0)
+        except exceptions.RayError:
+            begun = False
+        if out_of_memory:
+            self.workers.pop(device, None)  # Ray has ended the actor; the next launch starts one anew
+        refused = out_of_memory or isinstance(getattr(error, "cause", None), OSError)
+        if refused and not begun and active.attempt < life.START_ATTEMPTS:
+            return life.End(None, f"its node could not start it: {reason_of(error)}")
+        if out_of_memory:
+            reason = "Ray ended the actor that ran it, for the host's memory was exhausted"
+            return life.End(life.write_ending(active, "killed", reason, commit, device))
+        return life.End(None, f"its node failed: {reason_of(error)}", True, begun)
 
     def stop_all(self, actives):
         """End runs on their nodes, all at once, as far as these still answer; else Ray ends them with their actors."""
         asked = [active.worker.stop.remote() for active in actives]
         self.ray.wait(asked, num_returns=len(asked), timeout=STOP_SECONDS)
+
+    def answers(self, device):
+        """Return whether a device that was lost can be used, if need be by an actor that is started anew."""
+        with suppress(self.ray.exceptions.RayError, KeyError):
+            return self.ray.get(self.workers[device].answers.remote(), timeout=life.PROBE_SECONDS)
+        with suppress(self.ray.exceptions.RayError, gpus.Lost):
+            self.start_anew(device)
+            return self.ray.get(self.workers[device].answers.remote(), timeout=life.PROBE_SECONDS)
+        return False
+
+    def start_anew(self, device):
+        """Start the actor of a device anew on its node; raise gpus.Lost where that is not possible."""
+        if device in self.workers:
+            self.ray.kill(self.workers.pop(device))
+        where = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self.nodes[device], soft=False)
+        worker = start_worker(self.ray, bool(device.visible), where)
+        try:
+            there = Device(*self.ray.get(worker.describe.remote(), timeout=ANEW_SECONDS)[2])
+            if there.visible != device.visible:
+                raise gpus.Lost("its node gave another one in its place")
+        except (self.ray.exceptions.RayError, gpus.Lost) as error:
+            self.ray.kill(worker)
+            raise gpus.Lost(f"its actor could not be started anew: {reason_of(error)}") from None
+        self.workers[device] = worker
 
     def is_free(self, active, device):
         """Return True: the actor has waited for it."""
@@ -217,33 +282,41 @@ def connected(address, jobs, gpus_wanted):
             advice = "where it wants a token, set RAY_AUTH_MODE=token"
             raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
         try:
-            yield Cluster(ray, start_workers(ray, jobs, gpus_wanted))
+            yield Cluster(ray, *start_workers(ray, jobs, gpus_wanted))
         finally:
             ray.shutdown()
 
 
+def start_worker(ray, on_gpu, where):
+    """Return an actor that holds one GPU or one CPU."""
+    return ray.remote(num_gpus=1 if on_gpu else 0, num_cpus=1, scheduling_strategy=where)(Worker).remote(on_gpu)
+
+
 def start_workers(ray, jobs, gpus_wanted):
-    """Return {device: actor}: an actor on every GPU of the cluster, or `jobs` on its CPUs where there is none."""
+    """Return ({device: actor}, {device: Ray's number of its node}).
+
+    There is an actor on every GPU of the cluster, or `jobs` on its CPUs where there is none.
+    """
     there = int(ray.cluster_resources().get("GPU", 0)) if gpus_wanted else 0
     if there and jobs:
         raise Mistake("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
-    kind = ray.remote(num_gpus=1 if there else 0, num_cpus=1, scheduling_strategy="SPREAD")(Worker)
-    actors = [kind.remote(bool(there)) for _ in range(there or jobs or 1)]
+    actors = [start_worker(ray, bool(there), "SPREAD") for _ in range(there or jobs or 1)]
     asked = {actor.describe.remote(): actor for actor in actors}
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=READY_SECONDS)
     for question in late:  # others hold these devices: do not queue for them
         ray.kill(asked[question])
-    workers, refusal = {}, ""
+    workers, nodes, refusal = {}, {}, ""
     for question in ready:
         try:
-            node, device = ray.get(question)
+            node, number, device = ray.get(question)
         except ray.exceptions.RayError as error:  # a node without a GPU, or without what the runs need
             refusal = f": {reason_of(error)}"
             print(f"run_all.py: a device of the cluster is not used{refusal}", file=sys.stderr)
             continue
         device = Device(*device)
         label = f"{node}-{device.label}" if there else f"{node}-cpu{len(workers)}"
-        workers[Device(len(workers), label, device.visible, device.name)] = asked[question]
+        device = Device(len(workers), label, device.visible, device.name)
+        workers[device], nodes[device] = asked[question], number
     if not workers:
         raise Mistake(f"--ray: no device of the cluster became free within {READY_SECONDS} s{refusal}.")
-    return workers
+    return workers, nodes

@@ -36,6 +36,8 @@ UNREADABLE = "unreadable"  # in the place of a hash
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
 PROGRESS = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
+PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
+PROBE_SECONDS = 60
 PRIVATE = "run-"  # how the name of a private folder begins
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
@@ -67,6 +69,7 @@ class End(NamedTuple):
     record: dict | None
     remark: str = ""
     lost: bool = False  # the device, so that the run must go to another one
+    begun: bool = True  # the run, when its device was lost
 
 
 def child_environment(study, folder, commit=None, device=None, code_hash=None):
@@ -172,6 +175,20 @@ def look(device):
     with suppress(gpus.Lost):
         return gpus.look(device.visible) if device.visible else None
     return None
+
+
+def answers(device):
+    """Return whether a device that was lost is there after all: NVML finds it, and a new process computes on it."""
+    if not device.visible or look(device) is None:
+        return not device.visible
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.visible}
+    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-c", PROBE], env=environment, **silent)
+    try:
+        return process.wait(PROBE_SECONDS) == 0
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: a broken driver may hold it for ever
+        return False
 
 
 def cell_of(active):

@@ -13,6 +13,8 @@ import pytest
 from tiny_suite import BASE, call, command, survivors, write_suite
 
 import cluster
+import gpus
+import life
 import live
 import planning
 import run_all
@@ -24,6 +26,12 @@ ONE = {"precisions": ["fp32"]}
 MODES = ("ok", "fail")
 STUDIES = {
     "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in MODES]},
+    "poison": {
+        "runs": [
+            {"notebook": "tiny", "cpu": {**ONE, "mode": "kill_actor"}, "minutes": 9},
+            *({"notebook": "tiny", "cpu": {**ONE, "seed": seed}} for seed in range(3)),
+        ]
+    },
     "train": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "train"}}]},
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(2)]},
 }
@@ -72,6 +80,19 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, two_nodes):
     assert there["fail"]["reason"] == here["fail"]["reason"] == "ValueError: no such layer"
     assert (tmp_path / "ray" / "logs" / f"{there['fail']['run_id']}.log").stat().st_size
     assert not survivors("ends")
+
+
+def test_run_that_ends_every_actor_fails_and_the_actors_are_started_anew(suite, tmp_path, two_nodes):
+    cluster, _ = two_nodes
+    done = call(suite, "poison", "--output-dir", tmp_path, "--ray", cluster.address, "--jobs", 2)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("IS LOST") == done.stdout.count("answers and is used again") == 2, done.stdout
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("tiny-*.json")]
+    assert sorted(record["status"] for record in records) == ["failed", "ok", "ok", "ok"]
+    (reason,) = [record["reason"] for record in records if record["reason"]]
+    how = r"\S+-cpu\d \(its node failed: .+\)"
+    assert re.fullmatch(f"the device was lost under it 2 times, so it gets no other: {how}; {how}", reason)
+    assert not survivors("poison")
 
 
 def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_path, two_nodes):
@@ -167,16 +188,78 @@ def test_device_that_no_node_has_is_one_sentence(monkeypatch, capsys):
         cluster.Worker(True)
 
 
-def test_what_a_node_could_not_do_is_said():
-    error = ray.exceptions.RayTaskError("launch", "a long\ntraceback", OSError(28, "No space left on device"))
-    other = ray.exceptions.ActorDiedError()
-    active = cluster.Remote(None, None, None, question="asked")
-    for raised, words in ((error, "No space left on device"), (other, "The actor died unexpectedly.*")):
-        asked = types.SimpleNamespace(exceptions=ray.exceptions, wait=lambda *_, **__: (["asked"], []))
-        asked.get = Mock(side_effect=raised)
-        end = cluster.Cluster(asked, {}).check(active, None, None, 0)
-        assert (end.record, end.lost) == (None, True)
-        assert re.fullmatch(rf"its node failed: .*{words}", end.remark)
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("attempt", [1, 4])
+def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, attempt):
+    """A start is tried again, host memory ends the run and not the device, all else is a lost device."""
+    errors = ray.exceptions
+    full = errors.RayTaskError("launch", "a long\ntraceback", OSError(28, "No space left on device"))
+    gone = errors.RayTaskError("launch", "a long\ntraceback", gpus.Lost("NVML: the GPU is lost"))
+    device, ends = planning.Device(0, "cpu0"), {}
+    parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
+    run = planning.Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
+    for name, raised in (
+        ("full", full),
+        ("gone", gone),
+        ("died", errors.ActorDiedError()),
+        ("memory", errors.OutOfMemoryError("of Ray")),
+    ):
+
+        def get(question, timeout=None, raised=raised):
+            if question == "launched" and begun:
+                return None
+            raise raised
+
+        asked = types.SimpleNamespace(exceptions=errors, wait=lambda *_, **__: (["asked"], []), get=get)
+        there = cluster.Cluster(asked, {device: Mock()})
+        active = cluster.Remote(run, None, "launched", attempt=attempt, question="asked")
+        end = ends[name] = there.check(active, None, device, 0)
+        if end.lost:
+            assert end.begun is begun
+            assert end.remark.startswith("its node failed: ")
+        assert (device in there.workers) == (name != "memory")
+    starting = not begun and attempt == 1
+    assert [end.lost for end in ends.values()] == [not starting, True, True, False]
+    assert "No space left on device" in ends["full"].remark
+    assert "the GPU is lost" in ends["gone"].remark
+    assert "The actor died unexpectedly" in ends["died"].remark
+    if starting:  # in a moment
+        assert {ends[name].record for name in ("full", "memory")} == {None}
+        assert all(ends[name].remark.startswith("its node could not start it: ") for name in ("full", "memory"))
+    else:
+        reason = "Ray ended the actor that ran it, for the host's memory was exhausted"
+        record = json.loads(run.record_path.read_text())
+        assert (record["status"], record["reason"]) == ("killed", reason)
+        assert ends["memory"].record["status"] == "killed"
+
+
+def test_start_that_fails_leaves_nothing_on_the_node(tmp_path, monkeypatch):
+    worker = cluster.Worker(False)
+    monkeypatch.setattr(cluster.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(life, "launch", Mock(side_effect=OSError(28, "No space left on device")))
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            worker.launch("tiny", b"", ("a-run", "fp32", {"data_dir": "data"}), "a", None, 1)
+        assert worker.check(None, 1, 1) == ("", None, None)
+        assert len(list(tmp_path.glob("ray-*"))) == 1
+    worker.stop()
+    assert not list(tmp_path.glob("ray-*"))
+
+
+def test_actor_that_cannot_be_started_anew_is_a_lost_device():
+    device, strategies = planning.Device(0, "a-gpu0", "GPU-0", "Made-up"), Mock()
+    asked = Mock(exceptions=ray.exceptions, util=types.SimpleNamespace(scheduling_strategies=strategies))
+    there = cluster.Cluster(asked, {}, {device: "number"})
+    for answer, words in (
+        (ray.exceptions.GetTimeoutError("late"), "late"),
+        ([("node", "number", planning.Device(0, "gpu0", "GPU-1", "Made-up"))], "gave another one"),
+    ):
+        asked.get = Mock(side_effect=answer)
+        with pytest.raises(gpus.Lost, match=f"its actor could not be started anew: .*{words}"):
+            there.launch(Mock(), "a", None, device)
+        assert not there.workers
+    assert asked.kill.call_count == 2
+    assert strategies.NodeAffinitySchedulingStrategy.call_args.args == ("number",)
 
 
 def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():

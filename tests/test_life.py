@@ -40,8 +40,15 @@ STUDIES = {
     "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait"}}]},
     "stall": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "stall"}}]},
     "train": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "train"}}]},
+    "poison": {
+        "runs": [
+            {"notebook": "tiny", "minutes": 9, "parameters": {"mode": "poison", "precisions": ["fp32", "amp_bf16"]}},
+            {"notebook": "tiny", "parameters": ONE, "sweep": {"seed": [0, 1, 2]}},
+        ]
+    },
     "lost": {"runs": [{"notebook": "tiny", "parameters": {"mode": "lost"}, "sweep": {"seed": [0, 1]}}]},
 }
+MANY = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(3)]
 MADE_UP = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
 
 
@@ -190,6 +197,32 @@ def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, mo
     said = capsys.readouterr().out
     assert "gpu0 IS LOST" in said
     assert said.count("IS LOST") == 1
+
+
+@pytest.mark.parametrize("devices, probe, again", [(1, "pass", 4), (2, "pass", 4), (3, "raise SystemExit(1)", 0)])
+def test_run_that_loses_every_gpu_fails_after_the_second(suite, tmp_path, monkeypatch, capsys, devices, probe, again):
+    """Two such runs, of one comparison. With two GPUs the rest needs them back; what does not answer stays out."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml({device.visible: 10 for device in MANY}))
+    monkeypatch.setattr(gpus, "is_lost", lambda uuid, text, answered: "illegal instruction" in text)
+    monkeypatch.setattr(life, "PROBE", probe)
+    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MANY[:devices])
+    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
+    assert main(suite, tmp_path / "out", "poison", "--no-progress-bar") == 1
+    said = capsys.readouterr().out
+    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
+    failed = [record for record in records if record["reason"]]
+    lost = r"gpu\d \(the GPU was lost: RuntimeError: CUDA error: an illegal instruction was encountered\)"
+    reason = f"the device was lost under it 2 times, so it gets no other: {lost}; {lost}"
+    condemned = [record for record in failed if re.fullmatch(reason, record["reason"])]
+    assert all(record["code_hash"] for record in condemned)
+    assert said.count("answers and is used again") == again
+    if again:  # both runs of the comparison, each on both GPUs; and the rest is done
+        assert (len(condemned), said.count("IS LOST"), len(records)) == (2, 4, 5)
+        assert sorted(record["status"] for record in records) == ["failed"] * 2 + ["ok"] * 3
+        assert "no device is left" not in said
+    else:
+        assert (len(condemned), said.count("IS LOST")) == (1, 3)
+        assert "no device is left" in said
 
 
 def test_without_any_gpu_left_the_record_says_why(suite, tmp_path, monkeypatch, capsys):
@@ -453,3 +486,31 @@ def test_run_whose_steps_go_on_does_not_stand_still(tmp_path, monkeypatch, stall
     else:
         now.return_value += 1e6
         assert life.check(active, None, None, 1e9, stall) is None
+
+
+def test_gpu_answers_where_nvml_finds_it_and_a_process_computes_on_it(monkeypatch, tmp_path):
+    states = {"GPU-0": 10}
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
+    monkeypatch.setattr(life, "PROBE", "import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != 'GPU-0')")
+    assert life.answers(MADE_UP[0])
+    monkeypatch.setattr(life, "PROBE", "import sys; sys.exit(1)")
+    assert not life.answers(MADE_UP[0])
+    monkeypatch.setattr(life, "PROBE", "import time; time.sleep(600)")
+    monkeypatch.setattr(life, "PROBE_SECONDS", 0.2)
+    assert not life.answers(MADE_UP[0])
+    monkeypatch.setattr(life, "PROBE", "pass")
+    monkeypatch.setattr(life, "PROBE_SECONDS", 60)
+    states["GPU-0"] = -15
+    assert not life.answers(MADE_UP[0])
+    assert life.answers(planning.Device(0, "cpu0"))
+
+
+def test_device_that_is_lost_before_a_run_is_not_the_runs_fault(monkeypatch):
+    """As where the actor of a node that has died gets the run of another one."""
+    slot, about = slot_with_a_run(), batch.Batch("a", None, 1.0, [], {}, 1, [])
+    monkeypatch.setattr(batch, "write_ending", Mock(side_effect=AssertionError))
+    for _ in range(3):
+        again = batch.Slot(MADE_UP[0], comparison=slot.comparison, run=slot.run, active=Mock(started=0.0))
+        batch.finish(again, life.End(None, "its node failed", True, False), about, None, None)
+        assert about.waiting.pop(0) == (slot.comparison, slot.comparison, None)
+    assert about.losses == {"a-run": []}

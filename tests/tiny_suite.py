@@ -50,6 +50,12 @@ if mode == "kill_papermill":
     time.sleep(600)
 if mode == "freeze":
     os.kill(os.getpid(), signal.SIGSTOP)
+if mode == "kill_actor":
+    import psutil
+    psutil.Process().parents()[1].kill()
+    time.sleep(600)
+if mode == "poison":
+    raise RuntimeError("CUDA error: an illegal instruction was encountered")
 if mode == "lost" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0":
     raise RuntimeError("CUDA error: unspecified launch failure")
 if mode == "wait":
