@@ -2,8 +2,10 @@
 
 import gc
 import json
+import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +18,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
+SETTINGS = [f"MIXED_PRECISION_{name}" for name in ("COMMIT", "CODE_HASH", "STUDY", "PROGRESS")] + ["TQDM_DISABLE"]
+SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+if not torch.cuda.is_available():  # what runs beside the tests does not take turns with them in steps on every core
+    torch.set_num_threads(1)
+    ENVIRONMENT["OMP_NUM_THREADS"] = "1"
+TIMED = [f"test_{name}" for name in ("built_cases", "card", "cluster", "faults", "gpu", "life", "load", "run_all")]
+WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
+BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path[:0] = [str(ROOT), str(NOTEBOOKS)]
 import notebook_code  # noqa: E402
 
@@ -34,6 +45,51 @@ def run_cells(name, last, **parameters):
     return notebook_code.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
 
 
+def beside(*params):
+    """Make a session's fixture, for each of `params` if there are any, of what runs beside other tests.
+
+    The function prepares an empty folder and returns what is then called on another thread. That must start processes
+    with ENVIRONMENT, because the environment and the current folder of this process change with every test.
+    """
+
+    def decorate(prepare):
+        @pytest.fixture(scope="session", name=prepare.__name__, params=params or None)
+        def made(request, begun):
+            return begun[prepare.__name__, getattr(request, "param", None)].result()
+
+        BESIDE[prepare.__name__] = prepare
+        return made
+
+    return decorate
+
+
+@pytest.fixture(scope="session")
+def begun(request, tmp_path_factory):
+    """{(fixture, param): future} of all that the chosen tests need of BESIDE, in their order, two at a time."""
+    wanted = {}  # as a set that keeps its order
+    for item in request.session.items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        wanted |= dict.fromkeys((name, params.get(name)) for name in item.fixturenames if name in BESIDE)
+    pool, futures = ThreadPoolExecutor(2), {}
+    for name, param in wanted:
+        words = [tmp_path_factory.mktemp(name)] + [param] * (param is not None)
+        futures[name, param] = pool.submit(BESIDE[name](*words))
+    yield futures
+    pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(autouse=True)
+def long_ones_begin(request):
+    """What runs beside the tests begins with the first of those that it does not disturb."""
+    if request.path.stem not in TIMED:
+        request.getfixturevalue("begun")
+
+
+def pytest_collection_modifyitems(items):
+    """First what depends on the clock, with nothing beside it; last what waits for that which runs beside the rest."""
+    items.sort(key=lambda item: (item.path.stem not in TIMED) + (item.path.stem in WAITING))
+
+
 def pytest_collection_finish():
     """Spare the many objects of the imported packages from being looked through whenever memory is cleaned up."""
     gc.collect()
@@ -48,10 +104,7 @@ def pytest_sessionfinish():
 def in_empty_folder(tmp_path, monkeypatch):
     """Every test starts in an empty folder, as a notebook on Colab does, and finds no settings of the shell."""
     monkeypatch.chdir(tmp_path)
-    settings = ["COMMIT", "CODE_HASH", "STUDY", "PROGRESS"]
-    settings = [*(f"MIXED_PRECISION_{name}" for name in settings), "TQDM_DISABLE"]
-    settings += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
-    for name in settings:
+    for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
 
 

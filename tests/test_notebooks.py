@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import EXPERIMENTS, NOTEBOOKS, run_cells
+from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, beside, run_cells
 from PIL import Image
 
 CPU = torch.device("cpu")
@@ -402,6 +402,7 @@ SMALL = {
     "efficientnet_regression": {"batch_size": 2, "image_height": 32, "image_width": 32},
     "lstm_language_model": {"batch_size": 4, "bptt": 5},
 }
+MODES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 
 def papermill(notebook, folder, **parameters):
@@ -409,20 +410,24 @@ def papermill(notebook, folder, **parameters):
     command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "-k", "python3", "--no-progress-bar"]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+    options = {"env": ENVIRONMENT, "capture_output": True, "text": True, "check": False, "timeout": 600}
+    return subprocess.run(command, cwd=folder, **options)
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_notebook_copied_alone_into_an_empty_folder_runs(name, tmp_path):
-    (tmp_path / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
-    modes = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
+@beside(*EXPERIMENTS)
+def notebook_alone(folder, name):
+    """(name, folder, process) of a notebook that was copied alone into an empty folder."""
+    (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
+    asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "repeats": 2, "precisions": MODES, **SMALL[name]}
+    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, **asked))
+
+
+def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
+    name, folder, done = notebook_alone
     small = SMALL[name]
-    done = papermill(
-        f"{name}.ipynb", tmp_path, dataset="synthetic", max_steps=2, epochs=1, repeats=2, precisions=modes, **small
-    )
     assert done.returncode == 0, done.stderr[-2000:]
-    records = {r["precision"]: r for r in (json.loads(p.read_text()) for p in (tmp_path / "outputs").glob("*.json"))}
-    assert set(records) == set(modes)
+    records = {r["precision"]: r for r in (json.loads(p.read_text()) for p in (folder / "outputs").glob("*.json"))}
+    assert set(records) == set(MODES)
     for precision, record in records.items():
         expected = "ok" if precision in ("fp32", "amp_bf16") else "unsupported"
         assert record["status"] == expected, record["reason"]
@@ -451,7 +456,7 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(name, tmp_path):
     assert records["fp32"]["startup_warmup_seconds"] > records["fp32"]["warmup_seconds"] / 2  # that of the last repeat
     assert records["amp_bf16"]["startup_reason"] == "not the first run of its kernel"
     assert records["fp32"]["search_seconds"] is records["amp_bf16"]["startup_seconds"] is None
-    executed = (tmp_path / "out.ipynb").read_text()
+    executed = (folder / "out.ipynb").read_text()
     assert "it/s]" not in executed  # no progress bar was asked for
     texts = [output.get("text", "") for output in outputs_of(json.loads(executed))]
     assert sum("The checks took" in "".join(text) for text in texts) == 1
@@ -466,18 +471,23 @@ def outputs_of(notebook, kind=None):
     return [output for output in outputs if kind is None or kind in output]
 
 
-def test_a_wrong_value_is_one_sentence_and_touches_no_record(tmp_path):
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "old.json").write_text("{}")
-    done = papermill(str(NOTEBOOKS / "lstm_language_model.ipynb"), tmp_path, precisions=["fp99"])
+@beside()
+def wrong_value(folder):
+    (folder / "outputs").mkdir()
+    (folder / "outputs" / "old.json").write_text("{}")
+    return lambda: (folder, papermill(str(NOTEBOOKS / "lstm_language_model.ipynb"), folder, precisions=["fp99"]))
+
+
+def test_a_wrong_value_is_one_sentence_and_touches_no_record(wrong_value):
+    folder, done = wrong_value
     assert done.returncode != 0
     errors = [
         output
-        for cell in json.loads((tmp_path / "out.ipynb").read_text())["cells"]
+        for cell in json.loads((folder / "out.ipynb").read_text())["cells"]
         for output in cell.get("outputs", [])
         if output["output_type"] == "error"
     ]
     assert len(errors) == 1
     assert errors[0]["traceback"] == [f"Stopped: {errors[0]['evalue']}"]
     assert "some of fp32, tf32, amp_fp16, amp_bf16, o2_fp16, o3_fp16" in errors[0]["evalue"]
-    assert [path.name for path in (tmp_path / "outputs").iterdir()] == ["old.json"]
+    assert [path.name for path in (folder / "outputs").iterdir()] == ["old.json"]

@@ -6,11 +6,12 @@ import itertools
 import json
 import re
 import shutil
+from functools import partial
 
 import made_up_records as made_up
 import pytest
 import sync
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, code_cells, read_notebook
 from record import STATUSES, write_record
 from test_summary import bars_at, execute, explore, panel_of, shown, texts
 
@@ -215,22 +216,21 @@ def test_without_the_file_the_cell_stays(copy):
     assert sync.main(["--check"]) == 0
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("published")
+@beside()
+def comparable(folder):
     made_up.write_published(folder)
-    return folder
+    return partial(execute, folder)
 
 
 @pytest.fixture(scope="module")
-def explored(folder):
+def explored(comparable):
     """(the summary's names, its charts, what it said in its last cell of claims) of the made-up comparable runs."""
-    return explore(folder)
+    return explore(comparable[2])
 
 
 @pytest.fixture(scope="module")
-def executed(folder):
-    process, notebook = execute(folder)
+def executed(comparable):
+    process, notebook, _ = comparable
     assert process.returncode == 0, process.stderr
     return notebook
 
@@ -412,20 +412,22 @@ def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
     assert metric[0] == "accuracy" and metric[-1] == "cannot be told, because 3 epochs is less than half of 50"
 
 
-@pytest.mark.parametrize("case", ["other data", "cpu"])
-def test_where_nothing_is_comparable_one_sentence_says_so(tmp_path, case):
+@beside("other data", "cpu")
+def not_comparable(folder, case):
     if case == "cpu":
-        write_record(made_up.make("cifar_resnet", "fp32", device=made_up.CPU), tmp_path)
+        write_record(made_up.make("cifar_resnet", "fp32", device=made_up.CPU), folder)
     else:
-        write_record(made_up.make("efficientnet_regression", "fp32"), tmp_path)
-    process, notebook = execute(tmp_path)
+        write_record(made_up.make("efficientnet_regression", "fp32"), folder)
+    return lambda: (case, *execute(folder))
+
+
+def test_where_nothing_is_comparable_one_sentence_says_so(not_comparable):
+    case, process, notebook, folder = not_comparable
     assert process.returncode == 0, process.stderr
     text = shown(notebook, "text/markdown")
     assert "0 of 42 published rows can be set beside runs of this folder: no run is comparable" in text
     rest = {"cpu": 42, "other data": 37}[case]  # of other images than the article's own, ratios can be told
-    assert f"### Published, nothing comparable here\n\n{rest} rows" in text and not list(
-        tmp_path.glob("published_*.png")
-    )
+    assert f"### Published, nothing comparable here\n\n{rest} rows" in text and not list(folder.glob("published_*.png"))
     near = {"cpu": "not on a GPU here", "other data": "data here elpv, published own images"}[case]
     assert near in shown(notebook, "text/html")
 

@@ -8,7 +8,7 @@ import typing
 import made_up_records as made_up
 import pytest
 import yaml
-from conftest import NOTEBOOKS, ROOT
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
 from record import RunRecord
 from test_summary import execute, outputs
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
@@ -79,25 +79,33 @@ def test_studies_file_cannot_make_objects(tmp_path):
     assert not (tmp_path / "made").exists()
 
 
-def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
-    """Parameters and reasons go from the command line through a run, its record and the report to the page."""
+SHELL = "$(touch made) `touch made`; touch made"
+
+
+@beside()
+def batch_of_scripts(folder):
+    """(process, folder) of a batch whose parameters and reasons are HTML and commands of a shell."""
     entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode}} for mode in ("ok", "script")]
-    (tmp_path / "studies.yaml").write_text(yaml.safe_dump({"pages": {"runs": entries}}))
+    (folder / "studies.yaml").write_text(yaml.safe_dump({"pages": {"runs": entries}}))
     act = ACT + f"\nif mode == 'script':\n    raise Stop({SCRIPT.replace('1', '2')!r})"
-    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
-    (tmp_path / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
-    shell = "$(touch made) `touch made`; touch made"
-    words = ("-p", "model", SCRIPT, "-p", "data_dir", f"{tmp_path}/{shell}", "--jobs", 2)
-    done = call(tmp_path, "pages", "--output-dir", tmp_path / "out", *words)
-    records = records_of(tmp_path / "out")
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
+    (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
+    words = ("pages", "--output-dir", folder / "out", "-p", "model", SCRIPT, "-p", "data_dir", f"{folder}/{SHELL}")
+    return lambda: (call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT), folder)
+
+
+def test_text_of_a_record_is_no_part_of_the_exported_page(batch_of_scripts):
+    """Parameters and reasons go from the command line through a run, its record and the report to the page."""
+    done, folder = batch_of_scripts
+    records = records_of(folder / "out")
     assert records["script"]["reason"] == "<script>alert(2)</script>", done.stdout + done.stderr
     assert records["ok"]["model"] == SCRIPT
-    assert records["ok"]["data_dir"].endswith(shell)
-    page = (tmp_path / "out" / "summary.html").read_text(encoding="utf-8")
+    assert records["ok"]["data_dir"].endswith(SHELL)
+    page = (folder / "out" / "summary.html").read_text(encoding="utf-8")
     assert "alert(1)" in page
     assert "alert(2)" in page
     assert "<script>alert" not in page
-    assert not list(tmp_path.rglob("made"))
+    assert not list(folder.rglob("made"))
 
 
 FROM_A_SET = {"precision", "status"}  # with another value a record is not used at all
@@ -124,12 +132,17 @@ def spoil(folder, kept):
             path.write_text(json.dumps(record), encoding="utf-8")
 
 
-@pytest.mark.parametrize("kept", [FROM_A_SET, DECIDING], ids=["every text", "what decides kept"])
-def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path, kept):
+@beside("every text", "what decides kept")
+def spoiled_report(folder, which):
+    """(process, executed notebook, folder) of the report on records with markup in every text, or in all but a few."""
     for name in ("cifar", "others", "pool"):
-        getattr(made_up, f"write_{name}")(tmp_path / name)
-    spoil(tmp_path, kept)
-    process, notebook = execute(tmp_path)
+        getattr(made_up, f"write_{name}")(folder / name)
+    spoil(folder, FROM_A_SET if which == "every text" else DECIDING)
+    return lambda: execute(folder)
+
+
+def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):
+    process, notebook, _ = spoiled_report
     assert process.returncode == 0, process.stderr
     data = [one.get("data", {}) for one in outputs(notebook)]
     page = "\n".join("".join(one.get(kind, "")) for one in data for kind in ("text/html", "text/markdown"))

@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import made_up_records as made_up
 import matplotlib
 import matplotlib.pyplot as plt
 import PIL.Image
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook, run_cells
+from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, beside, code_cells, read_notebook, run_cells
 from matplotlib.text import Text
 from record import NOT_WRITTEN, Explanation, write_record
 
@@ -26,11 +27,11 @@ LOUD = "CPU plumbing check: not a measurement"
 
 
 def execute(folder):
-    """Run a copy of the notebook that lies alone among the records, as on Colab; return (process, output notebook)."""
+    """Run a copy of the notebook that lies alone among the records, as on Colab; return (process, notebook, folder)."""
     shutil.copy(NOTEBOOKS / "summary.ipynb", folder / "alone.ipynb")
     command = [sys.executable, "-m", "papermill", "--no-progress-bar", "alone.ipynb", "summary.ipynb"]
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return process, json.loads((folder / "summary.ipynb").read_text(encoding="utf-8"))
+    process = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    return process, json.loads((folder / "summary.ipynb").read_text(encoding="utf-8")), folder
 
 
 def outputs(notebook):
@@ -69,12 +70,11 @@ def rows_of(path):
         return {(row["title"], row["precision"], row["baseline"]): row for row in csv.DictReader(file)}
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory):
+@beside()
+def everything(folder):
     """(folder, what must be left out, process, executed notebook) of the records with every status."""
-    folder = tmp_path_factory.mktemp("everything")
     left_out = made_up.write_everything(folder)
-    return folder, left_out, *execute(folder)
+    return lambda: (folder, left_out, *execute(folder)[:2])
 
 
 @pytest.fixture(scope="module")
@@ -240,12 +240,17 @@ def test_cpu_records_alone_are_charted_under_a_loud_title(tmp_path):
     assert row["verdict_text"].startswith("amp_bf16 ran on the CPU")
 
 
-def test_a_report_of_the_cpu_judges_nothing(tmp_path):
+@beside()
+def report_of_the_cpu(folder):
     killed = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None}
-    write_record(made_up.make_failed("lstm_language_model", "fp32", "killed", "by signal 9", **killed), tmp_path)
+    write_record(made_up.make_failed("lstm_language_model", "fp32", "killed", "by signal 9", **killed), folder)
     for precision, time in (("fp32", 5.0), ("amp_bf16", 2.0)):
-        write_record(made_up.make("cifar_resnet", precision, device=made_up.CPU, seconds=[time] * 6), tmp_path)
-    process, notebook = execute(tmp_path)
+        write_record(made_up.make("cifar_resnet", precision, device=made_up.CPU, seconds=[time] * 6), folder)
+    return partial(execute, folder)
+
+
+def test_a_report_of_the_cpu_judges_nothing(report_of_the_cpu):
+    process, notebook, _ = report_of_the_cpu
     assert process.returncode == 0, process.stderr
     text = shown(notebook) + shown(notebook, "text/markdown")
     assert LOUD in text and "measures nothing" in text
@@ -282,9 +287,14 @@ def test_forty_comparisons_fit_into_rows(tmp_path):
     assert models == ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 
 
-def test_nothing_to_read_ends_in_one_sentence(tmp_path):
-    (tmp_path / "foreign.json").write_text('{"theme": "dark"}', encoding="utf-8")
-    process, notebook = execute(tmp_path)
+@beside()
+def report_of_nothing(folder):
+    (folder / "foreign.json").write_text('{"theme": "dark"}', encoding="utf-8")
+    return partial(execute, folder)
+
+
+def test_nothing_to_read_ends_in_one_sentence(report_of_nothing):
+    process, notebook, _ = report_of_nothing
     assert process.returncode != 0
     errors = [output for output in outputs(notebook) if output["output_type"] == "error"]
     assert [output["ename"] for output in errors] == ["Stop"]
@@ -479,18 +489,23 @@ def test_energy_that_is_unknown_is_no_zero(explored):
     assert row["measured by"] == "no NVML" and row["mean power, W"] == row["energy, J"] == "unavailable"
 
 
-def test_records_of_before_are_still_read(tmp_path):
+@beside()
+def report_of_before(folder):
     for precision in ("fp32", "amp_fp16"):
-        path = write_record(made_up.make("cifar_resnet", precision, explained=False), tmp_path)
+        path = write_record(made_up.make("cifar_resnet", precision, explained=False), folder)
         record = json.loads(path.read_text(encoding="utf-8"))
         new = {*Explanation.__dataclass_fields__, "block_seconds", "data_wait_fraction"}
         path.write_text(json.dumps({name: value for name, value in record.items() if name not in new}))
-    process, notebook = execute(tmp_path)
+    return partial(execute, folder)
+
+
+def test_records_of_before_are_still_read(report_of_before):
+    process, notebook, folder = report_of_before
     assert process.returncode == 0, process.stderr
     text = shown(notebook, "text/markdown")
     for what in ("A memory ledger", "Where the time goes", "The distance from the limits of compute", "Energy"):
         assert f"{what} was not measured in any run, so there is no chart: the record does not say why (2)." in text
-    assert {path.stem for path in tmp_path.glob("*.png")} == {*OLD_CHARTS, BESIDE}
+    assert {path.stem for path in folder.glob("*.png")} == {*OLD_CHARTS, BESIDE}
     assert "what limits it is not known" in text
 
 
@@ -613,13 +628,19 @@ def test_notebook_keeps_to_the_house_rules():
     assert {name: source.count("\n") + 1 for name, source in own.items() if source.count("\n") >= 60} == {}
 
 
-def test_a_probe_that_ran_out_with_cudnns_search_is_not_the_largest_batch(tmp_path):
+@beside()
+def report_of_probes(folder):
     for precision, size in (("fp32", 240), ("amp_fp16", 480)):
         known = {"batch_size_used": size, "samples_per_epoch": 49_920, "samples_per_second": 8000.0}
         known["batch_probes"] = [[256, "ok", 1.0, 1.0], [512, "ok", 1.0, 2.0], [512, "oom", 1.0, None]]
-        write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": "max"}, **known), tmp_path)
-    assert execute(tmp_path)[0].returncode == 0  # though no comparison at one batch size is there
-    names, _ = explore(tmp_path)
+        write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": "max"}, **known), folder)
+    return partial(execute, folder)
+
+
+def test_a_probe_that_ran_out_with_cudnns_search_is_not_the_largest_batch(report_of_probes):
+    process, _, folder = report_of_probes
+    assert process.returncode == 0  # though no comparison at one batch size is there
+    names, _ = explore(folder)
     assert [row["largest that trained"] for row in names["rows_by_batch"]] == [240, 480]
     assert [row["out of memory at"] for row in names["rows_by_batch"]] == [512, 512]
     assert all(set(sizes) == {256} for sizes in names["by_batch"][0]["probes"].values())
@@ -652,15 +673,20 @@ def test_of_two_machines_runs_of_one_name_the_one_that_learned_nothing_is_marked
     assert len(ends) == 4 and [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
 
 
-def test_a_sweep_of_loss_scales_has_its_chart(tmp_path):
-    made_up.write_sweep(tmp_path)
-    process, notebook = execute(tmp_path)
+@beside()
+def report_of_a_sweep(folder):
+    made_up.write_sweep(folder)
+    return partial(execute, folder)
+
+
+def test_a_sweep_of_loss_scales_has_its_chart(report_of_a_sweep):
+    process, notebook, folder = report_of_a_sweep
     assert process.returncode == 0, process.stderr[-2000:]
-    assert (tmp_path / "loss_scale_sweep.png").exists()
+    assert (folder / "loss_scale_sweep.png").exists()
     text = json.dumps(notebook)
     assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1,048,576 ended well" in text
     assert "gradients lost go from 40% down to 2.5%; at 65,536 **9.97%** of the steps were skipped" in text
-    names, _ = explore(tmp_path)
+    names, _ = explore(folder)
     (((_, precision), runs),) = names["sweeps_of"](names["comparisons"]).items()
     assert (precision, set(runs)) == ("amp_fp16", {1.0, 256.0, 65536.0, 2.0**20, "dynamic"})
     read = names["LINES"]["skipped steps (%)"]
@@ -673,10 +699,15 @@ def test_two_loss_scales_are_no_sweep(functions):
     assert functions["sweeps_of"]([group, other]) == {}
 
 
-def test_the_peak_of_the_warm_up_is_set_beside_that_of_training(tmp_path):
-    write_record(made_up.make("cifar_resnet", "fp32", peak=1024.0, peak_allocated_with_warmup_mib=4096.0), tmp_path)
-    write_record(made_up.make("cifar_resnet", "tf32", peak=1024.0, peak_allocated_with_warmup_mib=1024.0), tmp_path)
-    process, notebook = execute(tmp_path)
+@beside()
+def report_of_the_warm_up(folder):
+    write_record(made_up.make("cifar_resnet", "fp32", peak=1024.0, peak_allocated_with_warmup_mib=4096.0), folder)
+    write_record(made_up.make("cifar_resnet", "tf32", peak=1024.0, peak_allocated_with_warmup_mib=1024.0), folder)
+    return partial(execute, folder)
+
+
+def test_the_peak_of_the_warm_up_is_set_beside_that_of_training(report_of_the_warm_up):
+    process, notebook, _ = report_of_the_warm_up
     assert process.returncode == 0, process.stderr[-2000:]
     assert "takes up to 4.0 times the peak of training: 4.00 GiB (fp32, resnet18" in shown(notebook, "text/markdown")
 
@@ -692,20 +723,30 @@ def test_inference_has_charts_and_a_table(everything, explored):
     assert explored[0]["latency"][0, "fp32"][1:3] == (1.75, 4.25)
 
 
-def test_records_without_inference_say_so(tmp_path):
-    write_record(made_up.make("cifar_resnet", "fp32", explained=False), tmp_path)
-    process, notebook = execute(tmp_path)
+@beside()
+def report_without_inference(folder):
+    write_record(made_up.make("cifar_resnet", "fp32", explained=False), folder)
+    return partial(execute, folder)
+
+
+def test_records_without_inference_say_so(report_without_inference):
+    process, notebook, _ = report_without_inference
     assert process.returncode == 0, process.stderr[-2000:]
     assert "Inference was not measured in any run" in shown(notebook, "text/markdown")
 
 
-def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(tmp_path):
-    made_up.write_batches(tmp_path)
-    process, notebook = execute(tmp_path)
+@beside()
+def report_of_batch_sizes(folder):
+    made_up.write_batches(folder)
+    return partial(execute, folder)
+
+
+def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(report_of_batch_sizes):
+    process, notebook, folder = report_of_batch_sizes
     assert process.returncode == 0, process.stderr[-2000:]
-    assert (tmp_path / "batch_size.png").exists()
+    assert (folder / "batch_size.png").exists()
     assert "per sample, each at its largest batch (512 and 256): faster" in shown(notebook, "text/markdown")
-    names, charts = explore(tmp_path)
+    names, charts = explore(folder)
     table = {row["precision"]: row for row in names["rows_by_batch"]}
     assert [table[name]["largest that trained"] for name in ("fp32", "amp_fp16")] == [256, 512]
     assert [table[name]["out of memory at"] for name in ("fp32", "amp_fp16")] == [512, 1024]
