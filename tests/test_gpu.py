@@ -462,6 +462,22 @@ def test_a_skipped_replay_changes_no_bit(precision, execution):
     assert all(part.isfinite().all() for group in everything(trainer) for part in group)
 
 
+@pytest.mark.parametrize("execution", ("eager", *GRAPHS))
+def test_half_weights_cast_by_hand_learn_as_fp32_does_and_skip_a_step_that_overflows(execution):
+    trainer, plain = (
+        graph_trainer(precision, way, keep_batchnorm_fp32=True, loss_scale=256.0)
+        for precision, way in (("o3_fp16", execution), ("fp32", "eager"))
+    )
+    assert {weight.dtype for weight in trainer.weights} == {torch.float16, torch.float32}
+    for step in range(6):
+        losses = [one.step(on_gpu(*flagged(step, overflow=False)))[0].item() for one in (trainer, plain)]
+        assert losses[0] == pytest.approx(losses[1], rel=CLOSE["o3_fp16"]), step
+    before = everything(trainer)
+    trainer.step(on_gpu(*flagged(9, overflow=True)))
+    assert trainer.skipped_steps == 1
+    assert same_bits(before, everything(trainer))
+
+
 @pytest.mark.parametrize("precision", SCALED)
 def test_a_huge_scale_skips_every_step_from_the_first_on(precision):
     supported(precision)
@@ -676,6 +692,7 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []
+    instruments.release_memory(GPU)  # what the test before has left
     for _ in range(3):
         (record,) = run_cells("lstm_language_model", "loop", execution="cuda_graph", **quick)["records"]
         assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
