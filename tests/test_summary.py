@@ -1037,6 +1037,18 @@ def test_a_step_of_a_ladder_that_learned_nothing_is_no_gain(tmp_path, step, gap)
     assert (row["verdict"], row["quality at the end"]) == (("diverged", "-") if gap else ("faster", "accuracy 0.100"))
 
 
+def test_what_a_test_set_says_is_told_beside_the_validation(tmp_path):
+    for precision, ends in (("fp32", (142.04, 143.0)), ("amp_fp16", (144.5,)), ("amp_bf16", (None,))):
+        for seed, end in enumerate(ends):
+            record = made_up.make("lstm_language_model", precision, parameters={"seed": seed}, test_metric=end)
+            write_record(record, tmp_path)
+    names, said = explore(tmp_path, "training-curves")[0], []
+    names["say"] = said.append
+    exec(compile(code_cells("summary")["last-metrics"], "last-metrics", "exec"), names)
+    (line,) = [text for text in said if "test set" in text]
+    assert line.endswith(": fp32 142 to 143, amp_fp16 144.5.") and line.startswith("On a test set on which no choice")
+
+
 def test_the_quality_of_a_step_is_readable_for_small_and_large_metrics(tmp_path):
     names, _, _ = explore_steps(tmp_path, {})
     run = {"metric_name": "perplexity", "metric": [240.04]}
