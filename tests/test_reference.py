@@ -21,6 +21,16 @@ LADDER = ROOT / "outputs" / "ladder-h200"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 
 
+def check_files(folder, most, needed=()):
+    """Assert that a folder has the files `needed`, fewer bytes than `most`, and in no text a folder of a machine."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert set(needed) <= {path.name for path in files}
+    assert sum(path.stat().st_size for path in files) < most
+    for path in (path for path in files if path.suffix != ".png"):
+        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
+        assert not found, f"{path.name}: {found[0]}"
+
+
 def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
     records, left_out = read_records(FOLDER)
     assert left_out == []
@@ -56,13 +66,7 @@ def test_every_record_explains_itself():
 
 
 def test_it_is_small_and_names_no_folder_of_a_machine():
-    files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert {"summary.html", "summary.ipynb", "scaled_time.png", "README.md"} <= {path.name for path in files}
-    assert sum(path.stat().st_size for path in files) < 5_000_000
-    for path in files:
-        if path.suffix in (".json", ".ipynb", ".html", ".md", ".csv"):
-            found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
-            assert not found, f"{path.name}: {found[0]}"
+    check_files(FOLDER, 5_000_000, {"summary.html", "summary.ipynb", "scaled_time.png", "README.md"})
 
 
 def test_precisions_have_one_order_and_one_colour_everywhere():
@@ -261,12 +265,8 @@ def test_the_start_takes_what_the_documentation_says():
 
 
 def test_the_published_records_are_small_and_name_no_folder_of_a_machine():
-    files = [path for path in PUBLISHED.rglob("*") if path.is_file()]
-    assert {"summary.html", "summary.csv", "README.md"} <= {path.name for path in files}
-    assert sum(path.stat().st_size for path in files) < 5_000_000
-    for path in files:
-        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
-        assert not found, f"{path.name}: {found[0]}"
+    check_files(PUBLISHED, 5_000_000, {"summary.html", "summary.csv", "README.md"})
+    assert not list(PUBLISHED.rglob("*.png"))
 
 
 def test_the_readmes_gains_of_graphs_are_the_reports():
@@ -312,6 +312,11 @@ def spread(numbers, form, unit=""):
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers)))) + unit
 
 
+def in_cells(seconds):
+    """Return the median of epochs, the shortest, the longest and their number, as a README's table has them."""
+    return f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"
+
+
 LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128), ("lstm", "amp_bf16", 80)]
 
 
@@ -339,7 +344,7 @@ def test_the_ladders_readme_has_the_records_figures(ladder):
     titles += ["+ compile", "+ CUDA graph", f"+ batch {ladder[2]}"]
     for title, runs in zip(titles, steps, strict=True):
         seconds = [time for run in runs for time in run["epoch_seconds"]]
-        cells = [f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"]
+        cells = [in_cells(seconds)]
         gain = paired_ratio(paired_runs(runs, steps[0])) if runs is not steps[0] else None
         cells.append(f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else "1")
         idle = [100 * (1 - run["gpu_busy_fraction"]) for run in runs]
@@ -400,12 +405,7 @@ def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
 
 
 def test_the_published_ladder_is_small_and_names_no_folder_of_a_machine():
-    files = [path for path in LADDER.rglob("*") if path.is_file()]
-    assert {"summary.html", "ladder.png", "README.md"} <= {path.name for path in files}
-    assert sum(path.stat().st_size for path in files) < 3_000_000
-    for path in (path for path in files if path.suffix != ".png"):
-        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
-        assert not found, f"{path.name}: {found[0]}"
+    check_files(LADDER, 3_000_000, {"summary.html", "ladder.png", "README.md"})
 
 
 def read_folder(name):
@@ -415,16 +415,8 @@ def read_folder(name):
     assert left_out == []
     for record in records:
         assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", "NVIDIA H200", False)
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 2_000_000
-    for path in (path for path in files if path.suffix != ".png"):
-        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
-        assert not found, f"{path.name}: {found[0]}"
+    check_files(folder, 2_000_000, {"README.md"})
     return records
-
-
-def in_cells(seconds):
-    return f"{statistics.median(seconds):.3f} ({spread(seconds, '{:.3f}')}, {len(seconds)})"
 
 
 def test_the_readme_of_the_fastest_steps_has_the_records_figures():
