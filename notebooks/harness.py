@@ -245,7 +245,8 @@ class Trainer:
         self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
         if "compile" in execution:
             torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
-            self.model, self.loss_of = (torch.compile(part, mode=mode, dynamic=False) for part in (model, compute_loss))
+            self.model = torch.compile(model, dynamic=False)  # a longer search, shape by shape, is the training's alone
+            self.loss_of = torch.compile(compute_loss, mode=mode, dynamic=False)
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:
@@ -265,9 +266,8 @@ class Trainer:
 
     def step(self, batch, carry=None):
         """Take one step and return (loss on the device, carry); a step that overflows changes no weight."""
-        answer = self.captured.step(batch, carry) if self.captured else self.eager_step(batch, carry)
         self.steps += 1
-        return answer
+        return self.captured.step(batch, carry) if self.captured else self.eager_step(batch, carry)
 
     def eager_step(self, batch, carry=None):
         """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
@@ -318,8 +318,10 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     """Take steps until their time is stable, then put weights and optimizer back; only the loss scale stays settled.
 
     cuDNN tries its algorithms, torch.compile compiles and the allocator grows here, outside every timing. Stable:
-    the median of the last five steps within 5% of the five before, and none of them skipped. The memory peak so far
-    goes to the record apart, because the search's workspaces can be larger than the training.
+    the median of the last five steps within 5% of the five before, and none of them skipped. Where the last step was
+    skipped, nothing has settled (a hidden state that is no longer finite has every step skipped, at any scale), and the
+    scale is put back to that of the last step that was carried out. The memory peak so far goes to the record apart,
+    because the search's workspaces can be larger than the training.
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without a carry, and with one
@@ -327,7 +329,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
-    started, times, skips, carry, first = time.perf_counter(), [], [], None, None
+    started, times, skips, carry, first, scale = time.perf_counter(), [], [0], None, None, None
     if trainer.captured:  # its capture measures the memory anew
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
     for batch in endless(batches):
@@ -337,6 +339,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
         times.append(time.perf_counter() - begin)
         first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
         skips.append(trainer.skipped_steps)
+        scale = trainer.scaler.get_scale() if skips[-1] == skips[-2] else scale
         before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
         stable = abs(last - before) <= 0.05 * before and skips[-1] == skips[-5:][0]
         if len(times) >= at_most or (stable and len(times) >= at_least):
@@ -354,6 +357,8 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
     record.compile_seconds = read_compiler(trainer)["seconds"] - compiled
+    if scale and skips[-1] > skips[-2]:
+        trainer.scaler.factor.fill_(scale) if trainer.captured else trainer.scaler.update(scale)
     trainer.start_again()
 
 
@@ -398,9 +403,9 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     if read_compiler(trainer)["graphs"] > compiled:
         raise RuntimeError("torch.compile compiled again within a timed epoch, so that its time is not the training's")
     if mean_loss is None:
-        raise Diverged(
-            f"every step was skipped: the gradients overflow fp16 at loss scale {trainer.scaler.get_scale():g}"
-        )
+        scale = trainer.scaler.get_scale()
+        why = "the gradients overflow fp16" if scale >= 1 else "loss or gradients are not finite, even"
+        raise Diverged(f"every step was skipped: {why} at loss scale {scale:g}")
     record.train_loss.append(mean_loss)
     if not math.isfinite(record.train_loss[-1]):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")

@@ -39,9 +39,12 @@ def largest_difference(trainer, infer, batch, count):
     with autocast(trainer.precision, trainer.device):
         output = infer(trainer.model, batch, count).float()  # compiled where the training was
     set_fp32_precision("fp32")
+    cudnn = torch.backends.cudnn  # nothing is timed here, and what a search tries may need more memory than a training;
+    before, cudnn.benchmark, cudnn.deterministic = (cudnn.benchmark, cudnn.deterministic), False, True  # as in `fits`
     try:
         exact = infer(*in_fp32(trainer.network, batch), count).float()
     finally:  # what is measured after this must be in the run's own arithmetic
+        cudnn.benchmark, cudnn.deterministic = before
         set_fp32_precision(trainer.precision)
     return ((output - exact).abs().max() / exact.abs().max()).item()
 

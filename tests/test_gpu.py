@@ -677,6 +677,7 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
         instruments.release_memory(GPU)
         names, trainer, batches, record = resnet(512, precision, steps=5)
         trainer.step(next(batches()))
+        record.batch_size_used = 512
         names["measure_inference"](record, trainer, batches(), names["infer"])
         assert record.inference_reason is None
         weights = sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()]) / 2**20

@@ -240,6 +240,19 @@ def test_warm_up_puts_everything_back_where_it_was(precision):
     assert trainer.steps == trainer.skipped_steps == 0
 
 
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize(("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)])
+def test_a_scale_that_falls_to_the_end_of_the_warm_up_has_not_settled(precision, execution, skipped, scale):
+    """As with a hidden state that is no longer finite: every step is skipped, and the scale tells nothing any more."""
+    trainer, record = make_trainer(precision, execution), make_record(precision)
+    trainer.model = torch.nn.Identity()  # on the CPU a warm-up has three steps if something is compiled, else one
+    harness.warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
+    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
+    assert trainer.scaler.get_scale() == scale
+    assert trainer.steps == trainer.skipped_steps == 0
+
+
 # What lives in place
 
 

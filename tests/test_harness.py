@@ -361,9 +361,12 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out():
     assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0], [8, 16384.0]]
 
 
-def test_an_epoch_without_a_single_update_has_diverged():
-    trainer, record = make_trainer("amp_fp16", overflowing, loss_scale=64), make_record("amp_fp16")
-    with pytest.raises(instruments.Diverged, match=r"every step was skipped.*loss scale 64"):
+@pytest.mark.parametrize(
+    ("scale", "why"), [(64, "gradients overflow fp16 at loss scale 64"), (0.25, "not finite, even at loss scale 0.25")]
+)
+def test_an_epoch_without_a_single_update_has_diverged(scale, why):
+    trainer, record = make_trainer("amp_fp16", overflowing, loss_scale=scale), make_record("amp_fp16")
+    with pytest.raises(instruments.Diverged, match=f"every step was skipped: .*{why}"):
         harness.timed_epoch(record, trainer, [(*make_batch(), True)] * 2)
     assert record.skipped_steps == 2
     assert len(record.epoch_seconds) == 1  # what was measured stays
@@ -440,6 +443,13 @@ def test_the_loss_is_compiled_with_its_network():
             trainer.step(make_batch(1))
         softmaxes.append(sum("softmax" in event.name for event in profile.events()))
     assert softmaxes[0] > 0 == softmaxes[1]
+
+
+def test_a_longer_search_of_the_compiler_is_for_the_training_alone(monkeypatch):
+    modes = {}
+    monkeypatch.setattr(torch, "compile", lambda part, mode="default", **_: modes.setdefault(part, mode) and part)
+    trainer = make_trainer("fp32", execution="compile", compile_mode="max-autotune-no-cudagraphs")
+    assert modes == {trainer.network: "default", trainer.compute_loss: "max-autotune-no-cudagraphs"}
 
 
 @NEEDS_COMPILER

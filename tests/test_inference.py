@@ -71,6 +71,23 @@ def test_fp32_differs_from_itself_by_nothing_and_bf16_by_little():
     assert 0 < inference.largest_difference(make_trainer("amp_bf16"), infer, batch, 4) < 0.1
 
 
+def test_the_fp32_copy_is_run_without_a_search_and_leaves_no_plan_to_a_training():
+    seen = []
+
+    def watched(network, batch, count):
+        seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        return infer(network, batch, count)
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        inference.largest_difference(make_trainer(), watched, make_batch(), 4)
+        assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
+    finally:
+        torch.backends.cudnn.benchmark = before
+    assert seen == [(True, False), (False, True)]  # the key of a kept plan has `deterministic` in it
+
+
 def test_half_weights_are_set_beside_an_fp32_copy():
     images, labels = make_batch()
     trainer = make_trainer("o3_fp16")
