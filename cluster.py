@@ -29,10 +29,12 @@ NEEDED = (  # on every node
     *("cluster.py", "execute.py", "gpus.py", "life.py", "notebook_code.py", "planning.py"),
     "notebooks/record.py",
 )
+ANSWER_SECONDS = 10  # for what listens at an address
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
 ANEW_SECONDS = 30  # for an actor that has died
 STOP_SECONDS = 2  # for all actors together to end their runs when the batch ends
 ASK_SECONDS = 0.3  # between two questions to an actor
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # gRPC answers with a frame of type 4
 DATA = "MIXED_PRECISION_DATA"  # environment of a node: where its data lie or go
 CACHE = "~/.cache/mixed-precision-study"
 
@@ -245,15 +247,19 @@ def reason_of(error):
 
 
 def check_reachable(address):
-    """Raise Mistake where nothing listens at `host:port`; Ray itself would try for minutes."""
+    """Raise Mistake where nothing that may be Ray listens at `host:port`; Ray itself would try for minutes."""
     found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
     if not found and address not in ("auto", "local"):
         raise Mistake(f"--ray {address} must be auto, local, HOST:PORT or ray://HOST:PORT.")
     if found:
         try:
-            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+            with socket.create_connection((found[1], int(found[2])), timeout=ANSWER_SECONDS) as there:
+                there.sendall(HELLO)
+                speaks = os.environ.get("RAY_USE_TLS") == "1" or there.recv(9)[3:4] == b"\4"
         except (OSError, OverflowError) as error:
             raise Mistake(f"--ray {address}: no Ray cluster could be reached ({error}).") from None
+        if not speaks:  # such as the page of Ray's dashboard
+            raise Mistake(f"--ray {address}: what answers there is no Ray cluster; its port is 6379 as a rule.")
 
 
 @contextmanager

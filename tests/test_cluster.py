@@ -4,7 +4,9 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import threading
 import time
 import types
 from unittest.mock import Mock
@@ -152,6 +154,38 @@ def test_cluster_that_is_not_there_is_one_sentence(suite, tmp_path, capsys, addr
     assert f"--ray {address}" in said
     assert words in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "answer, sentence",
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is no Ray cluster; its port is 6379 as a rule."),
+        (None, "no Ray cluster could be reached (timed out)."),
+        (b"\0\0\0\4\0\0\0\0\0", None),
+    ],
+    ids=["the page of a dashboard", "silent", "a cluster"],
+)
+def test_what_answers_at_the_address_is_asked_whether_it_may_be_ray(monkeypatch, answer, sentence):
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve():
+            there, _ = server.accept()
+            with there:
+                if answer:
+                    there.sendall(answer)
+                there.recv(999)
+                time.sleep(0 if answer else 1)
+
+        server_thread = threading.Thread(target=serve)
+        server_thread.start()
+        if sentence:
+            with pytest.raises(planning.Mistake, match=re.escape(f"--ray {address}: {sentence}")):
+                cluster.check_reachable(address)
+        else:
+            cluster.check_reachable(address)
+        server_thread.join()
 
 
 def test_cluster_of_this_machine_asks_for_a_token(monkeypatch):
