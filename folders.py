@@ -74,10 +74,13 @@ def locked(folder):
     lock, owner = FileLock(folder / "logs" / ".lock"), folder / "logs" / ".lock_owner"
     try:
         lock.acquire(timeout=0)
-    except Timeout:
+    except Timeout:  # an OSError, too
         who = read_word(owner) or "that is just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
         raise Mistake(f"{folder} is in use by another batch ({who}); {advice}.") from None
+    except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
+        reason = getattr(error, "strerror", None) or error
+        raise Mistake(f"the output folder {folder} cannot be locked ({reason}); choose another --output-dir.") from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}", encoding="utf-8")
         yield

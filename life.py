@@ -22,7 +22,7 @@ import psutil
 import yaml
 
 import gpus
-from planning import ROOT, Run, place
+from planning import MALFORMED, ROOT, Run, place
 
 # isort: split
 # planning has added the folder in which record lies
@@ -33,6 +33,7 @@ SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to s
 ROOM = 4 * 2**20  # bytes, for an executed notebook
 START_ATTEMPTS = 4  # three of them again
 UNREADABLE = "unreadable"  # in the place of a hash
+HUGE = 1e300  # more than any figure of a record; a whole number beyond it cannot be computed with
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
 MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
 PROGRESS = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
@@ -130,7 +131,7 @@ def hash_now(run):
     """Return the hash of the run's code, or UNREADABLE where the notebook is just being saved or is broken."""
     try:
         return run.code_hash
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, *MALFORMED):
         return UNREADABLE
 
 
@@ -357,7 +358,11 @@ def failure_reason(run):
             if output["output_type"] == "error":  # Stop: a mistake that the notebook itself explains
                 text = output["evalue"] if output["ename"] == "Stop" else f"{output['ename']}: {output['evalue']}"
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
-    for folder in (str(ROOT), sys.prefix, str(Path.home())):  # where this machine keeps things is no part of a reason
+    for folder in (
+        str(ROOT),
+        sys.prefix,
+        os.path.expanduser("~"),
+    ):  # where this machine keeps things is no part of a reason
         text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
     return text if len(text) <= 300 else text[:297] + "..."
 
@@ -383,7 +388,7 @@ def signature(path):
 
 def read_record(path):
     """Return a record as a flat dict, or None where there is none that can be read and has a valid status."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, *MALFORMED):
         record = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
             return record if usable(record) else None
@@ -397,5 +402,10 @@ def usable(record):
         return False
     numbers = [record.get(name) for name in ("samples_per_second", "peak_allocated_mib", "chance_metric")]
     texts = [record.get(name) or "" for name in ("reason", "metric_name", "gpu_uuid")]
-    right = all(value is None or type(value) in (int, float) for value in (*numbers, *lists[0], *lists[1]))
+    right = all(is_figure(value) for value in (*numbers, *lists[0], *lists[1]))
     return right and all(isinstance(text, str) for text in texts)
+
+
+def is_figure(value):
+    """Return whether a value is a number with which one can compute, or none."""
+    return value is None or type(value) is float or (type(value) is int and abs(value) < HUGE)

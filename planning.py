@@ -6,6 +6,7 @@ import functools
 import io
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -27,6 +28,7 @@ NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "o
 PATHS = ("data_dir", "csv_path")  # given with -p they are relative to the folder the user stands in
 ENTRY_KEYS = {"notebook": str, "parameters": dict, "sweep": dict, "cpu": dict, "minutes": (int, float)}
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of what JSON and Python hold
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -78,7 +80,7 @@ def load_studies(path):
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Mistake(f"{path} cannot be read ({error.strerror}).") from None
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise Mistake(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     form = "the form is explained at the head of notebooks/studies.yaml"
     if not isinstance(studies, dict) or not studies:
@@ -92,7 +94,8 @@ def load_studies(path):
             if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
                 raise Mistake(f"{where} must name its `notebook`; {form}.")
             for key, value in entry.items():
-                if not isinstance(value, ENTRY_KEYS.get(key, ())):
+                wrong = not isinstance(value, ENTRY_KEYS.get(key, ()))
+                if wrong or (key == "minutes" and not 0 <= value < math.inf):
                     raise Mistake(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
             if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
                 raise Mistake(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {form}.")
@@ -117,7 +120,7 @@ def notebook_defaults(path):
     except FileNotFoundError:
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
         raise Mistake(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, SyntaxError) as error:
+    except (OSError, SyntaxError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise Mistake(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
     missing = [name for name in NEEDED if name not in defaults]
@@ -137,14 +140,18 @@ def code_hash(path, changed):
 
 
 def expanded(text, option):
-    """Return a path as the user gave it, "~" replaced; raise Mistake where parameters and records cannot name it."""
+    """Return the whole path of what the user gave; raise Mistake where parameters and records cannot name it."""
     try:
         text.encode()
-        return Path(text).expanduser()
+        path = Path(text).expanduser()
     except UnicodeEncodeError:
         raise Mistake(f"{option} {text!a} is not UTF-8; choose another {option}.") from None
     except RuntimeError:
         raise Mistake(f"{option} {text}: there is no such home folder; write the whole path.") from None
+    try:
+        return path.resolve()
+    except RuntimeError:  # OSError from Python 3.13 on, where something is written there
+        raise Mistake(f"{option} {text} is a link that leads back to itself; choose another {option}.") from None
 
 
 def parse_overrides(pairs):
@@ -160,7 +167,8 @@ def parse_overrides(pairs):
         text = place(expanded(text, f"-p {name}")) if name in PATHS and text else text
         try:
             overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
-        except (ValueError, yaml.YAMLError):
+        except (ValueError, RecursionError, yaml.YAMLError):
+            text = text if len(text) < 100 else f"{text[:100]}..."
             raise Mistake(f"-p {name} {text} is not readable; quote the value as in YAML.") from None
     return overrides
 
@@ -258,14 +266,15 @@ def plan(study, notebooks, folder, overrides, on_gpu):
 
 @functools.cache
 def notebook_choices(path):
-    """Return {keyword: value} that a notebook gives to its check_parameters, or None where it makes no such check."""
+    """Return {keyword: value} that a notebook gives to its check_parameters, or None where that is not known."""
     for cell in code_cells(path):
         calls = []
         with suppress(SyntaxError):  # a cell with a magic is no plain Python
             calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
         for call in calls:
             if getattr(call.func, "id", None) == "check_parameters":
-                return {"choices": {}} | {k.arg: ast.literal_eval(k.value) for k in call.keywords}
+                with suppress(*MALFORMED):  # choices that only the notebook can tell, such as list(MODELS)
+                    return {"choices": {}} | {k.arg: ast.literal_eval(k.value) for k in call.keywords}
     return None
 
 

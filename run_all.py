@@ -71,8 +71,8 @@ def parse_arguments(argv):
     for name, value in (("--output-dir", args.output_dir), ("--ray", args.ray)):
         if value == "":
             raise Mistake(f"{name} is empty (an unset variable?); give a value, or leave it out.")
-    if args.jobs is not None and args.jobs < 1:
-        raise Mistake(f"--jobs {args.jobs} must be 1 or more.")
+    if args.jobs is not None and not 1 <= args.jobs <= 1000:
+        raise Mistake(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
     if not 0 < args.timeout < math.inf:
         raise Mistake(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
     if not 0 <= args.stall_minutes < math.inf:

@@ -271,6 +271,8 @@ WRONG = {
     "repeat": (["one", "-p", "repeat", "1"], "repeat cannot be set with -p, for run_all.py numbers the repetitions"),
     "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
     "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
+    "many jobs": (["one", "--jobs", "100000000"], "must be a whole number from 1 to 1000"),
+    "deep": (["one", "-p", "lr", "[" * 2000], "-p lr " + "[" * 100 + "... is not readable"),
     "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
     "stall": (["one", "--stall-minutes", "-1"], "--stall-minutes -1 must be a number of minutes, or 0"),
     "letters": (["one", "--output-dir", "\udcff"], "--output-dir '\\udcff' is not UTF-8"),
@@ -319,11 +321,16 @@ def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsy
         ("one: {runs: [{notebook: poor, cpu: {}}]}", "lacks the parameters dataset, model"),
         ("one: {runs: [{notebook: poor, cpu: {}}]}\nboth: &a [*a]", "needs a plain name"),
         ("one: {runs: [{notebook: tiny, cpu: {1: 2}}]}", "notebook tiny has no parameter 1; it has"),
+        ("one: {runs: [{notebook: tiny, minutes: long}]}", "wrong kind of value at `minutes`"),
+        ("one: {runs: [{notebook: tiny, minutes: .inf}]}", "wrong kind of value at `minutes`"),
+        ("one: " + "[" * 2000, "not valid YAML"),
+        ("one: {runs: [{notebook: deep, cpu: {}}]}", "notebook deep must be a notebook"),
     ],
 )
 def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
     (tmp_path / "studies.yaml").write_text(text)
     (tmp_path / "torn.ipynb").write_text('{"cells": [')
+    (tmp_path / "deep.ipynb").write_text("[" * 100_000)
     write_notebook(tmp_path / "derived.ipynb", "x = 3 * y")
     write_notebook(tmp_path / "poor.ipynb", "seed = 1")
     write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)
@@ -359,6 +366,35 @@ def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
     argv = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "file" / "out")]
     assert run_all.main(argv) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--output-dir", "data_dir"])
+def test_link_that_leads_back_to_itself_is_one_sentence(suite, tmp_path, capsys, option):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    words = ["--output-dir", "a"] if option == "--output-dir" else ["-p", "data_dir", "a", "--output-dir", "out"]
+    status = run_all.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, *words])
+    if sys.version_info < (3, 13) or option == "--output-dir":  # newer ones leave such a data_dir to the notebook
+        assert status == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock"), OSError(38, "No flock")]
+)
+def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch, error):
+    """As where the lock is another user's file, or the file system knows no locks."""
+    monkeypatch.setattr(folders.FileLock, "acquire", Mock(side_effect=error))
+    words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
+    assert run_all.main(words) == 2
+    assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
+
+
+def test_choices_that_only_the_notebook_can_tell_are_left_to_it(tmp_path):
+    write_notebook(tmp_path / "own.ipynb", PARAMETERS, "check_parameters({}, choices={'model': list(MODELS)})")
+    assert planning.notebook_choices(tmp_path / "own.ipynb") is None
+    write_notebook(tmp_path / "plain.ipynb", PARAMETERS, "check_parameters({}, choices={'model': ('a', 'b')})")
+    assert planning.notebook_choices(tmp_path / "plain.ipynb") == {"choices": {"model": ("a", "b")}}
 
 
 def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys, monkeypatch):
@@ -410,6 +446,7 @@ def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monke
         {"metric": ["good"], "metric_better": "higher"},
         {"metric": [0.5], "chance_metric": 0.1},  # without metric_better
         {"epoch_seconds": 3},
+        {"metric": [10**400], "metric_better": "higher", "chance_metric": 0.1},
         {"samples_per_second": "fast"},
         {"status": "failed", "reason": 7},
         {"gpu_uuid": 1},
@@ -426,6 +463,8 @@ def test_record_that_a_person_has_spoilt_is_made_again(suite, tmp_path, capsys, 
         assert judge(comparison) == {}
         assert home(comparison, [planning.Device(0, "gpu0", "GPU-0")]) is None
         assert ("not run" in run_all.table([comparison])) is bool(again)
+    comparison[0].record_path.write_text("[" * 100_000)
+    assert unfinished(comparison, args) == comparison
 
 
 def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
