@@ -5,7 +5,8 @@
 FOLDER is private to the run and holds what the kernel is reached by: sockets where the platform has them, so that no
 other user or host can reach it and no two kernels want the same port. Here the run also shows how it does: `beat` is
 touched while the kernel answers, `cell` says how far it is, `progress` at which step within the cell, where the
-notebook tells that, `kernel_exit` what a dead kernel ended with. The run does not outlive PARENT, which started it.
+notebook tells that, `session` which one the kernel leads, `kernel_exit` what a dead kernel ended with. The run does not
+outlive PARENT, which started it.
 """
 
 import logging
@@ -60,6 +61,7 @@ class Kernel(AsyncKernelManager):
     def client(self, **options):
         client = super().client(**options)
         folder = Path(self.connection_file).parent
+        (folder / "session").write_text(str(self.provisioner.pid))
         threading.Thread(target=note_beats, args=(client, self, folder / "beat"), daemon=True).start()
         return client
 

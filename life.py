@@ -135,25 +135,46 @@ def hash_now(run):
         return UNREADABLE
 
 
-def processes_marked(name, value):
-    """Return this user's other living processes in whose environment, which children inherit, `name` is `value`."""
+def processes_marked(name, value, sessions=()):
+    """Return this user's other living processes in whose environment, which children inherit, `name` is `value`.
+
+    So are those that have been given another environment, once the leader of their session, one of `sessions`, is gone.
+    """
     found, user = [], psutil.Process().username()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            ours = process.pid != os.getpid() and process.environ().get(name) == value
-            if ours and process.status() != psutil.STATUS_ZOMBIE and process.username() == user:
+            ours = process.environ().get(name) == value or (session_of(process) in sessions and orphaned(process))
+            if (
+                ours
+                and process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.username() == user
+            ):
                 found.append(process)
     return found
 
 
-def end_marked(name, value, seconds=10):
+def session_of(process):
+    """Return the number of a process's session, or None where the system has no sessions."""
+    return os.getsid(process.pid) if hasattr(os, "getsid") else None
+
+
+def orphaned(process):
+    """Return whether the leader of a process's session is gone; a living one may have the number of a dead one."""
+    try:
+        return psutil.Process(session_of(process)).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def end_marked(name, value, seconds=10, sessions=()):
     """Kill every other process that carries the mark until there is none, and return how many there were.
 
-    What has ended may wait for init to take note of it for seconds; it holds nothing any more and is not waited for.
-    The private folders of what is killed go, too.
+    So is what is left of `sessions`. What has ended may wait for init to take note of it for seconds; it holds nothing
+    any more and is not waited for. The private folders of what is killed go, too.
     """
     killed, folders, until = set(), set(), time.monotonic() + seconds
-    while (found := processes_marked(name, value)) and time.monotonic() < until:
+    while (found := processes_marked(name, value, sessions)) and time.monotonic() < until:
         for process in found:
             with suppress(psutil.Error):
                 folders.add(Path(process.environ().get(MARK, "")))
@@ -221,7 +242,9 @@ def end_family(process, private):
     if process.poll() is None:
         process.kill()
     process.wait()
-    end_marked(MARK, str(private))
+    kernel = read_word(private / "session")
+    sessions = {process.pid, int(kernel)} if kernel.isdigit() else {process.pid}
+    end_marked(MARK, str(private), sessions=sessions)
     shutil.rmtree(private, ignore_errors=True)
 
 

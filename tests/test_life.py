@@ -386,6 +386,27 @@ def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
     assert life.signal_name(signal.SIGKILL) == "SIGKILL"
 
 
+@pytest.mark.parametrize("leader", ["execute.py", "kernel"])
+def test_what_a_run_started_with_another_environment_ends_with_it(leader):
+    """Nothing marks it but the session of the process, dead by then, that started it."""
+    code = "import subprocess; print(subprocess.Popen(['sleep', '600'], env={}, stdout=subprocess.DEVNULL).pid)"
+    words = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    process, private = subprocess.Popen([sys.executable, "-c", code], **words), life.private_folder()
+    left = psutil.Process(int(process.communicate()[0]))
+    if leader == "kernel":
+        (private / "session").write_text(str(process.pid))
+        process = subprocess.Popen(["true"])
+    assert left.is_running()
+    life.end_family(process, private)
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+def test_living_session_that_only_has_the_number_of_a_dead_one_is_left_alone():
+    with subprocess.Popen(["sh", "-c", "sleep 600; true"], start_new_session=True) as process:
+        assert life.processes_marked(life.MARK, "none", {process.pid}) == []
+        os.killpg(process.pid, signal.SIGKILL)
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
 def test_marked_processes_of_other_users_are_left_alone(tmp_path):
     environment = {**os.environ, life.BATCH: str(tmp_path)}
