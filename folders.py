@@ -1,6 +1,7 @@
 """The output folder of a batch: made, checked, set aside, and held by one batch at a time."""
 
 import os
+import shutil
 import socket
 import tempfile
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 import schedule
-from life import BATCH, end_marked, read_word
+from life import BATCH, NOTED, PRIVATE, end_marked, read_word
 from live import say
 from planning import ROOT, Mistake, place
 
@@ -19,6 +20,7 @@ from planning import ROOT, Mistake, place
 from record import utc_now
 
 TRACES = (".lock", "batch.log")  # what a batch leaves in logs/
+HALF_WRITTEN = ".*.[0-9]*.tmp"  # files that were to be renamed
 
 
 @contextmanager
@@ -35,10 +37,23 @@ def held(folder, fresh):
     with locked(folder):
         if left := end_marked(BATCH, str(folder)):
             say(f"ended {left} processes that an interrupted batch had left in {place(folder)}")
+        remove_leftovers(folder)
         try:
             yield
         finally:  # what an interruption has caught between its start and the note of it
             end_marked(BATCH, str(folder))
+            remove_leftovers(folder)
+
+
+def remove_leftovers(folder):
+    """Remove what killed processes could not: files half written, and the private folders of their runs."""
+    noted = folder / "logs" / NOTED
+    for private in map(Path, read_word(noted).splitlines()):
+        if private.name.startswith(PRIVATE):
+            shutil.rmtree(private, ignore_errors=True)
+    with suppress(OSError):
+        for path in (noted, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
+            path.unlink(missing_ok=True)
 
 
 def check_fresh(folder):

@@ -31,6 +31,7 @@ from record import STATUSES, RunRecord, utc_now, write_record
 DEAD_KERNEL_EXIT = 138  # of execute.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
 ROOM = 4 * 2**20  # bytes, for an executed notebook
+LOG_BYTES, NOTEBOOK_BYTES = 2**18, 2**26  # that are looked at for a reason; a notebook may print without end
 START_ATTEMPTS = 4  # three of them again
 UNREADABLE = "unreadable"  # in the place of a hash
 HUGE = 1e300  # more than any figure of a record; a whole number beyond it cannot be computed with
@@ -40,6 +41,7 @@ PROGRESS = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a note
 PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
 PROBE_SECONDS = 60
 PRIVATE = "run-"  # how the name of a private folder begins
+NOTED = ".private"  # in logs/: the private folders of a batch, for what is killed at one blow removes none
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
 
@@ -110,6 +112,8 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
     words = [str(ROOT / "execute.py"), place(notebook), place(executed), place(parameter_file), str(private)]
     environment = {**environment, MARK: str(private), PROGRESS: str(private / "progress")}
     try:
+        with (log_path.parent / NOTED).open("a", encoding="utf-8") as noted:
+            noted.write(f"{private}\n")
         return start([*words, str(os.getpid())], log_path, environment), private
     except BaseException:
         shutil.rmtree(private, ignore_errors=True)
@@ -375,8 +379,10 @@ def write_ending(active, status, reason, commit, device):
 def failure_reason(run):
     """Return why papermill failed, in one line: the notebook's own sentence, its last error, or the log's last line."""
     text = next((line for line in reversed(read_log(run).split("\n")) if line.strip()), "it ended without a word")
+    executed = run.folder / f"{run.run_id}.ipynb"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        cells = json.loads((run.folder / f"{run.run_id}.ipynb").read_text(encoding="utf-8"))["cells"]
+        small = executed.stat().st_size < NOTEBOOK_BYTES
+        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"] if small else ()
         for output in [output for cell in cells for output in cell.get("outputs", ())]:
             if output["output_type"] == "error":  # Stop: a mistake that the notebook itself explains
                 text = output["evalue"] if output["ename"] == "Stop" else f"{output['ename']}: {output['evalue']}"
@@ -391,13 +397,16 @@ def failure_reason(run):
 
 
 def read_log(run):
-    """Return what a run has written to its log so far."""
-    return run.log_path.read_text(encoding="utf-8", errors="replace") if run.log_path.exists() else ""
+    """Return the end of what a run has written to its log so far."""
+    with suppress(FileNotFoundError), run.log_path.open("rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - LOG_BYTES, 0))
+        return log.read().decode(errors="replace")
+    return ""
 
 
 def read_word(path):
-    """Return the text of a small file, or "" where there is none."""
-    with suppress(OSError):
+    """Return the text of a small file, or "" where there is none that can be read."""
+    with suppress(OSError, ValueError):
         return path.read_text()
     return ""
 

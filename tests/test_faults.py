@@ -73,6 +73,7 @@ def whole(folder):
     records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     for path in folder.glob("*.ipynb"):
         nbformat.read(path, 4)
+    assert not [*folder.rglob("*.tmp"), *folder.rglob(life.NOTED)]
     return {record["seed"]: record for record in records}
 
 

@@ -102,6 +102,7 @@ def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
         (folder,) = private
         connection = json.loads((folder / "kernel.json").read_text())
         names = {path.name for path in folder.iterdir()}
+        noted = (tmp_path / "out" / "logs" / life.NOTED).read_text()
         mode = stat.S_IMODE(folder.stat().st_mode) & 0o777
         command_lines = [process.cmdline() for process in processes]
         (tmp_path / "go").touch()
@@ -111,6 +112,7 @@ def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
     assert {"kernel-1", "kernel-2", "kernel-3", "kernel-4", "kernel-5", "cell"} <= names
     assert [one.laddr.ip for one in listening] in ([], ["127.0.0.1"])
     assert not any("sh" in Path(words[0]).name for words in command_lines)
+    assert noted == f"{folder}\n"
     assert not folder.exists()
 
 
@@ -413,6 +415,36 @@ def test_marked_processes_of_other_users_are_left_alone(tmp_path):
     with subprocess.Popen(["sleep", "600"], user=65534, env=environment) as process:
         assert life.processes_marked(life.BATCH, str(tmp_path)) == []
         process.kill()
+
+
+def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path):
+    """As when a host runs out of memory or stops: none of them can tidy up. Files of the user stay."""
+    private, logs, other = life.private_folder(), tmp_path / "logs", tmp_path / "mine"
+    (private / "kernel.json").touch()
+    for folder in (logs, other):
+        folder.mkdir()
+    (logs / life.NOTED).write_text(f"{private}\n{private}-gone\n{other}\n")
+    half = [tmp_path / ".a-run.json.4711.tmp", tmp_path / ".a-run.ipynb.4711.tmp", logs / ".batch.json.4711.tmp"]
+    for path in (*half, tmp_path / ".my.tmp"):
+        path.touch()
+    with folders.held(tmp_path, False):
+        assert not any(path.exists() for path in (private, logs / life.NOTED, *half))
+        half[0].touch()  # by a kernel that is killed while this batch goes on
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "mine"]
+
+
+def test_reason_is_looked_for_in_the_end_of_a_long_log(tmp_path, monkeypatch):
+    """A notebook that prints without end must not fill the memory of the runner."""
+    monkeypatch.setattr(life, "LOG_BYTES", 100)
+    monkeypatch.setattr(life, "NOTEBOOK_BYTES", 100)
+    run = planning.Run("a-run", tmp_path / "a.ipynb", "fp32", {}, tmp_path, 1.0)
+    assert life.read_log(run) == ""
+    (tmp_path / "logs").mkdir()
+    run.log_path.write_text("\u00e4" * 1000 + "\nthe end")
+    (tmp_path / "a-run.ipynb").write_text(" " * 101)
+    assert len(life.read_log(run)) <= 100
+    monkeypatch.setattr(life.json, "loads", Mock(side_effect=AssertionError))
+    assert life.failure_reason(run) == "the end"
 
 
 def test_batch_leaves_no_process_behind(tmp_path):
