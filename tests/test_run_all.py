@@ -478,6 +478,24 @@ def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
     assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
 
 
+def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(suite, tmp_path, capsys):
+    """The report would compare them with what is measured now; those of another notebook, or of this code, stay."""
+    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    (run,), data = comparison, {"synthetic": True, "data_dir": "elsewhere"}
+    codes = {"a": ("tiny", "old"), "b": ("tiny", run.code_hash), "c": ("large", "old"), "d": ("tiny", None)}
+    for run_id, (notebook, code) in codes.items():
+        record = {"run_id": run_id, "notebook": notebook, "status": "ok", "code_hash": code, **data}
+        (tmp_path / f"{run_id}.json").write_text(json.dumps(record))
+    (tmp_path / "a.ipynb").touch()
+    (tmp_path / "e.json").write_text("[]")
+    run_all.set_aside_records([comparison])
+    folder = tmp_path / "other_code-old"
+    said = f"1 records were measured by other code; they are kept in {folder} without being run again\n"
+    assert capsys.readouterr().out == said
+    assert sorted(path.name for path in folder.iterdir()) == ["a.ipynb", "a.json"]
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["b", "c", "d", "e"]
+
+
 def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_path, capsys):
     """Not where it has none, not again and again, and not where the data do not come from there or were not wanted."""
     write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)  # its data come by csv_path
