@@ -29,6 +29,7 @@ PATHS = ("data_dir", "csv_path")  # given with -p they are relative to the folde
 ENTRY_KEYS = {"notebook": str, "parameters": dict, "sweep": dict, "cpu": dict, "minutes": (int, float)}
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of what JSON and Python hold
+LONGEST_NAME = 200  # letters of a run's name: files hold 255 bytes of it, the ending and a number included
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -139,6 +140,12 @@ def code_hash(path, changed):
     return hash_of(path.read_text(encoding="utf-8"))
 
 
+def shortened(value):
+    """Return a value as text, of one that would fill the screen its beginning."""
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def expanded(text, option):
     """Return the whole path of what the user gave; raise Mistake where parameters and records cannot name it."""
     try:
@@ -168,8 +175,7 @@ def parse_overrides(pairs):
         try:
             overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
         except (ValueError, RecursionError, yaml.YAMLError):
-            text = text if len(text) < 100 else f"{text[:100]}..."
-            raise Mistake(f"-p {name} {text} is not readable; quote the value as in YAML.") from None
+            raise Mistake(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides
 
 
@@ -177,13 +183,16 @@ def fitted(name, value, default, notebook):
     """Return `value` in the type of the notebook's `default`, so that both compute the same run id."""
     if name == "precisions":
         names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+        if not names:
+            raise Mistake(f"precisions is empty; possible are {', '.join(PRECISION_NAMES)}.")
         unknown = [str(word) for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
-        if unknown or not names:
+        if unknown:
             words = ", ".join(map(str, unknown))
             raise Mistake(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
         return list(dict.fromkeys(names))
-    if name == "seed" and type(value) is int and value >= 2**32:
-        raise Mistake(f"seed is {value}; it must be below {2**32}.")
+    most = 2**32 if name == "seed" else 2**63
+    if type(value) is int and abs(value) >= most and not isinstance(default, float):
+        raise Mistake(f"{name} is {shortened(value)}; it must be below {most}.")
     scale = name == "loss_scale"  # "dynamic" or a number
     if name == "batch_size" and value == "max":
         return value
@@ -259,6 +268,8 @@ def plan(study, notebooks, folder, overrides, on_gpu):
                 for precision in parameters["precisions"][:: -1 if number % 2 else 1]:
                     one = {**parameters, **values, "precisions": [precision], "output_dir": place(folder)}
                     run_id = run_id_of(name, one, precision)
+                    if len(run_id) > LONGEST_NAME:
+                        raise Mistake(f"run {shortened(run_id)} has too long a name for its files; use shorter values.")
                     runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * weight(one)))
     comparisons = [list(runs.values()) for runs in comparisons.values()]
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out

@@ -285,6 +285,13 @@ WRONG = {
     "no csv": (["one", "-p", "csv_path", "/nowhere.csv"], "csv_path /nowhere.csv is no file here"),
     "digits": (["one", "-p", "lr", "1" * 400], "lr of notebook tiny must be a number"),
     "seed": (["one", "-p", "seed", "9" * 23], "it must be below 4294967296"),
+    "whole": (
+        ["one", "-p", "batch_size", "9" * 30],
+        "batch_size is 999999999999999999999999999999; it must be below 9223372036854775808",
+    ),
+    "endless": (["one", "-p", "batch_size", "9" * 400], "9...; it must be below 9223372036854775808"),
+    "long": (["one", "-p", "model", "x" * 300], "... has too long a name for its files; use shorter values"),
+    "empty": (["one", "-p", "precisions", "[]"], "precisions is empty; possible are fp32, tf32"),
     "loss scale": (["one", "-p", "loss_scale", ""], 'loss_scale of notebook tiny must be "dynamic" or a number'),
 }
 
