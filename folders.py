@@ -47,9 +47,9 @@ def held(folder, fresh):
 
 def remove_leftovers(folder):
     """Remove what killed processes could not: files half written, and the private folders of their runs."""
-    noted = folder / "logs" / NOTED
-    for private in map(Path, read_word(noted).splitlines()):
-        if private.name.startswith(PRIVATE):
+    noted, temporary = folder / "logs" / NOTED, (Path(tempfile.gettempdir()), Path("/tmp"))
+    for private in map(Path, read_word(noted).splitlines()):  # which may have come from anywhere
+        if private.name.startswith(PRIVATE) and private.parent in temporary:
             shutil.rmtree(private, ignore_errors=True)
     with suppress(OSError):
         for path in (noted, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):

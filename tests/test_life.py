@@ -419,7 +419,7 @@ def test_marked_processes_of_other_users_are_left_alone(tmp_path):
 
 def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path):
     """As when a host runs out of memory or stops: none of them can tidy up. Files of the user stay."""
-    private, logs, other = life.private_folder(), tmp_path / "logs", tmp_path / "mine"
+    private, logs, other = life.private_folder(), tmp_path / "logs", tmp_path / "run-mine"
     (private / "kernel.json").touch()
     for folder in (logs, other):
         folder.mkdir()
@@ -430,7 +430,7 @@ def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path
     with folders.held(tmp_path, False):
         assert not any(path.exists() for path in (private, logs / life.NOTED, *half))
         half[0].touch()  # by a kernel that is killed while this batch goes on
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "run-mine"]
 
 
 def test_reason_is_looked_for_in_the_end_of_a_long_log(tmp_path, monkeypatch):
