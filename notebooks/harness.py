@@ -155,6 +155,14 @@ def autocast(precision, device, cache=True):
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
 
 
+def compiled(part, mode="default"):
+    """Return `part` under torch.compile; what was compiled for amp_fp16 is never taken for amp_bf16."""
+    from torch._functorch import config
+
+    config.enable_autograd_cache = False  # before PyTorch's pull request 181564 its key left out autocast's type
+    return torch.compile(part, mode=mode, dynamic=False)
+
+
 def cast_model(model, precision, keep_batchnorm_fp32=False):
     """Cast `model` in place and return its fp32 master copies, one per parameter, which the optimizer updates.
 
@@ -245,8 +253,7 @@ class Trainer:
         self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
         if "compile" in execution:
             torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
-            self.model = torch.compile(model, dynamic=False)  # a longer search, shape by shape, is the training's alone
-            self.loss_of = torch.compile(compute_loss, mode=mode, dynamic=False)
+            self.model, self.loss_of = compiled(model), compiled(compute_loss, mode)  # inference: no longer search
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
         if "cuda_graph" in execution:

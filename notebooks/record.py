@@ -311,15 +311,16 @@ import json
 from statistics import median
 
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
-NOT_COMPARED = ("precisions", "seed", "repeat", "path", *PLACES)
+NOT_COMPARED = ("precisions", "seed", "repeat", "path", "dataset", *PLACES)  # what was asked for; what came of it is
 
 
 def comparison_key(record):
     """Return what must be equal before two runs are compared: notebook, device, data and every parameter but the
     precision, the seed, the number of the repetition and the folders."""
     parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
+    values = record | {"dataset_used": record.get("dataset_used") or record.get("dataset")}  # as far as a run came
     same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
-    return tuple((name, json.dumps(record.get(name))) for name in same)
+    return tuple((name, json.dumps(values.get(name))) for name in same)
 
 
 def samples_in_epoch(record):

@@ -453,6 +453,16 @@ def test_a_longer_search_of_the_compiler_is_for_the_training_alone(monkeypatch):
 
 
 @NEEDS_COMPILER
+def test_what_was_compiled_for_one_type_of_autocast_is_not_taken_for_another():
+    types = []
+    for precision in ("amp_fp16", "amp_bf16"):  # in one process, and on the disk of one machine
+        trainer = make_trainer(precision, execution="compile")
+        with torch.no_grad(), harness.autocast(precision, CPU):
+            types.append(trainer.model(make_batch()[0]).dtype)
+    assert types == [torch.float16, torch.bfloat16]
+
+
+@NEEDS_COMPILER
 def test_compiling_is_timed_apart_and_must_not_happen_in_a_timed_epoch():
     trainer, record = make_trainer("fp32", execution="compile"), make_record()
     harness.warm_up(record, trainer, lambda: iter([make_batch()]))

@@ -165,6 +165,15 @@ def test_only_equal_conditions_are_compared():
         assert records.comparison_key(other) != key
 
 
+def test_the_data_that_were_used_are_compared_not_how_they_were_asked_for():
+    def key(used, asked):
+        return records.comparison_key(records.flat_record(make(dataset_used=used, parameters={"dataset": asked})))
+
+    assert key("cifar10", "auto") == key("cifar10", "cifar10")
+    assert len({key("cifar10", "auto"), key("synthetic", "auto"), key(None, "auto")}) == 3
+    assert key(None, "cifar10") == key("cifar10", "auto")  # a run that ended before it had its data
+
+
 def run(precision, metric, better="higher", chance=0.1, status="ok"):
     return {
         "run_id": precision,
