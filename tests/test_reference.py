@@ -440,6 +440,16 @@ def test_the_ladders_readme_says_what_the_records_say():
         f"differ by {100 * apart:.1f} points between the steps, the runs of one step by up to {100 * within:.1f}"
         in text
     )
+    over = [
+        paired_ratio(paired_runs(steps[number], steps[1]))
+        for steps, number in zip((resnet, efficient, lstm), (5, 5, 4), strict=True)
+    ]
+    said = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**gain) for gain in over]
+    assert f"{said[0]}, {said[1]} and {said[2]} times as fast" in text
+    for runs, name in ((lstm[2], "in eager amp_bf16"), (lstm[4], "as a compiled graph"), (lstm[0], "in fp32")):
+        ends = [run["metric"][-1] for run in runs]
+        words = f"{min(ends):.1f} to {max(ends):.1f} {name}"
+        assert words in in_one_line(ROOT / "outputs" / "fastest-h200" / "README.md")
     held = [share for runs in (resnet[6], efficient[6]) for run in runs for _, share in run["throttle_fractions"]]
     assert f"limit of 700 W in {100 * min(held):.0f} to {100 * max(held):.0f}% of the samples" in text
     assert f"an error of {efficient[0][0]['chance_metric']:.3f}" in text
@@ -526,8 +536,35 @@ def test_the_readme_of_the_scaling_has_the_records_figures():
         assert "{:.1f} and {:.1f} times".format(*gains) in text
     idle = [100 * (1 - runs["resnet18", 16, mode]["gpu_busy_fraction"]) for mode in ("fp32", "tf32", "amp_bf16")]
     assert "idle {:.0f}% of the time in fp32, {:.0f}% in tf32 and {:.0f}% in amp_bf16".format(*idle) in text
-    depths = [f"resnet{layers}" for layers in (50, 101, 152)]
-    assert all(speed[name, 128, "amp_bf16"] < speed[name, 128, "tf32"] for name in depths)
-    ups = {key: max(run["epoch_seconds"]) / min(run["epoch_seconds"]) - 1 for key, run in runs.items()}
+    depths = [f"resnet{layers}" for layers in (18, 34, 50, 101, 152)]
+    pairs = [(runs[name, 128, "amp_bf16"], runs[name, 128, "tf32"]) for name in depths]
+    assert all(gain_of(*pair)["low"] < 1 for pair in pairs)  # no faster at any depth
+    times = {key: run["epoch_seconds"] for key, run in runs.items()}
+    ups = {key: (max(found) - min(found)) / statistics.median(found) for key, found in times.items()}
     limited = [up for (_, size, mode), up in ups.items() if mode == "fp32" and size > 16]
-    assert f"differ by up to {100 * max(ups.values()):.0f}%" in text and max(limited) < 0.0025
+    assert f"differ by up to {100 * max(ups.values()):.0f}% of their median" in text and max(limited) < 0.0025
+
+
+def test_the_readme_of_the_models_in_use_has_the_records_figures():
+    records, text = read_folder("inference-h200"), (ROOT / "outputs" / "inference-h200" / "README.md").read_text()
+    runs = {(run["model"], run["execution"], run["precision"]): run for run in records}
+    assert len(runs) == len(records) == 27
+    for (_, execution, precision), run in runs.items():
+        names = ("", "_p10", "_p90")
+        latency = "{:.2f} ({:.2f} to {:.2f})".format(*(run[f"inference_latency_ms{name}"] for name in names))
+        figures = f"{run['inference_samples_per_second']:,.0f} | {run['inference_memory_mib']:,.0f}"
+        line = f"| {execution} | `{precision}` | {latency} | {figures} | {run['inference_difference_fraction']:.1g} |\n"
+        assert line in text
+        halves = "fp16" in precision or (precision == "amp_bf16" and run["model"] == "lstm")  # cuDNN's under autocast
+        assert (run["fp16_kernel_fraction"] > 0) is halves, line
+    rates = {key: run["inference_samples_per_second"] for key, run in runs.items()}
+    models = ("resnet18", "tf_efficientnet_b0", "lstm")
+    for execution in ("eager", "compile"):
+        for mode in ("tf32", "amp_fp16"):
+            gains = [rates[model, execution, mode] / rates[model, execution, "fp32"] for model in models]
+            assert "{:.1f}, {:.1f} and {:.1f} times".format(*gains) in text
+        used = [
+            [runs[model, execution, mode]["inference_memory_mib"] for mode in ("amp_fp16", "fp32")] for model in models
+        ]
+        less = [f"{100 * (1 - half / full):.0f}" for half, full in used]
+        assert f"{less[0]}, {less[1]} and {less[2]}%" in text
