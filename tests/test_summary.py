@@ -419,6 +419,19 @@ def test_disturbed_runs_are_marked_everywhere(everything, explored):
     assert flags == {"", "amp_fp16 throttled (power cap 30% of the time)", "amp_fp16 GPU shared with another process"}
 
 
+def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp_path):
+    for size, flags in ((128, {}), ("max", {"throttled": True, "throttle_fractions": [["power cap", 0.3]]})):
+        for precision in ("fp32", "amp_fp16"):
+            write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags), tmp_path)
+    names, said, tables = run_cells("summary", "gains", records_dir=str(tmp_path), save_charts=False), [], []
+    names |= {"say": said.append, "show_table": tables.append}
+    exec(code_cells("summary")["flags"], names)
+    assert said[0].endswith(": 2 of the 4 runs that ended well were throttled or shared their GPU.")
+    ((first, second),) = tables
+    assert first["comparison"] == "cifar_resnet: resnet18 · cifar10, bmax" and first["flags"] == second["flags"]
+    assert names["disturbed"] == [] and "No run was seen" not in " ".join(said)  # no chart has a mark of theirs
+
+
 def test_undisturbed_runs_have_no_mark(functions):
     assert functions["disturbed"] == [] and functions["mark_of"](0, "fp32") == ""
 
