@@ -763,7 +763,8 @@ def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(report_of
     table = {row["precision"]: row for row in names["rows_by_batch"]}
     assert [table[name]["largest that trained"] for name in ("fp32", "amp_fp16")] == [256, 512]
     assert [table[name]["out of memory at"] for name in ("fp32", "amp_fp16")] == [512, 1024]
-    assert table["amp_fp16"]["at the same batch"].startswith("1.50x")
+    assert table["amp_fp16"]["at the largest batch of both"].startswith("1.50x")
+    assert table["amp_fp16"]["at the largest batch of both"].endswith(", b128")
     assert table["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
     speeds = {"fp32": {128: 100.0, 512: 110.0}, "amp_fp16": {128: 150.0, 512: 220.0}, "o2_fp16": {128: 140.0}}
     assert names["gains_by_batch"]([], speeds)[3] == {"amp_fp16": (2.0, 512, 512)}  # o2_fp16 had one size alone
@@ -773,6 +774,25 @@ def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(report_of
     assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
     whole = ("largest that trained", "out of memory at")
     assert all(type(row[name]) is int for row in table.values() for name in whole)
+
+
+def test_two_speed_ups_are_those_at_the_largest_common_batch_and_at_the_fastest(tmp_path):
+    times = {"fp32": {64: 6.0, 128: 6.0, 256: 5.0}, "tf32": {64: 3.5, 128: 3.0}, "amp_fp16": {64: 6.0, 256: 2.0}}
+    for precision, sizes in times.items():
+        for size, seconds in sizes.items():
+            values = {"parameters": {"batch_size": size}, "batch_size_used": size}
+            write_record(made_up.make("cifar_resnet", precision, seconds=[seconds] * 6, **values), tmp_path)
+    names, charts = explore(tmp_path, last="batch-chart")
+    rows = {row["precision"]: row for row in names["rows_by_batch"]}
+    common = {name: row["at the largest batch of both"].split(" ")[0::4] for name, row in rows.items()}
+    assert common == {"fp32": ["-"], "tf32": ["2.00x", "b128"], "amp_fp16": ["2.50x", "b256"]}
+    assert rows["tf32"]["each at its fastest"] == "1.67x, b128 over b256"
+    assert rows["amp_fp16"]["each at its fastest"] == "2.50x, both b256"
+    said = texts(charts["batch_size"])
+    assert {"2.00x\nb128", "2.50x\nb256", "1.67x\nb128\nover b256", "2.50x\nboth\nb256"} <= set(said)
+    said = []
+    exec(code_cells("summary")["batch-chart"], {**names, "say": said.append, "show_chart": lambda *_: None})
+    assert r"resnet18 · cifar10: amp_fp16 and fp32 are fastest at the same batch size, so that there is no" in said[0]
 
 
 @pytest.fixture(scope="module")
