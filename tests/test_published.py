@@ -509,6 +509,20 @@ def test_the_largest_batch_is_judged_by_searches_within_the_memory_of_that_card(
     assert [outcome for *_, outcome in both] == ["does not hold", "holds"]
 
 
+def test_the_largest_batch_holds_where_the_published_ratio_lies_in_the_resolution(tmp_path, explored):
+    outcome = explored[0]["outcome_of"]
+    assert outcome(1.8, (1.0, 0.9, 1.9), 0.03) == outcome(1.8, (2.5, 2.4, 2.6), 0.03) == "holds"
+    assert outcome(1.8, (1.0, 0.9, 1.7), 0.03) == outcome(1.8, 1.0, 0.03) == "does not hold"
+    for precision, size, failing in (("fp32", 300, 320), ("amp_fp16", 300, 600)):
+        values = {"model": "resnet50", "batch_size": "max", "memory_limit_gib": 11.0, "image_size": 64}
+        known = {"batch_size_used": size, "samples_per_epoch": 49_000, "dataset_used": "cifar100"}
+        known["batch_probes"] = [[size, "ok", 1.0, 1.0], [failing, "oom", 1.0, None], [size, "ok", 1.0, 2.0]]
+        write_record(made_up.make("cifar_resnet", precision, parameters=values, **known), tmp_path)
+    names, start = explore(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti: largest batch"
+    ((_, here, told),) = claims_on(names, "fastai-cifar100", start)
+    assert (here, told) == ("300 in amp_fp16 against 300: 0.94 to 2.00 times", "holds")
+
+
 @pytest.mark.parametrize(
     ("data", "pixels", "why"),
     [

@@ -659,6 +659,41 @@ def test_a_probe_that_ran_out_with_cudnns_search_is_not_the_largest_batch(report
     assert all(set(sizes) == {256} for sizes in names["by_batch"][0]["probes"].values())
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """(names, charts) of the cells up to the chart of batch sizes, on a search as `largest_batch` makes it."""
+    folder = tmp_path_factory.mktemp("searched")
+    plain = [[16, "ok", 1.0, 900.0], [32, "ok", 2.0, 1000.0], [64, "oom", 4.0, None], [40, "ok", 3.0, 1100.0]]
+    probes = {"fp32": [*plain[:3], [40, "oom", 3.0, None], [32, "ok", 2.0, 1500.0]]}
+    probes["amp_fp16"] = [*plain, [48, "oom", 3.5, None], [40, "oom", 3.0, 1600.0], [32, "ok", 2.0, 1700.0]]
+    for precision, made in probes.items():
+        known = {"batch_size_used": 32, "samples_per_epoch": 49_920, "batch_probes": made}
+        write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": "max"}, **known), folder)
+    return explore(folder, last="batch-chart")
+
+
+def test_probes_with_cudnns_search_are_drawn_apart_from_those_without(searched):
+    names, charts = searched
+    (family,) = names["by_batch"]
+    assert family["probes"] == {name: {16: 900.0, 32: 1000.0} for name in ("fp32", "amp_fp16")}
+    assert family["searched"] == {"fp32": {32: 1500.0}, "amp_fp16": {32: 1700.0}}
+    assert [names["begin_of_search"](run["batch_probes"]) for run in names["runs_of"](family["groups"])] == [4, 5]
+    assert names["begin_of_search"]([]) == 0 and names["begin_of_search"]([[16, "oom", 1.0, None]]) == 1
+    axes = charts["batch_size"].axes[0]
+    joined = [line for line in axes.lines if len(line.get_xdata()) > 1]
+    assert [(line.get_linestyle(), list(line.get_ydata())) for line in joined] == [(":", [900.0, 1000.0])] * 2
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert [list(line.get_ydata()) for line in hollow] == [[1500.0], [1700.0]]
+    assert {"probes without cuDNN's search", "the last probe, with it"} <= set(texts(charts["batch_size"]))
+
+
+def test_the_largest_batch_has_its_resolution(searched):
+    rows = {row["precision"]: row for row in searched[0]["rows_by_batch"]}
+    assert (rows["fp32"]["out of memory at"], rows["fp32"]["resolution"]) == (40, "+25%, below 40")
+    assert searched[0]["failing_above"](40, searched[0]["largest"][0]["runs"]["amp_fp16"]) == 48
+    assert searched[0]["failing_above"](64, searched[0]["largest"][0]["runs"]["amp_fp16"]) is None
+
+
 def test_machines_with_one_gpu_model_are_pooled_and_two_models_stand_side_by_side(tmp_path):
     other = {**made_up.H200, "gpu_name": "NVIDIA L4"}
     for place, device in enumerate((made_up.H200, made_up.H200, other)):
