@@ -476,10 +476,25 @@ def test_kernel_shares_fill_the_step(explored):
     stack = bars_at(panel_of(charts["kernel_time"], H200), 0)
     assert sum(height for _, height in stack) == pytest.approx(100)
     assert stack[-1][1] == pytest.approx(10) and max(height for _, height in stack) == pytest.approx(63)
-    assert len(names["named"]) == 5 and "other" not in names["named"]
+    assert len(names["named"]) == 9 and "other" not in names["named"]
+    colours = {bar.get_facecolor() for bar in panel_of(charts["kernel_time"], H200).patches if bar.get_height() > 0}
+    wanted = {matplotlib.colors.to_rgba(names["FAMILY_LOOKS"][family][0]) for family in ("convolution", "optimizer")}
+    assert wanted <= colours
     for parts in names["kernel_shares"].values():
         assert sum(parts.values()) == pytest.approx(1)
         assert list(parts)[-2:] == ["other kernels", "idle"]
+
+
+def test_a_kernel_family_has_one_look_in_every_report(explored):
+    import diagnosis
+
+    looks = explored[0]["FAMILY_LOOKS"]
+    assert set(looks) < set(diagnosis.KERNEL_FAMILIES) and len(set(looks.values())) == len(looks) == 12
+    grey, idle = explored[0]["PARTS"][-1], explored[0]["IDLE_LOOK"]
+    assert {grey[0], idle[0]}.isdisjoint(colour for colour, _ in looks.values())
+    record = {"gpu_busy_fraction": 0.5, "kernel_family_fractions": [["pooling", 0.75], ["matmul", 0.25]]}
+    parts = explored[0]["shares_of"](record, ["convolution", "matmul"])
+    assert parts == {"convolution": 0, "matmul": 0.125, "other kernels": 0.375, "idle": 0.5}
 
 
 def test_limits_are_charted_and_listed(everything, explored):
