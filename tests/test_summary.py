@@ -756,6 +756,22 @@ def test_a_sweep_of_loss_scales_has_its_chart(report_of_a_sweep):
     assert read(runs[65536.0][0]) == pytest.approx(10, abs=0.1)
 
 
+def test_fixed_loss_scales_are_told_apart_and_one_that_skipped_most_steps_is_not_well(tmp_path):
+    for scale, skipped in ((1.0, 0), (256.0, 3), (65536.0, 0), (2.0**20, 900), ("dynamic", 2)):
+        known = {"skipped_steps": skipped, "loss_scale_trace": [[0, 65536.0 if scale == "dynamic" else scale]]}
+        write_record(made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, **known), tmp_path)
+    names, said = explore(tmp_path, "loss-scale-sweep")[0], []
+    for cell in ("loss-scale", "loss-scale-sweep"):
+        exec(code_cells("summary")[cell], {**names, "say": said.append, "show_chart": lambda *_: None})
+    steps = names["timed"][0][1]["steps_per_epoch"] * 3
+    assert said[0].startswith(f"amp_fp16: 2 of {steps:,} timed steps were skipped") and "went from 65,536" in said[0]
+    start = f"amp_fp16 at fixed loss scales: 903 of {4 * steps:,} timed steps were skipped"
+    assert said[1].startswith(start) and "the loss scale was 1 to 1,048,576; 1 of 4 runs skipped more than" in said[1]
+    (swept,) = [text for text in said if "fixed scales from" in text]
+    well = "3 of 4 fixed scales from 1 to 1,048,576 ended well, 1 more ended with more than half of the steps skipped"
+    assert well in swept
+
+
 def test_two_loss_scales_are_no_sweep(functions):
     group = {"settings": {"loss_scale": "1.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 1.0}]}}
     other = {"settings": {"loss_scale": "2.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 2.0}]}}
