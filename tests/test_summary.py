@@ -219,6 +219,23 @@ def test_bars_are_medians_and_reach_from_smallest_to_largest(explored):
     assert names["throughput"][number, "fp32"][1:3] == pytest.approx((50_000 / 6.6, 50_000 / 6.0))
 
 
+def test_epochs_of_unequal_work_are_shown_as_time_per_sample(tmp_path):
+    for notebook, size, steps in (("cifar_resnet", 128, 0), ("cifar_resnet", 128, 5), ("lstm_language_model", 20, 0)):
+        for precision in ("fp32", "amp_fp16"):
+            known = {"samples_per_epoch": steps * size} if steps else {}
+            known |= {"seconds": [0.064] * 3} if steps else {}
+            values = {"batch_size": size, "max_steps": steps}
+            write_record(made_up.make(notebook, precision, parameters=values, **known), tmp_path)
+    names, charts = explore(tmp_path, last="epoch-time")
+    assert names["uneven"] == {"cifar_resnet"}
+    images, words = charts["epoch_time"].axes[:2]
+    assert (images.get_ylabel(), words.get_ylabel()) == ("µs per image", "seconds per epoch")
+    heights = {round(bar.get_height(), 6) for bar in images.patches}
+    assert heights == {122, 100} and {bar.get_height() for bar in words.patches} == {6.1}  # 6.1 s for 50,000 images
+    assert sorted({bar[0] for bar in names["epoch_times"].values()}) == [0.064, 6.1]  # the articles give seconds
+    assert any("of a sample where epochs are unequal work" in text for text in texts(charts["epoch_time"]))
+
+
 def test_no_text_lies_on_another(explored):
     for name, figure in explored[1].items():
         for axes in figure.axes:
