@@ -92,13 +92,15 @@ def paired_ratio(pairs):
 # @title What limits a run: plain rules
 IDLE = 0.2  # from this share of idle time on, it is not the GPU that limits
 ARITHMETIC = ("convolution", "matmul", "attention")  # the kernel families that Tensor Cores can run
+MEMORY_BOUND = 0.6  # from this share of the card's copying speed on, kernels that move memory wait for it, too
 
 
 def limit_of(record):
     """Return (what limits an ok run, the figures that say so): one of the cases below, told apart in this order.
 
-    "data loading", "kernel launches", "sizes not multiples of 8", "memory-bound kernels", "arithmetic on Tensor
-    Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
+    "data loading", "kernel launches", "sizes not multiples of 8", "kernels that move memory", "arithmetic on Tensor
+    Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled. Kernels that move memory
+    are called memory-bound only where they come near to the speed at which the card copies.
     """
     families, waiting = dict(record["kernel_family_fractions"] or []), record["data_wait_fraction"] or 0
     if record["gpu_busy_fraction"] is None or not families:
@@ -116,8 +118,9 @@ def limit_of(record):
         rest = sorted(((part, name) for name, part in families.items() if name not in ARITHMETIC), reverse=True)
         longest = ", ".join(f"{name} {part:.0%}" for part, name in rest[:3])
         speed = record["bandwidth_limit_fraction"]
-        speed = f", at {speed:.0%} of this card's copying speed" if speed else ""
-        return "memory-bound kernels", f"{1 - arithmetic:.0%} of kernel time moves memory ({longest}){speed}"
+        bound = " (memory-bound)" if round(speed or 0, 2) >= MEMORY_BOUND else ""
+        speed = f", at {speed:.0%} of this card's copying speed{bound}" if speed else ""
+        return "kernels that move memory", f"{1 - arithmetic:.0%} of kernel time moves memory ({longest}){speed}"
     on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)  # told by other parts of the names
     reached = record["compute_limit_fraction"]
     reached = f" and reaches {reached:.0%} of what this card was measured to do" if reached else ""
@@ -135,7 +138,7 @@ def advice_of(case, record):
         "data loading": ["more num_workers", 'data kept on the device (loader="gpu")'],
         "kernel launches": ["a larger batch", *graph],
         "sizes not multiples of 8": ["channels, units and vocabulary rounded up to multiples of 8"],
-        "memory-bound kernels": [*layout, *fuse, *half],
+        "kernels that move memory": [*layout, *fuse, *half],
         "arithmetic without Tensor Cores": ["tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores"] * bool(half),
     }
     return f": try {' or '.join(ways[case])}" if ways.get(case) else ""

@@ -104,7 +104,7 @@ def test_a_sentence_says_why_and_what_disturbed_it():
     assert sentence == (
         "MIND: fp32 throttled (power cap 25% of the time); fp32 GPU shared with another process. amp_fp16 is 2.00x as "
         "fast as fp32 (2.00 to 2.00): faster; 75% of kernel time moves memory (elementwise 40%, normalisation 35%), at "
-        "62% of this card's copying speed: try channels_last or torch.compile."
+        "62% of this card's copying speed (memory-bound): try channels_last or torch.compile."
     )
 
 

@@ -105,7 +105,7 @@ def test_figures_of_the_table_are_those_of_the_records(everything):
     amp = rows[H200, "amp_fp16", "fp32"]
     assert [float(amp[name]) for name in ("speed_up", "speed_up_low", "speed_up_high")] == pytest.approx([2, 2, 2])
     assert (amp["paired_epochs"], amp["paired_seeds"], amp["verdict"]) == ("9", "3", "faster")
-    assert (amp["pairs"], amp["repetitions"], amp["limit"]) == ("9", "3", "memory-bound kernels")
+    assert (amp["pairs"], amp["repetitions"], amp["limit"]) == ("9", "3", "kernels that move memory")
     assert float(amp["memory_saved_percent"]) == pytest.approx(50)  # the 150 MiB of data are in neither peak
     names = ("quality_change", "quality_change_low", "quality_change_high")
     assert [float(amp[name]) for name in names] == pytest.approx([0.02, 0.01, 0.03])
@@ -1028,7 +1028,7 @@ def test_a_ladder_has_its_steps_in_order_and_their_known_gains(ladder):
     row = names["rows_of_ladders"][6]
     assert (row["over the first step"], row["peak, GiB"]) == ("12.00x (12.00 to 12.00)", "2.05")
     assert row["seconds per 1,000 samples"] == "0.0100"
-    assert row["what limits it"].startswith("memory-bound kernels: ")
+    assert row["what limits it"].startswith("kernels that move memory: ")
     speeds, memory = charts["ladder"].axes[:2]
     assert [bar.get_width() for bar in speeds.patches] == pytest.approx([1, 2, 2.4, 2.4, 3, 4.8, 12])
     assert [bar.get_width() for bar in memory.patches][-1] == pytest.approx(2100 / 1024)

@@ -308,7 +308,7 @@ CASES = {
     "data loading": profiled(busy=0.5, data_wait_fraction=0.4),
     "kernel launches": profiled(busy=0.5, data_wait_fraction=0.1),
     "sizes not multiples of 8": profiled(misaligned_flops_fraction=0.9),
-    "memory-bound kernels": profiled(SPARSE),
+    "kernels that move memory": profiled(SPARSE),
     "arithmetic on Tensor Cores": profiled(compute_limit_fraction=0.55),
     "arithmetic without Tensor Cores": profiled(precision="fp32", tensor_core_fraction=0.0),
     "not known": flat(),
@@ -317,7 +317,7 @@ FIGURES = {
     "data loading": "the GPU is idle 50% of the time and the loop waits 40% for its data",
     "kernel launches": "the GPU is idle 50% of the time between kernel launches",
     "sizes not multiples of 8": "70% of kernel time is convolution and matmul, and 90% of that work has sizes not",
-    "memory-bound kernels": "75% of kernel time moves memory (elementwise 40%, normalisation 20%, optimizer 10%)",
+    "kernels that move memory": "75% of kernel time moves memory (elementwise 40%, normalisation 20%, optimizer 10%)",
     "arithmetic on Tensor Cores": "86% of it on Tensor Cores and reaches 55% of what this card was measured to do",
     "arithmetic without Tensor Cores": "70% of kernel time is convolution and matmul, 0% of it on Tensor Cores",
     "not known": "what limits it is not known (it was not profiled)",
@@ -349,13 +349,13 @@ def test_each_limit_is_told_with_its_figures(case):
         (profiled(misaligned_flops_fraction=0.9, precision="tf32"), "sizes not multiples of 8"),
         (profiled(misaligned_flops_fraction=0.9, precision="fp32"), "arithmetic on Tensor Cores"),
         (profiled([["matmul", 0.3], ["copy", 0.7]], misaligned_flops_fraction=0.9), "sizes not multiples of 8"),
-        (profiled([["matmul", 0.29], ["copy", 0.71]], misaligned_flops_fraction=0.9), "memory-bound kernels"),
+        (profiled([["matmul", 0.29], ["copy", 0.71]], misaligned_flops_fraction=0.9), "kernels that move memory"),
         # Arithmetic from half of the time on, on Tensor Cores from half of that.
         (profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.25), "arithmetic on Tensor Cores"),
         (profiled([["matmul", 0.5], ["copy", 0.5]], tensor_core_fraction=0.24), "arithmetic without Tensor Cores"),
-        (profiled([["matmul", 0.49], ["copy", 0.51]]), "memory-bound kernels"),
+        (profiled([["matmul", 0.49], ["copy", 0.51]]), "kernels that move memory"),
         (profiled([["attention", 0.9], ["copy", 0.1]], tensor_core_fraction=None), "arithmetic without Tensor Cores"),
-        (profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]), "memory-bound kernels"),
+        (profiled([["depthwise convolution", 0.8], ["matmul", 0.2]]), "kernels that move memory"),
         # What is missing.
         (profiled(busy=None), "not known"),
         (profiled([]), "not known"),
@@ -371,11 +371,23 @@ def test_a_missing_profile_says_why():
     assert verdict.limit_of(record)[1] == "what limits it is not known (the profiler saw no kernel)"
 
 
-def test_memory_bound_kernels_say_how_near_to_the_cards_copying_they_are_where_that_is_known():
-    known = verdict.limit_of(profiled(SPARSE, bandwidth_limit_fraction=0.614))[1]
-    assert known.endswith("(elementwise 40%, normalisation 20%, optimizer 10%), at 61% of this card's copying speed")
+def test_kernels_that_move_memory_say_how_near_to_the_cards_copying_they_are_where_that_is_known():
+    known = verdict.limit_of(profiled(SPARSE, bandwidth_limit_fraction=0.514))[1]
+    assert known.endswith("(elementwise 40%, normalisation 20%, optimizer 10%), at 51% of this card's copying speed")
     assert verdict.limit_of(profiled(SPARSE))[1].endswith("(elementwise 40%, normalisation 20%, optimizer 10%)")
     assert "copying" not in verdict.limit_of(profiled(bandwidth_limit_fraction=0.6))[1]  # it is not what limits
+
+
+@pytest.mark.parametrize(
+    "share, end", [(0.594, "59%"), (0.596, "60% (bound)"), (0.6, "60% (bound)"), (1.2, "120% (bound)")]
+)
+def test_only_near_the_cards_copying_speed_are_kernels_called_memory_bound(share, end):
+    case, text = verdict.limit_of(profiled(SPARSE, bandwidth_limit_fraction=share))
+    words = end.replace(" (bound)", " of this card's copying speed (memory-bound)")
+    assert case == "kernels that move memory"
+    assert text.endswith(f", at {words}" if "bound" in end else f", at {end} of this card's copying speed")
+    sentence = verdict.verdict(profiled(SPARSE, bandwidth_limit_fraction=share), profiled(precision="fp32"), gained())
+    assert text in sentence
 
 
 def test_no_share_is_above_the_whole():
@@ -390,11 +402,21 @@ def test_no_share_is_above_the_whole():
         ("kernel launches", "amp_fp16", {}, ": try a larger batch or a CUDA graph"),
         ("kernel launches", "amp_fp16", {"execution": "compile"}, ": try a larger batch or a CUDA graph"),
         ("kernel launches", "amp_fp16", {"execution": "cuda_graph"}, ": try a larger batch"),
-        ("memory-bound kernels", "amp_fp16", {}, ": try channels_last or torch.compile"),
-        ("memory-bound kernels", "amp_fp16", {"channels_last": True}, ": try torch.compile"),
-        ("memory-bound kernels", "amp_fp16", {"channels_last": True, "execution": "cuda_graph"}, ": try torch.compile"),
-        ("memory-bound kernels", "amp_bf16", {"channels_last": True, "execution": "compile"}, ""),
-        ("memory-bound kernels", "tf32", {"channels_last": True, "execution": "compile"}, ": try 16-bit values, which"),
+        ("kernels that move memory", "amp_fp16", {}, ": try channels_last or torch.compile"),
+        ("kernels that move memory", "amp_fp16", {"channels_last": True}, ": try torch.compile"),
+        (
+            "kernels that move memory",
+            "amp_fp16",
+            {"channels_last": True, "execution": "cuda_graph"},
+            ": try torch.compile",
+        ),
+        ("kernels that move memory", "amp_bf16", {"channels_last": True, "execution": "compile"}, ""),
+        (
+            "kernels that move memory",
+            "tf32",
+            {"channels_last": True, "execution": "compile"},
+            ": try 16-bit values, which",
+        ),
         ("sizes not multiples of 8", "tf32", {}, ": try channels, units and vocabulary rounded up to multiples of 8"),
         ("arithmetic without Tensor Cores", "fp32", {}, ": try tf32, amp_fp16 or amp_bf16, where the card has"),
         ("arithmetic on Tensor Cores", "amp_fp16", {}, ""),
@@ -410,7 +432,7 @@ def test_advice_names_only_what_is_not_done_yet(case, precision, parameters, wor
 def test_advice_on_a_layout_is_for_notebooks_that_have_one():
     record = flat()
     del record["channels_last"]
-    assert verdict.advice_of("memory-bound kernels", record) == ": try torch.compile"
+    assert verdict.advice_of("kernels that move memory", record) == ": try torch.compile"
 
 
 # What disturbed a run, and the sentence
@@ -493,7 +515,7 @@ def test_too_short_and_unpaired_runs_are_not_judged():
 @pytest.mark.parametrize("status", ["oom", "unsupported", "diverged", "failed", "timeout", "killed"])
 def test_a_run_without_its_baseline_still_says_what_limits_it(status):
     base = flat("fp32", status=status, reason="the reason", epoch_seconds=[])
-    text = verdict.verdict(CASES["memory-bound kernels"], base, None)
+    text = verdict.verdict(CASES["kernels that move memory"], base, None)
     assert text.startswith(f"amp_fp16 has no fp32 to be compared with ({status}); 75% of kernel time moves memory")
     assert_reads_well(text)
 
