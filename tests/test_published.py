@@ -322,7 +322,7 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
         "### colab-wide-resnet: WideResNet-28-10 on CIFAR-10 with Apex O0 to O3 (Apex O0 to O3 on T4 K80 P100, 2019)",
         "colab-wide-resnet, seconds per epoch: published from **177** (o2_fp16, T4) to **619** (fp32, K80);"
         " here from **20.0** (o3_fp16, H200) to **60.0** (fp32, H200).",
-        "**Of 14 claims of colab-wide-resnet: does not hold 10, holds 4.**",
+        "**Of 14 claims of colab-wide-resnet: does not hold 7, holds 5, cannot be told 2.**",
         "### Published, nothing comparable here",
     ):
         assert sentence in text
@@ -333,7 +333,8 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
     ]
     o2_time, _, o2_accuracy = claims_on(names, WIDE, "o2_fp16 on T4")
     assert o2_time == ("1.94x as fast as fp32", "1.00x (1.00 to 1.00), no measurable difference", "does not hold")
-    assert o2_accuracy[1:] == ("0.7 against 0.9 after epoch 10", "does not hold")
+    alone = "cannot be told, because there is one run of each"
+    assert o2_accuracy[1:] == ("0.7 against 0.9 after epoch 10", alone)
     assert claims_on(names, WIDE, "o3_fp16 on T4, b128: status") == [("diverged", "ok", "does not hold")]
     p100_time, p100_memory, _ = claims_on(names, WIDE, "amp_fp16 on P100")
     assert (p100_time[0], p100_time[2]) == ("0.99x as fast as fp32", "does not hold")
@@ -344,6 +345,45 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
     ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b256: time")
     assert (here, outcome) == ("1.11x (no interval)", "cannot be told, because it is too short to tell")
     assert not claims_on(names, WIDE, "fp32 on K80")  # fp32 alone claims nothing
+
+
+@pytest.mark.parametrize(
+    ("runs", "value", "outcome"),
+    [
+        ((1, 1), 0.7, "cannot be told, because there is one run of each"),
+        ((2, 2), 0.7, "does not hold"),
+        ((1, 1), 0.9, "does not hold"),  # alike here, as single runs of one mode are
+        ((1, 1), 0.95, "holds"),
+    ],
+)
+def test_a_difference_of_accuracy_between_single_runs_cannot_refute(explored, runs, value, outcome):
+    sides = [{"metrics": {"accuracy": end}, "epochs": "10"} for end in (0.889, 0.8675)]
+    sides += [{"metrics": {"accuracy": end}, "epochs": "10"} for end in (value, 0.9)]
+    own = [side | {"runs": count} for side, count in zip(sides[2:], runs, strict=True)]
+    assert explored[0]["metric_claim"](*sides[:2], *own)[-1] == outcome
+
+
+@pytest.mark.parametrize(
+    ("claimed", "here", "outcome"),
+    [
+        (1.04, 1.0, "holds"),  # less than 5%
+        (0.96, 1.04, "holds"),
+        (1.05, 1.0, "does not hold"),
+        (2.0, 3.0, "holds"),
+        (2.0, 3.1, "holds, larger here"),
+        (2.0, 1.3, "holds, smaller here"),
+        (0.8, 0.5, "holds, smaller here"),
+        (2.0, 0.5, "does not hold"),
+    ],
+)
+def test_a_time_that_holds_says_where_the_factor_is_another(explored, monkeypatch, claimed, here, outcome):
+    names, number = explored[0], 0
+    ends = {"low": here, "high": here, "pairs": 6, "repetitions": 1, "seeds": 1, "seconds": 9.0}
+    monkeypatch.setitem(names["gains"], (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
+    own = {"precision": "amp_fp16", "seconds": 1.0, "mark": ""}
+    assert names["time_claim"]({"precision": "amp_fp16", "ratio": claimed}, own, number)[-1] == outcome
+    assert names["outcome_of"](claimed, here, names["TIME_ALIKE"], "time") == outcome
+    assert names["outcome_of"](claimed, here, 0.05, "largest batch").partition(",")[0] == outcome.partition(",")[0]
 
 
 @pytest.mark.parametrize(
