@@ -512,6 +512,12 @@ def test_a_kernel_family_has_one_look_in_every_report(explored):
     record = {"gpu_busy_fraction": 0.5, "kernel_family_fractions": [["pooling", 0.75], ["matmul", 0.25]]}
     parts = explored[0]["shares_of"](record, ["convolution", "matmul"])
     assert parts == {"convolution": 0, "matmul": 0.125, "other kernels": 0.375, "idle": 0.5}
+    handles = explored[0]["part_handles"](looks | {"other kernels": grey, "idle": idle})
+    figure, _ = explored[0]["start_chart"]("all of them", [1.0], handles)
+    figure.draw_without_rendering()
+    (legend,) = [legend for part in figure.subfigs for legend in part.legends]
+    plt.close(figure)
+    assert legend.get_window_extent().x1 <= figure.get_figwidth() * figure.dpi
 
 
 def test_limits_are_charted_and_listed(everything, explored):
@@ -661,6 +667,13 @@ def test_text_of_a_record_is_plain_in_markdown(functions, text, escaped):
 @pytest.mark.parametrize(("number", "text"), [(0.41234, "0.412"), (6.1, "6.10"), (12, "12.0"), (19230.77, "19,231")])
 def test_numbers_have_three_digits_that_count(functions, number, text):
     assert functions["short"](number) == text
+
+
+def test_contents_link_to_every_section():
+    cells = [cell for cell in read_notebook("summary")["cells"] if cell["cell_type"] == "markdown"]
+    headings = re.findall("^## (.+)$", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
+    links = re.findall(r"\[([^]]+)\]\(#([^)]+)\)", "".join(cells[0]["source"]))
+    assert links == [(heading, heading.replace(" ", "-")) for heading in headings] and len(links) > 12
 
 
 def test_notebook_keeps_to_the_house_rules():
@@ -875,7 +888,8 @@ def test_two_speed_ups_are_those_at_the_largest_common_batch_and_at_the_fastest(
     assert {"2.00x\nb128", "2.50x\nb256", "1.67x\nb128\nover b256", "2.50x\nboth\nb256"} <= set(said)
     said = []
     exec(code_cells("summary")["batch-chart"], {**names, "say": said.append, "show_chart": lambda *_: None})
-    assert r"resnet18 · cifar10: amp_fp16 and fp32 are fastest at the same batch size, so that there is no" in said[0]
+    alike = "amp_fp16 and fp32 are fastest at the same batch size, of those that were run"
+    assert said[0] == f"resnet18 · cifar10: {alike}: that is no second gain from memory."
 
 
 @pytest.fixture(scope="module")
