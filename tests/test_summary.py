@@ -233,7 +233,7 @@ def test_epochs_of_unequal_work_are_shown_as_time_per_sample(tmp_path):
     heights = {round(bar.get_height(), 6) for bar in images.patches}
     assert heights == {122, 100} and {bar.get_height() for bar in words.patches} == {6.1}  # 6.1 s for 50,000 images
     assert sorted({bar[0] for bar in names["epoch_times"].values()}) == [0.064, 6.1]  # the articles give seconds
-    assert any("of a sample where epochs are unequal work" in text for text in texts(charts["epoch_time"]))
+    assert any("(per sample, where epochs are unequal work)" in text for text in texts(charts["epoch_time"]))
 
 
 def test_no_text_lies_on_another(explored):
