@@ -395,7 +395,7 @@ def write_pool(folder):
     for scale in (1.0, 256.0, 65536.0, "dynamic"):
         write(name, "amp_fp16", 3.0, 2, parameters={"loss_scale": scale, "dataset": "auto"})
     ways = (
-        ("auto", "eager", 3, ()),
+        ("cifar10", "eager", 4, ()),
         ("cifar10", "eager", 3, ("o2_fp16",)),
         ("cifar10", "cuda_graph", 30, ("o2_fp16",)),
     )

@@ -639,11 +639,16 @@ def test_a_count_is_shown_as_it_is_and_nothing_as_unavailable(functions, monkeyp
     assert (row["hottest, °C"], row["energy, J"]) == ("61", "unavailable")
 
 
-def test_same_data_asked_for_in_two_ways_is_told_apart(functions):
+def test_same_data_asked_for_in_two_ways_is_compared(functions):
     values = [{"dataset": "auto"}, {"dataset": "cifar10"}]
-    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
-    functions["label_groups"](groups)
-    assert [group["lines"][2:] for group in groups] == [["dataset=auto"], ["dataset=cifar10"]]
+    (group,) = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=one)) for one in values])
+    assert [run["dataset"] for run in group["runs"]["fp32"]] == ["auto", "cifar10"]
+
+
+def test_comparisons_that_only_lack_a_parameter_are_told_apart(functions):
+    runs = [flat(made_up.make("cifar_resnet", "fp32", parameters=one)) for one in ({}, {"dropout": 0.5})]
+    functions["label_groups"](groups := functions["group_runs"](runs))
+    assert sorted(group["lines"][2:] for group in groups) == [[], ["dropout=0.5"]]
 
 
 def test_repeats_begin_again_at_the_first_epoch(functions):
@@ -1328,7 +1333,7 @@ def test_a_sweep_of_loss_scales_is_in_no_other_chart_and_in_no_other_label(poole
     names, charts = pooled
     titles = [names["comparisons"][number]["title"] for number in names["charted"]]
     assert [title for title in titles if "loss_scale" in title] == ["dpn92 · cifar10, b512 · loss_scale=128"]
-    assert "resnet18 · cifar10, b128 · epochs=3 · eager · dataset=auto" in titles
+    assert "resnet18 · cifar10, b128 · epochs=4 · eager" in titles
     assert len(names["comparisons"]) - len(titles) == 6 and len(names["sweeps"]) == 2
     assert {"loss_scale_sweep_1", "loss_scale_sweep_2"} <= set(charts)
     assert {key[0] for key in names["sentences"]} <= set(names["charted"])
