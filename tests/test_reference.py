@@ -479,10 +479,28 @@ def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
     speeds = [run["samples_per_epoch"] / time for run in efficient[5] for time in run["epoch_seconds"]]
     words = f"{statistics.median(speeds):,.0f} ({spread(speeds, '{:,.0f}')}; n = {len(speeds)}, 3 kernels)"
     assert re.search(rf"EfficientNet-B0, 3 x 512 x 384, batch 32, images/s \|[^|]*\|[^|]*\| {re.escape(words)}", text)
-    gains = [paired_ratio(paired_runs(steps[5], steps[0])) for steps in (resnet, efficient)]
-    gains.append(paired_ratio(paired_runs(lstm[4], lstm[0])))
-    for gain in gains:
-        assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in in_one_line(ROOT / "README.md")
+    for runs, steps in ((resnet[5], resnet), (efficient[5], efficient), (lstm[4], lstm)):
+        gains = [paired_ratio(paired_runs(runs, base)) for base in steps[:2]]
+        cells = [f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" for gain in gains]
+        assert f"| {cells[0]} | {cells[1]} |" in in_one_line(ROOT / "README.md")
+
+
+def test_the_documentation_has_what_the_comparison_of_loops_printed():
+    folder = ROOT / "outputs" / "loops-h200"
+    check_files(folder, 10_000, {"README.md", "lstm.md", "efficientnet.md"})
+    printed = []
+    for name in ("efficientnet", "lstm"):
+        lines = [line for line in (folder / f"{name}.md").read_text(encoding="utf-8").splitlines() if ", " in line]
+        cells = [
+            [cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| ") and "x (" in line
+        ]
+        assert len(cells) == 8 and {cell[3] for cell in cells} == {"3"}
+        printed.append(
+            [(cell[2], "1" if not number else cell[4].replace("x", "")) for number, cell in enumerate(cells)]
+        )
+    text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
+    for images, words in zip(*printed, strict=True):
+        assert f" | {' | '.join((*images, *words))} |\n" in text
 
 
 def test_the_published_ladder_is_small_and_names_no_folder_of_a_machine():
