@@ -651,6 +651,15 @@ def test_comparisons_that_only_lack_a_parameter_are_told_apart(functions):
     assert sorted(group["lines"][2:] for group in groups) == [[], ["dropout=0.5"]]
 
 
+def test_a_scaled_time_of_two_cards_is_marked(tmp_path):
+    for precision, seconds, card in (("fp32", 4.0, "GPU-1"), ("tf32", 2.0, "GPU-2"), ("amp_fp16", 1.0, "GPU-1")):
+        values = {"seconds": [seconds] * 2, "block_seconds": made_up.blocks_of([seconds] * 2), "gpu_uuid": card}
+        write_record(made_up.make("cifar_resnet", precision, **values), tmp_path)
+    _, charts = explore(tmp_path, last="epoch-time")
+    assert {"1.00", "0.500‡", "0.250"} <= set(texts(charts["scaled_time"]))
+    assert not any("‡" in text for text in texts(charts["epoch_time"]))
+
+
 def test_repeats_begin_again_at_the_first_epoch(functions):
     values = {"epochs": 2, "repeats": 2}
     record = flat(made_up.make("cifar_resnet", "fp32", seconds=[1.0] * 4, parameters=values))
@@ -1098,6 +1107,10 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
         boxes = [text.get_window_extent() for text in axes.texts]
         assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
         assert all(box.x1 <= axes.get_window_extent().x1 + 8 for box in boxes)  # within its own panel
+    names = ["last accuracy", "last mean\nabsolute error", "last perplexity"]
+    assert [axes.get_xlabel() for axes in figure.axes[2::3]] == names
+    last = [text.get_text() for text in figure.axes[2].texts]
+    assert len(last) == sum("/s" in text.get_text() for text in figure.axes[0].texts) and all(map(float, last))
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
 
 
