@@ -12,7 +12,7 @@ import torch
 from card import MIB
 from harness import PRECISIONS, endless
 from instruments import error_line, release_memory, reset_peaks, synchronize
-from record import write_flat
+from record import utc_now, write_flat, write_record
 
 # isort: split
 
@@ -333,6 +333,7 @@ def close_ledger(record):
 # %% Explanation -- the same in every notebook; edit notebooks/diagnosis.py, then run sync.py
 # @title Everything that explains a run, after its timed epochs
 import copy
+from dataclasses import replace
 
 
 def flush_fraction(gradients, scale):
@@ -364,6 +365,13 @@ def read_gradients(record, trainer, batches, carry):
         return
     record.gradient_flush_fraction_scale_1 = flush_fraction(gradients, 1.0)
     record.gradient_flush_fraction_scaled = flush_fraction(gradients, scale)
+
+
+def keep_training(record, folder):
+    """Write what the training has measured before it is explained: a run that is ended meanwhile keeps that."""
+    names = ("inference", "profile", "limit", "ledger", *["gradient"] * ("fp16" in record.precision))
+    ended = {f"{name}_reason": "the run was ended before it was explained" for name in names}
+    write_record(replace(record, status="ok", reason=None, finished_at=utc_now(), **ended), folder)
 
 
 def explain(record, trainer, batches, folder, carry=None):

@@ -414,6 +414,31 @@ def papermill(notebook, folder, **parameters):
     return subprocess.run(command, cwd=folder, **options)
 
 
+@pytest.mark.parametrize("notebook", ["cifar", "regression", "language"])
+def test_a_training_is_written_before_it_is_explained(notebook, request, monkeypatch, tmp_path):
+    """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
+
+    def ended(*_):
+        raise KeyboardInterrupt  # which no guard holds up, as little as a kill
+
+    names, facts = (
+        request.getfixturevalue(notebook),
+        {"metric_name": "m", "metric_better": "higher", "sample_unit": "s"},
+    )
+    for name, value in {"measure_inference": ended, "epochs": 1, "output_dir": str(tmp_path)}.items():
+        monkeypatch.setitem(names, name, value)
+    record = names["new_record"](notebook, names["parameters"], "fp32", facts | names["card_facts"])
+    with pytest.raises(KeyboardInterrupt), names["guarded"](record, str(tmp_path), CPU):
+        names["train_and_evaluate"](record, "fp32")
+    (path,) = tmp_path.glob("*.json")
+    kept = json.loads(path.read_text())
+    assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
+    assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 1 and kept["samples_per_second"] > 0
+    assert kept["profile_reason"] == kept["inference_reason"] == "the run was ended before it was explained"
+    assert kept["gradient_reason"] is None  # of fp16 alone
+    assert record.profile_reason is None  # it is the copy that says so
+
+
 @beside(*EXPERIMENTS)
 def notebook_alone(folder, name):
     """(name, folder, process) of a notebook that was copied alone into an empty folder."""
