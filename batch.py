@@ -105,12 +105,19 @@ def holds_data(folder):
     return False
 
 
+def aside_as_other_code(run, record):
+    """Return (name of a folder for it, why) where the run's record was measured by other code; else None."""
+    if code := of_other_code(run, record):  # a record may have come from anywhere
+        return f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}", "were measured by other code"
+    return None
+
+
 def outdated(run, record):
     """Return (name of a folder for it, why) where the run's record, if there is one, counts no more; else None."""
     if not record:
         return None
-    if code := of_other_code(run, record):  # a record may have come from anywhere
-        return f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}", "were measured by other code"
+    if aside := aside_as_other_code(run, record):
+        return aside
     if of_made_up_data(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
     return None
@@ -123,12 +130,12 @@ def folder_aside(run, name):
 
 
 def not_asked_for(runs):
-    """Return the runs of the same notebooks that have a record in the same folder and are not among `runs`."""
+    """Return [(run, record)] of the same notebooks in the same folder that are not among `runs`."""
     notebooks, asked, found = {run.notebook.stem: run for run in runs}, {run.run_id for run in runs}, []
     for path in sorted(runs[0].folder.glob("*.json")):
         record = read_record(path) if path.stem not in asked else None
         if record and (like := notebooks.get(str(record.get("notebook")))):
-            found.append(like._replace(run_id=path.stem))
+            found.append((like._replace(run_id=path.stem), record))
     return found
 
 
@@ -139,8 +146,7 @@ def set_aside_records(comparisons):
     """
     moved, runs = {}, [run for comparison in comparisons for run in comparison]
     found = [(run, outdated(run, read_record(run.record_path)), "and run again") for run in runs]
-    others = [(run, read_record(run.record_path)) for run in not_asked_for(runs)]
-    found += [(run, outdated(run, {**record, "synthetic": None}), "without being run again") for run, record in others]
+    found += [(run, aside_as_other_code(run, one), "without being run again") for run, one in not_asked_for(runs)]
     for run, (name, why), then in (item for item in found if item[1]):
         folder = folder_aside(run, name)
         folder.mkdir(exist_ok=True)

@@ -147,13 +147,11 @@ def processes_marked(name, value, sessions=()):
     found, user = [], psutil.Process().username()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            ours = process.environ().get(name) == value or (session_of(process) in sessions and orphaned(process))
-            if (
-                ours
-                and process.pid != os.getpid()
-                and process.status() != psutil.STATUS_ZOMBIE
-                and process.username() == user
-            ):
+            if process.pid == os.getpid():
+                continue
+            session = session_of(process)
+            ours = process.environ().get(name) == value or (session in sessions and leaderless(session))
+            if ours and process.status() != psutil.STATUS_ZOMBIE and process.username() == user:
                 found.append(process)
     return found
 
@@ -163,10 +161,10 @@ def session_of(process):
     return os.getsid(process.pid) if hasattr(os, "getsid") else None
 
 
-def orphaned(process):
-    """Return whether the leader of a process's session is gone; a living one may have the number of a dead one."""
+def leaderless(session):
+    """Return whether the leader of a session is gone; a living one may have the number of a dead one."""
     try:
-        return psutil.Process(session_of(process)).status() == psutil.STATUS_ZOMBIE
+        return psutil.Process(session).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
@@ -387,11 +385,7 @@ def failure_reason(run):
             if output["output_type"] == "error":  # Stop: a mistake that the notebook itself explains
                 text = output["evalue"] if output["ename"] == "Stop" else f"{output['ename']}: {output['evalue']}"
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
-    for folder in (
-        str(ROOT),
-        sys.prefix,
-        os.path.expanduser("~"),
-    ):  # where this machine keeps things is no part of a reason
+    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # this machine's places are no part of a reason
         text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
     return text if len(text) <= 300 else text[:297] + "..."
 

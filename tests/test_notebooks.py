@@ -421,10 +421,8 @@ def test_a_training_is_written_before_it_is_explained(notebook, request, monkeyp
     def ended(*_):
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
-    names, facts = (
-        request.getfixturevalue(notebook),
-        {"metric_name": "m", "metric_better": "higher", "sample_unit": "s"},
-    )
+    names = request.getfixturevalue(notebook)
+    facts = {"metric_name": "m", "metric_better": "higher", "sample_unit": "s"}
     for name, value in {"measure_inference": ended, "epochs": 1, "output_dir": str(tmp_path)}.items():
         monkeypatch.setitem(names, name, value)
     record = names["new_record"](notebook, names["parameters"], "fp32", facts | names["card_facts"])
