@@ -149,7 +149,8 @@ def run_study(study, comparisons, folder, devices, args, executor):
     except KeyboardInterrupt:
         kept = runs - sum(len(unfinished(comparison, args, fresh=False)) for comparison in comparisons)
         again = "the same command without --fresh" if args.fresh else "the same command"
-        say(f"interrupted: {kept} of {runs} runs of {study} are finished and kept; {again} runs the rest")
+        rest = "runs the rest" if kept < runs else "makes the summary"
+        say(f"interrupted: {kept} of {runs} runs of {study} are finished and kept; {again} {rest}")
         raise
     records = [read_record(run.record_path) for comparison in comparisons for run in comparison]
     if failed := sum(record["status"] in RETRIED for record in records if record):
