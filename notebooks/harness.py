@@ -36,6 +36,12 @@ from preparation import read_search, startup
 import difflib
 from pathlib import Path
 
+COMPILE_MODES = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
+    "default": {},
+    "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
+    "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
+}
+
 
 def check_parameters(parameters, choices, own_models=None):
     """Return `parameters` with whole-number rates made floats; stop with one sentence at the first wrong value.
@@ -66,7 +72,7 @@ def check_parameters(parameters, choices, own_models=None):
         if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
             raise Stop(f"{name} is {value!r}; it must be text in quotes.")
     choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
-    choices["compile_mode"] = ("default", "max-autotune-no-cudagraphs")  # the others have CUDA graphs of their own
+    choices["compile_mode"] = tuple(COMPILE_MODES)
     for name, possible in choices.items():
         if checked[name] not in possible:
             raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
@@ -160,7 +166,7 @@ def compiled(part, mode="default"):
     from torch._functorch import config
 
     config.enable_autograd_cache = False  # before PyTorch's pull request 181564 its key left out autocast's type
-    return torch.compile(part, mode=mode, dynamic=False)
+    return torch.compile(part, dynamic=False, **COMPILE_MODES[mode])
 
 
 def cast_model(model, precision, keep_batchnorm_fp32=False):

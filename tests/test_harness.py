@@ -264,7 +264,7 @@ def test_right_parameters_pass_and_a_whole_rate_becomes_a_float():
         ({"loss_scale": "static"}, 'it must be "dynamic" or a number above 0'),
         ({"loss_scale": 0}, "loss_scale is 0"),
         ({"execution": "graph"}, "possible are eager, compile, cuda_graph, compile_cuda_graph."),
-        ({"compile_mode": "fast"}, "possible are default, max-autotune-no-cudagraphs."),
+        ({"compile_mode": "fast"}, "possible are default, coordinate-descent, max-autotune-no-cudagraphs."),
         ({"channels_last": 1}, "True or False"),
     ],
 )
@@ -445,11 +445,28 @@ def test_the_loss_is_compiled_with_its_network():
     assert softmaxes[0] > 0 == softmaxes[1]
 
 
-def test_a_longer_search_of_the_compiler_is_for_the_training_alone(monkeypatch):
-    modes = {}
-    monkeypatch.setattr(torch, "compile", lambda part, mode="default", **_: modes.setdefault(part, mode) and part)
-    trainer = make_trainer("fp32", execution="compile", compile_mode="max-autotune-no-cudagraphs")
-    assert modes == {trainer.network: "default", trainer.compute_loss: "max-autotune-no-cudagraphs"}
+@pytest.mark.parametrize("compile_mode", list(harness.COMPILE_MODES))
+def test_a_longer_search_of_the_compiler_is_for_the_training_alone(monkeypatch, compile_mode):
+    given = {}
+    monkeypatch.setattr(torch, "compile", lambda part, **how: given.setdefault(part, how) and part)
+    trainer = make_trainer("fp32", execution="compile", compile_mode=compile_mode)
+    assert given[trainer.network] == {"dynamic": False}
+    assert given[trainer.compute_loss] == {"dynamic": False, **harness.COMPILE_MODES[compile_mode]}
+
+
+def test_pytorch_knows_what_a_compile_mode_gives_it():
+    wanted = harness.COMPILE_MODES
+    assert set(wanted["coordinate-descent"]["options"]) <= set(torch._inductor.list_options())
+    assert wanted["max-autotune-no-cudagraphs"]["mode"] in torch._inductor.list_mode_options()
+
+
+@NEEDS_COMPILER
+def test_a_tuned_step_is_the_eager_step():
+    losses = []
+    for how in ({}, {"execution": "compile", "compile_mode": "coordinate-descent"}):
+        trainer = make_trainer("fp32", **how)
+        losses.append([trainer.step(make_batch(seed))[0].item() for seed in range(3)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 @NEEDS_COMPILER

@@ -179,7 +179,7 @@ def test_sections_are_short_and_files_near_their_size():
     for title, text, _ in sections.values():
         assert len(text.splitlines()) <= 80, title
     limits = {"record.py": 354, "verdict.py": 230, "card.py": 412, "instruments.py": 416}
-    limits |= {"diagnosis.py": 400, "harness.py": 429, "results.py": 120, "inference.py": 95, "largest.py": 120}
+    limits |= {"diagnosis.py": 400, "harness.py": 435, "results.py": 120, "inference.py": 95, "largest.py": 120}
     limits |= {"graph.py": 278, "preparation.py": 268}
     assert set(limits) == set(sync.SOURCES)
     for name, limit in limits.items():
