@@ -540,7 +540,7 @@ def test_the_readme_of_the_fastest_steps_has_the_records_figures():
         assert differ[model] < max(apart[model, way] for way in ("eager", "compile_cuda_graph"))
     readme, ways = in_one_line(ROOT / "README.md"), ("compile_cuda_graph", "eager")
     ends = {key: [run["metric"][-1] for run in runs] for key, runs in found.items()}
-    accuracy = [spread([100 * end for end in ends["resnet18", way]], "{:.1f}") for way in ways]
+    accuracy = [spread([100 * end for end in ends["resnet18", way]], "{:.2f}") for way in ways]
     assert "yes: {}% against {}% in eager mode, 30 epochs, three seeds".format(*accuracy) in readme
     perplexity = [spread(ends["lstm", way], "{:.1f}") for way in ways]
     assert "perplexities of {} against {} in eager mode, six epochs, three seeds".format(*perplexity) in readme
