@@ -611,3 +611,34 @@ def test_the_readme_of_the_models_in_use_has_the_records_figures():
         ]
         less = [f"{100 * (1 - half / full):.0f}" for half, full in used]
         assert f"{less[0]}, {less[1]} and {less[2]}%" in text
+
+
+def test_what_is_said_of_batches_on_several_gpus_is_in_their_logs():
+    folder = ROOT / "outputs" / "batches-h200"
+    here, docs = in_one_line(folder / "README.md"), in_one_line(ROOT / "docs" / "batches.md")
+    check_files(folder, 500_000, {"README.md", "scale.yaml", "batch.json", "batch.log"})
+    facts = {name: json.loads((folder / name / "logs" / "batch.json").read_text()) for name in ("one", "two", "four")}
+    for count, found in zip((1, 2, 4), facts.values(), strict=True):
+        assert len(found["devices"]) == count and found["runs_executed"] == 8
+        share = found["ideal_seconds"] / found["makespan_seconds"]
+        assert share > 0.97
+        cells = f"{found['makespan_seconds']:.1f} s | {found['ideal_seconds']:.1f} s | {100 * share:.0f}% |"
+        gain = facts["one"]["makespan_seconds"] / found["makespan_seconds"]
+        assert f"| {cells}" in here and f"| {count} | {cells} {gain:.2f} |".replace(" 1.00 |", " 1 |") in docs
+    alone, among = ({}, {})
+    for name, found in (("alone", alone), ("four", among)):
+        for record in read_records(folder / name)[0]:
+            assert record["status"] == "ok" and not record["gpu_shared"]
+            found.setdefault(record["model"], []).append(record["epoch_seconds"])
+    for model in ("resnet18", "lstm"):
+        assert [len(alone[model]), len(among[model])] == [1, 4]
+        median = statistics.median(alone[model][0])
+        changes = sorted(100 * (statistics.median(times) / median - 1) for times in among[model])
+        assert max(map(abs, changes)) < 3
+        assert f"| {changes[0]:+.1f} to {changes[-1]:+.1f}% |" in here
+        assert f"{-changes[-1]:.1f} to {-changes[0]:.1f}% shorter" in docs
+        for times in (alone[model][0], [time for run in among[model] for time in run]):
+            assert f"| {statistics.median(times):.2f} ({spread(times, '{:.2f}')}) |" in here
+    records = {run["status"]: run for run in read_records(folder / "oom")[0]}
+    assert set(records) == {"oom", "ok"} and "CUDA out of memory" in records["oom"]["reason"]
+    assert f"{records['ok']['device_used_before_mib']} MiB of the card in use" in here
