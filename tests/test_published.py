@@ -641,6 +641,17 @@ def test_inference_in_half_and_what_was_only_drawn_are_shown(pooled):
     assert drawn["outcome"] == "cannot be told, because no figure was published"
 
 
+def test_a_claim_of_a_mode_that_did_not_end_well_says_how_it_ended(tmp_path):
+    values = {"model": "rnn_relu", "execution": "cuda_graph"}
+    write_record(made_up.make("lstm_language_model", "fp32", seconds=[8.0] * 3, parameters=values), tmp_path)
+    failed = made_up.make_failed("lstm_language_model", "amp_fp16", "diverged", "every step", parameters=values)
+    write_record(failed, tmp_path)
+    names, _ = explore(tmp_path)
+    (drawn,) = names["claims"]["word-language-model"]
+    assert drawn["here"] == "amp_fp16: diverged"
+    assert names["timed_claim"](0, "o2_fp16")[1:] == ("o2_fp16: not run", names["UNPAIRED"])
+
+
 def test_of_an_articles_own_images_ratios_are_judged_and_times_not_shown(pooled):
     names, charts = pooled
     rtx = claims_on(names, EFFICIENT, "amp_fp16 on RTX 3090, b32")
