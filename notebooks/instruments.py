@@ -196,7 +196,9 @@ class ScaleTrace:
             return
         state["_growth_tracker"] = 0 if skipped else state["_growth_tracker"] + 1
         if skipped:
-            self.scale *= state["backoff_factor"]
+            self.scale = torch.tensor(
+                self.scale * state["backoff_factor"]
+            ).item()  # fp32, as the scaler's own: may be 0
         elif state["_growth_tracker"] == state["growth_interval"]:
             self.scale, state["_growth_tracker"] = self.scale * state["growth_factor"], 0
         self.note()

@@ -434,6 +434,19 @@ def test_a_scale_that_settled_in_warm_up_is_where_the_trace_begins():
     assert record.loss_scale_trace == [[0, 16384.0], [1, 32768.0]]
 
 
+def test_a_scale_that_only_falls_comes_to_0_when_the_scalers_own_does():
+    steps, record = Steps(), make_record()
+    trainer = made_trainer(steps.scaler)
+    trace, seen = instruments.ScaleTrace(record, trainer), []
+    for _ in range(180):
+        steps.take(trainer, overflows=True)
+        trace.step(skipped=True)
+        seen.append(trace.scale)
+        assert trace.scale == steps.scaler.get_scale()
+    assert seen.index(0.0) == 165  # 65,536 halved 166 times: fp32 ends at 2^-149
+    assert record.loss_scale_trace[-1] == [166, 0.0]
+
+
 def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
     steps, record = Steps(init_scale=128.0), make_record()
     trainer = made_trainer(steps.scaler, fixed_scale=128.0)

@@ -266,6 +266,8 @@ def test_its_readme_says_what_the_records_say_of_depth():
         cells = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**gain) for gain in gains]
         assert f"| {name} | {' | '.join(cells)} |" in text
         assert all(gain["low"] < 1.03 if found is runs else gain["low"] > 1.18 for gain in gains)
+    ratios = [gain_of(graphs[depth, "amp_fp16"], graphs[depth, "fp32"])["ratio"] for depth in depths]
+    assert f"CIFAR-100 it is {min(ratios):.2f} to {max(ratios):.2f} times" in in_one_line(ROOT / "README.md")
     for name, found in (("eager", runs), ("one graph", graphs)):
         busy = [[found[depth, mode]["gpu_busy_fraction"] for mode in ("fp32", "amp_fp16")] for depth in depths]
         cells = ["{:.0%}, {:.0%}".format(*pair) for pair in busy]
@@ -350,6 +352,8 @@ def test_its_readme_says_what_the_searches_found():
     fp32, tf32, half = (only("resnet18", "max", mode, memory_limit_gib=0.0) for mode in ("fp32", "tf32", "amp_fp16"))
     sizes = " | ".join(f"{run['batch_size_used']:,}" for run in (fp32, tf32, half))
     assert f"| ResNet-18 on the whole card | {sizes} | {gain_of(half, fp32)['ratio']:.2f} |" in text
+    largest = " and ".join(f"{run['batch_size_used']:,}" for run in (fp32, half))
+    assert f"(on the whole card {largest})" in in_one_line(ROOT / "README.md")
     assert {run["steps_per_epoch"] for run in (fp32, tf32, half)} == {1} and half["train_samples"] == 50_000
     assert f"is {half['batch_size_used'] / fp32['batch_size_used']:.2f} times as large in amp_fp16" in text
     assert f"{half['batch_size_used']:,} fit into it in amp_fp16, {fp32['batch_size_used']:,} in fp32" in text
