@@ -714,6 +714,14 @@ def test_what_is_said_of_batches_on_several_gpus_is_in_their_logs():
         assert f"{-changes[-1]:.1f} to {-changes[0]:.1f}% shorter" in docs
         for times in (alone[model][0], [time for run in among[model] for time in run]):
             assert f"| {statistics.median(times):.2f} ({spread(times, '{:.2f}')}) |" in here
+    starts = {}
+    for name in ("alone", "one", "four"):
+        for record in read_records(folder / name)[0]:
+            starts.setdefault((name, record["model"]), []).append(record["startup_model_seconds"])
+    for model, words in (("resnet18", "{} s for the ResNet instead of {} s"), ("lstm", "{} s instead of {} s for the")):
+        assert words.format(*(spread(starts[name, model], "{:.1f}") for name in ("four", "one"))) in here
+    found = [starts["alone", model][0] for model in ("resnet18", "lstm")]
+    assert "(alone on all 64 cores {:.1f} and {:.1f} s)".format(*found) in here
     records = {run["status"]: run for run in read_records(folder / "oom")[0]}
     assert set(records) == {"oom", "ok"} and "CUDA out of memory" in records["oom"]["reason"]
     assert f"{records['ok']['device_used_before_mib']} MiB of the card in use" in here
