@@ -216,7 +216,15 @@ def test_interrupted_twice_stops_at_once(suite, tmp_path):
     assert not survivors("wait")
 
 
-def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path):
+@pytest.fixture
+def not_under_nohup():
+    """What is started in the test gets SIGHUP even where the tests themselves run under nohup, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path, not_under_nohup):
     terminal, other = pty.openpty()
     with started(suite, tmp_path, stdout=other, stderr=other) as (runner, output):
         os.close(other)
