@@ -195,10 +195,8 @@ class ScaleTrace:
         if not self.dynamic:
             return
         state["_growth_tracker"] = 0 if skipped else state["_growth_tracker"] + 1
-        if skipped:
-            self.scale = torch.tensor(
-                self.scale * state["backoff_factor"]
-            ).item()  # fp32, as the scaler's own: may be 0
+        if skipped:  # in fp32, as the scaler's own, which comes to 0
+            self.scale = torch.tensor(self.scale * state["backoff_factor"]).item()
         elif state["_growth_tracker"] == state["growth_interval"]:
             self.scale, state["_growth_tracker"] = self.scale * state["growth_factor"], 0
         self.note()
