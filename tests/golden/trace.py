@@ -1,0 +1,214 @@
+"""Golden traces: the first 20 steps of every notebook in every precision mode and way of execution.
+
+    python tests/golden/trace.py --root CHECKOUT --write FILE.json     record
+    python tests/golden/trace.py --root CHECKOUT --compare FILE.json   record anew and name every difference
+
+A trace holds each step's loss and loss scale as exact hexadecimal floats, the skipped steps so far, and a checksum of
+the final weights. On a GPU it also counts the kernels that a step launches and how often the host waits for the GPU.
+`--loop` also runs each notebook's whole loop and keeps what its record holds beside times and memory.
+"""
+
+import argparse
+import functools
+import hashlib
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+os.environ["TQDM_DISABLE"] = "1"
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import torch
+
+STEPS = 20
+MODES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
+EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")
+SMALL = {"dataset": "synthetic", "max_steps": STEPS, "epochs": 1, "seed": 3}
+PARAMETERS = {  # small models: the traces are about the step, not about the model
+    "cifar_resnet": {**SMALL, "model": "resnet18" if torch.cuda.is_available() else "resnet10t", "batch_size": 8},
+    "efficientnet_regression": {
+        **SMALL,
+        "model": "mobilenetv3_small_050",
+        "batch_size": 4,
+        "image_height": 64,
+        "image_width": 64,
+    },
+    "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
+}
+LOOP_FIELDS = (  # of a record: what does not depend on the clock or the machine
+    "run_id precision status reason dataset_used dataset_source synthetic train_samples eval_samples sample_unit"
+    " steps_per_epoch batch_size_used samples_per_epoch train_loss metric metric_name metric_better chance_metric"
+    " test_metric loss_scale_trace skipped_steps overflow_steps warmup_steps warmup_skipped_steps autocast_dtype"
+    " parameter_dtypes fp32_precision_matmul fp32_precision_conv fp32_precision_rnn training_log"
+).split()
+
+
+def run_cells(path, last, parameters):
+    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced; return its names."""
+    names = {"__name__": path.stem, "display": lambda *_: None}
+    module = type(sys)(path.stem)
+    vars(module).update(names)
+    names = vars(module)
+    sys.modules[path.stem] = module  # torch.compile looks a function's module up
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    if last not in [cell["id"] for cell in cells]:
+        raise LookupError(f"{path.stem} has no cell {last!r}")
+    for cell in cells:
+        exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), names)
+        if "parameters" in cell["metadata"].get("tags", ()):
+            if unknown := set(parameters) - set(names):
+                raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
+            names.update(parameters)
+        if cell["id"] == last:
+            break
+    return names
+
+
+def prepared(root, notebook, execution):
+    """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
+    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp()}
+    parameters["loss_scale"] = "dynamic"
+    names = run_cells(root / "notebooks" / f"{notebook}.ipynb", "train", parameters)
+
+    def batches(precision):
+        if notebook == "lstm_language_model":
+            return names["train_batches"](names["train_rows"])
+        dtype = names["PRECISIONS"][precision]["weights"]
+        return names["train_batches"](0, dtype, parameters["batch_size"])
+
+    rate = names.get("lr_at", lambda step, steps: names["lr"])
+    return names["make_trainer"], batches, lambda step: rate(step, STEPS), names["set_fp32_precision"]
+
+
+def waits_and_kernels(take):
+    """Return (result of `take()`, kernels launched by it, host waits in it); the counts are None on the CPU."""
+    if not torch.cuda.is_available():
+        return take(), None, None
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as caught, profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            result = take()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+    events = profiler.profiler.kineto_results.events()
+    kernels = sum("CUDA" in str(event.device_type()) for event in events)
+    return result, kernels, sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
+
+
+def trace_step_by_step(root, notebook, precision, execution):
+    """Return the trace of one training, or what ended it."""
+    torch._dynamo.reset()
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.mkldnn.set_flags(_enabled=True)
+    try:
+        make_trainer, batches, lr_at, set_fp32_precision = prepared(root, notebook, execution)
+        set_fp32_precision(precision)
+        if notebook == "lstm_language_model" and not torch.cuda.is_available():
+            # The notebook does so for amp_bf16. oneDNN has no LSTM in fp16 either.
+            torch.backends.mkldnn.set_flags(_enabled=precision not in ("amp_bf16", "amp_fp16"))
+        trainer, hidden, rows = make_trainer(precision), None, []
+        torch.manual_seed(0)
+        for number, batch in enumerate(itertools.islice(itertools.cycle(batches(precision)), STEPS)):
+            trainer.set_lr(lr_at(number))
+            take = functools.partial(trainer.step, batch, hidden)
+            counted = number >= STEPS - 2  # the profiler is slow, and the first steps capture or compile
+            (loss, hidden), kernels, waits = waits_and_kernels(take) if counted else (take(), None, None)
+            rows.append([loss.item().hex(), trainer.scaler.get_scale().hex(), trainer.skipped_steps, kernels, waits])
+        weights = b"".join(master.detach().float().cpu().numpy().tobytes() for master in trainer.masters)
+        return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
+    except Exception as error:
+        if os.environ.get("GOLDEN_DEBUG"):
+            traceback.print_exc()
+        return {"error": type(error).__name__}
+
+
+def trace_loop(root, notebook, execution):
+    """Return what the records of a notebook's whole loop hold beside times and memory."""
+    folder = tempfile.mkdtemp()
+    parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "repeats": 2, "execution": execution}
+    parameters |= {"precisions": list(MODES), "output_dir": folder}
+    parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
+    run_cells(root / "notebooks" / f"{notebook}.ipynb", "loop", parameters)
+    records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+    return {record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records}
+
+
+def all_traces(root, notebooks, modes, executions, loop):
+    """Return {"machine": ..., "notebook/mode/execution": trace}."""
+    machine = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
+    machine["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    traces = {"machine": machine}
+    for notebook, execution, mode in itertools.product(notebooks, executions, modes):
+        name = f"{notebook}/{mode}/{execution}"
+        traces[name] = trace_step_by_step(root, notebook, mode, execution)
+        print(name, traces[name].get("error") or traces[name]["steps"][-1], file=sys.stderr, flush=True)
+    for notebook, execution in itertools.product(notebooks, executions) if loop else ():
+        traces[f"{notebook}/loop/{execution}"] = trace_loop(root, notebook, execution)
+        print(notebook, "loop", execution, file=sys.stderr, flush=True)
+    return traces
+
+
+def differences(old, new):
+    """Return a line for every trace that differs."""
+    found = [f"machine: {old['machine']} and {new['machine']}"] if old["machine"] != new["machine"] else []
+    for name in (name for name in new if name != "machine"):
+        if name not in old:
+            found.append(f"{name}: not in the golden file")
+        elif old[name] != new[name]:
+            found.append(f"{name}: {first_difference(old[name], new[name])}")
+    return found
+
+
+def first_difference(old, new):
+    """Return where two traces first differ, in words."""
+    if "steps" in old and "steps" in new:
+        for number, (a, b) in enumerate(zip(old["steps"], new["steps"], strict=True)):
+            if a != b:
+                return f"step {number}: {a} and {b}"
+    for key in old:
+        if old[key] != new.get(key):
+            return f"{key}: {old[key]} and {new.get(key)}"
+    return "keys differ"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
+    parser.add_argument("--notebooks", nargs="*", default=list(PARAMETERS))
+    parser.add_argument("--modes", nargs="*", default=MODES)
+    parser.add_argument("--executions", nargs="*", default=EXECUTIONS)
+    parser.add_argument("--loop", action="store_true")
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--compare", type=Path, nargs="*", default=[])
+    args = parser.parse_args()
+    root, write, compare = args.root.resolve(), args.write and args.write.resolve(), [p.resolve() for p in args.compare]
+    sys.path[:0] = [str(root), str(root / "notebooks")]
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)  # the order of a sum must not depend on the cores
+    os.chdir(tempfile.mkdtemp())
+    new = all_traces(root, args.notebooks, args.modes, args.executions, args.loop)
+    if write:
+        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items())
+        write.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+    old = {}
+    for path in compare:
+        old |= json.loads(path.read_text(encoding="utf-8"))
+    found = differences(old, new) if old else []
+    print("\n".join(found) or f"{len(new) - 1} traces" + (", no difference" if old else " written"))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
