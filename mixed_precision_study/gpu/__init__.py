@@ -1,0 +1,1 @@
+"""The GPU as its driver sees it."""
