@@ -99,6 +99,7 @@ class Conditions:
 
 DISTURBED = 0.05  # a throttle reason that held in this share of the samples
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
+LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 
 

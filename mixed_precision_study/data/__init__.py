@@ -1,0 +1,1 @@
+"""The data sets, their cache, and batches made ahead of the training."""

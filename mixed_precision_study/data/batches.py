@@ -1,0 +1,79 @@
+"""Images near the GPU, and batches made one step ahead of it."""
+
+import functools
+
+import torch
+
+
+def placed(images, device, share=0.25):
+    """Return uint8 images (N, C, height, width) where batches are taken from.
+
+    On the GPU if they take at most `share` of what is free there, or of what memory_limit_gib leaves; else in pinned
+    memory of the host, from which the GPU copies by itself. On the CPU they stay as they are.
+    """
+    if device.type != "cuda":
+        return images
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = torch.cuda.get_per_process_memory_fraction() * total  # of the current device, the only one that is used
+    free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
+    if images.nbytes <= share * free:
+        return images.to(device)
+    print(
+        f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images stay in pinned memory of the host: too much for the GPU."
+    )
+    return images.pin_memory()
+
+
+def device_batches(images, labels, places, size):
+    """Yield (images, labels) in the order of `places` (N,), all on one device."""
+    for chosen in places.split(size):
+        yield images[chosen], labels[chosen]
+
+
+def host_batches(images, labels, places, size):
+    """Yield the same from images in pinned memory: one copy for each, none waited for; only the order is, once."""
+    for chosen, numbers in zip(places.split(size), torch.split(places.cpu(), size), strict=True):
+        batch = torch.empty(len(chosen), *images.shape[1:], dtype=images.dtype, device=places.device)
+        for row, number in zip(batch, numbers.tolist(), strict=True):
+            row.copy_(images[number], non_blocking=True)
+        yield batch, labels[chosen]
+
+
+@functools.cache
+def side_stream(device):
+    """Return the stream on which the batches of this process are made, always the same; None on the CPU."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None
+
+
+def one_ahead(batches, side, main=None, on=torch.cuda.stream):
+    """Yield `batches`, each made on the stream `side` while the step before it runs on `main`, the current stream.
+
+    The host waits for nothing and takes the batches in the same order; an error comes when its batch would have. A
+    batch is made once the step before last has ended, so one more than without is in memory, however far the host is
+    ahead. That wait also makes it safe to write into memory that was freed since: whatever used it came before. So
+    record_stream is not needed, which would keep memory for as long as the host is ahead. `side` None: as they come.
+    """
+    if side is None:
+        yield from batches
+        return
+    batches, main = iter(batches), main or torch.cuda.current_stream(side.device)
+
+    def prepare():
+        side.wait_stream(main)
+        try:
+            with on(side):
+                return next(batches, None), side.record_event(), None
+        except Exception as error:
+            return None, None, error
+
+    try:
+        batch, ready, error = prepare()
+        while batch is not None:
+            following = prepare()
+            main.wait_event(ready)
+            yield batch
+            batch, ready, error = following
+    finally:  # left early, a batch is still being made from tensors of `main` that are free from here on
+        main.wait_stream(side)
+    if error is not None:
+        raise error

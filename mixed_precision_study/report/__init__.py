@@ -1,0 +1,1 @@
+"""What is drawn and said of records. PyTorch is not needed."""
