@@ -1,10 +1,7 @@
-"""Copies shared sections, badges and published results into the notebooks; the reference run's figures into the texts.
+"""Writes what documents take from records and settings: badges, the README's first table, the tables of the docs.
 
-    python notebooks/sync.py           rewrite what is stale
-    python notebooks/sync.py --check   change nothing; name what is stale and exit with 1
-
-A section runs in one of SOURCES from its '# %%' line to the next. A notebook cell belongs to a section when its first
-line equals that line.
+python docs/tables.py           rewrite what is stale
+python docs/tables.py --check   change nothing; name what is stale and exit with 1
 """
 
 import argparse
@@ -16,100 +13,27 @@ import sys
 from pathlib import Path
 
 import yaml
-from record import comparison_key, read_records
-from verdict import flags_of, limit_of, paired_ratio, paired_runs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from mixed_precision_study.analysis.bottleneck import limit_of  # noqa: E402
+from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs  # noqa: E402
+from mixed_precision_study.analysis.verdict import flags_of  # noqa: E402
+from mixed_precision_study.parameters import PRECISION_NAMES  # noqa: E402
+from mixed_precision_study.record import comparison_key, read_records  # noqa: E402
 
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-NOTEBOOKS = Path(__file__).resolve().parent
-SOURCES = (
-    "record.py",
-    "verdict.py",
-    "card.py",
-    "instruments.py",
-    "preparation.py",
-    "graph.py",
-    "diagnosis.py",
-    "inference.py",
-    "harness.py",
-    "largest.py",
-    "results.py",
-)
-OPEN_SOURCES = ("harness.py", "results.py")  # the method and the results; the instruments are folded
-MARK = "# %% "
-PUBLISHED_MARK = "# %% Published results -- the same as data/published_results.csv; edit that file, then run sync.py"
-PUBLISHED_TITLE = "Published results"
-ONLY_IN_SUMMARY = ("Reading records", PUBLISHED_TITLE)
-ONLY_WITH_IMAGES = ("Decoding", "Batches ahead")
-IN_SUMMARY = ("Explaining fields", "Conditions of a run", "Run record", "Reading records", "Comparing records")
-IN_SUMMARY += ("Paired ratio", "Limit of a run", "Verdict")
-FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}}
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
 FIELDS = re.compile(r"<!-- fields -->\n.*?<!-- /fields -->", re.DOTALL)
 CASES = re.compile(r"<!-- cases -->\n.*?<!-- /cases -->", re.DOTALL)
 RUNS = re.compile(r"<!-- runs -->\n.*?<!-- /runs -->", re.DOTALL)
 HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
-PRECISIONS = (*HEADLINE_PRECISIONS, "o2_fp16", "o3_fp16")
-MEND = "run: python notebooks/sync.py"
-
-
-def read_sections(folder=NOTEBOOKS):
-    """Return {first line: (title, text, folded)} of every shared section in `folder`."""
-    sections = {}
-    for source in SOURCES:
-        parts = re.split(rf"^(?={MARK})", (folder / source).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        for text in (part.rstrip() for part in parts[1:]):
-            first_line = text.partition("\n")[0]
-            title = first_line.removeprefix(MARK).partition(" -- ")[0]
-            sections[first_line] = (title, text, source not in OPEN_SOURCES)
-    return sections
-
-
-def sections_needed(notebook, titles):
-    """Return the titles that the notebook of this file name must have, in no order."""
-    if notebook == "summary.ipynb":
-        return set(IN_SUMMARY) | {PUBLISHED_TITLE} & set(titles)
-    without = ONLY_WITH_IMAGES if notebook == "lstm_language_model.ipynb" else ()
-    return set(titles) - set(ONLY_IN_SUMMARY) - set(without)
-
-
-def published_section(root):
-    """Return the section that holds the published results as text; its text is None where their file is missing.
-
-    What the rows of a study begin with is written once, and a long row goes on after a backslash.
-    """
-    path, studies, lines = root / "data" / "published_results.csv", {}, []
-    if not path.exists():  # a copy of the notebooks alone: the cell stays as it is
-        return {PUBLISHED_MARK: (PUBLISHED_TITLE, None, True)}
-    header, *rows = path.read_text(encoding="utf-8").splitlines()
-    for row in rows:
-        *study, rest = row.split(",", 4)  # study, source, title, year
-        lines.append(f"{{{studies.setdefault(','.join(study), len(studies))}}},{rest}")
-    lines = [wrapped(line) for line in (header, *lines)]
-    names = [f'    "{study}",' for study in studies]
-    title = "# @title What the articles published, as CSV"
-    head = [
-        PUBLISHED_MARK,
-        title,
-        "STUDIES = (  # study, source, title, year: what {0} and so on stand for",
-        *names,
-        ")",
-    ]
-    text = "\n".join([*head, 'PUBLISHED = """\\', *lines, '""".format(*STUDIES)'])
-    return {PUBLISHED_MARK: (PUBLISHED_TITLE, text, True)}
-
-
-def wrapped(line, most=118):
-    """Return a line of CSV cut after commas, with a backslash where it goes on."""
-    parts = [""]
-    for field in re.findall(r"[^,]*,|[^,]+$", line):
-        parts += [""] * (len(parts[-1]) + len(field) > most)
-        parts[-1] += field
-    return "\\\n".join(parts)
+MEND = "run: python docs/tables.py"
 
 
 def repository_url(root):
@@ -152,47 +76,29 @@ def badges(url, notebook):
     return f"<!-- badges -->\n{line}\n<!-- /badges -->"
 
 
-def synced_notebook(path, sections, url):
-    """Return the notebook at `path` as it should be (a dict), and the problems no copying can mend."""
+def notebook_text(path, url):
+    """Return the notebook at `path` with the badges that it should have."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    found, problems = set(), []
     for cell in notebook["cells"]:
-        text = "".join(cell["source"])
-        first_line = text.partition("\n")[0]
         if cell["cell_type"] == "markdown":
-            text = BADGES.sub(lambda _: badges(url, path.name), text)
-        elif first_line in sections:
-            title, new_text, folded = sections[first_line]
-            text = text if new_text is None else new_text
-            found.add(title)
-            cell["metadata"] = dict(FOLDED) if folded else {}
-        elif first_line.startswith(MARK):
-            problems.append(f"{path.name} has a cell of an unknown section: {first_line}")
-        cell["source"] = text.splitlines(keepends=True)
-    for title in sorted(sections_needed(path.name, [title for title, _, _ in sections.values()]) - found):
-        problems.append(f"{path.name} lacks the section {title!r}: add a cell with its '# %%' line, then {MEND}")
-    return notebook, problems
+            text = BADGES.sub(lambda _: badges(url, path.name), "".join(cell["source"]))
+            cell["source"] = text.splitlines(keepends=True)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def stale_files(root, folder=NOTEBOOKS, check=False):
-    """Yield (path, text it should have, problems) of every notebook and the README that is not as it should be.
+def stale_files(root, check=False):
+    """Yield (path, text it should have) of every notebook and document that is not as it should be.
 
     Where the address is only that of the clone's origin, `check` also accepts files without badges: whoever clones the
     repository has changed nothing.
     """
-    sections = read_sections(folder) | published_section(root)
     url, found_in = repository_url(root)
     addresses = (url, None) if check and found_in == "origin" else (url,)
-    paths = sorted(folder.glob("*.ipynb"))
-    if not paths or not sections:
-        yield folder, None, [f"no {'notebooks' if not paths else 'sections'} below {folder.name}: nothing was checked"]
+    paths = sorted((root / "notebooks").glob("*.ipynb"))
     for path in paths:
-        texts, problems = [], []
-        for address in addresses:
-            notebook, problems = synced_notebook(path, sections, address)
-            texts.append(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
-        if problems or path.read_text(encoding="utf-8") not in texts:
-            yield path, texts[0], problems
+        texts = [notebook_text(path, address) for address in addresses]
+        if path.read_text(encoding="utf-8") not in texts:
+            yield path, texts[0]
     readme = root / "README.md"
     if readme.exists():
         now = readme.read_text(encoding="utf-8")
@@ -201,12 +107,12 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         table = headline(read_records(root / "outputs" / "reference")[0])
         texts = [HEADLINE.sub(lambda _: table, text) for text in texts]
         if now not in texts:
-            yield readme, texts[0], []
+            yield readme, texts[0]
 
     published = root / "outputs" / "published"
     tables = {
         root / "docs" / "measurements.md": {
-            FIELDS: lambda: fields_table(folder),
+            FIELDS: lambda: fields_table(root / "mixed_precision_study" / "record.py"),
             CASES: lambda: cases_table(root / "tests" / "built_cases"),
         },
         published / "README.md": {RUNS: lambda: runs_table(read_records(published)[0])},
@@ -216,13 +122,13 @@ def stale_files(root, folder=NOTEBOOKS, check=False):
         for block, make in tables[path].items():
             text = block.sub(lambda _, make=make: make(), text)
         if now != text:
-            yield path, text, []
+            yield path, text
 
 
-def fields_table(folder):
+def fields_table(path):
     """Return the table of the record's fields: name, and the comment beside it in record.py."""
     lines = ["| field | meaning |", "|---|---|"]
-    for text in (folder / "record.py").read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8").splitlines():
         if found := re.match(r"    (\w+): (?:str|int|float|bool|list|dict)\b.*?#\s*(.*)", text):
             lines.append(f"| `{found[1]}` | {found[2]} |")
     return "\n".join(["<!-- fields -->", *lines, "<!-- /fields -->"])
@@ -293,7 +199,7 @@ def runs_table(records):
     rows = {}
     for record in records:
         rows.setdefault(comparison_key(record), {})[record["precision"]] = record
-    present = [name for name in PRECISIONS if any(name in row for row in rows.values())]
+    present = [name for name in PRECISION_NAMES if any(name in row for row in rows.values())]
     lines = [
         f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |",
         "|---" * (2 + len(present)) + "|",
@@ -330,17 +236,11 @@ def run_figures(record):
     return f"{size}{f'{seconds:#.3g}'.rstrip('.')} s, {f'{memory:#.3g}'.rstrip('.')} GiB, {last}"
 
 
-def main(arguments=None):
+def main(arguments=None, root=ROOT):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something is stale")
-    check = parser.parse_args(arguments).check
-    root, failed = NOTEBOOKS.parent, False
-    for path, text, problems in stale_files(root, check=check):
-        for problem in problems:
-            print(problem, file=sys.stderr)
-        failed |= bool(problems)
-        if text is None or text == path.read_text(encoding="utf-8"):
-            continue
+    check, failed = parser.parse_args(arguments).check, False
+    for path, text in stale_files(root, check=check):
         if check:
             failed = True
             print(f"{path.relative_to(root)} is stale; {MEND}", file=sys.stderr)
