@@ -42,12 +42,38 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
     "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
 }
 # Fields of a record that do not depend on the clock or the machine.
-LOOP_FIELDS = """
-    run_id precision status reason dataset_used dataset_source synthetic train_samples eval_samples sample_unit
-    steps_per_epoch batch_size_used samples_per_epoch train_loss metric metric_name metric_better chance_metric
-    test_metric loss_scale_trace skipped_steps overflow_steps warmup_steps warmup_skipped_steps autocast_dtype
-    parameter_dtypes fp32_precision_matmul fp32_precision_conv fp32_precision_rnn training_log
-""".split()
+LOOP_FIELDS = [
+    "run_id",
+    "precision",
+    "status",
+    "reason",
+    "dataset_used",
+    "dataset_source",
+    "synthetic",
+    "train_samples",
+    "eval_samples",
+    "sample_unit",
+    "steps_per_epoch",
+    "batch_size_used",
+    "samples_per_epoch",
+    "train_loss",
+    "metric",
+    "metric_name",
+    "metric_better",
+    "chance_metric",
+    "test_metric",
+    "loss_scale_trace",
+    "skipped_steps",
+    "overflow_steps",
+    "warmup_steps",
+    "warmup_skipped_steps",
+    "autocast_dtype",
+    "parameter_dtypes",
+    "fp32_precision_matmul",
+    "fp32_precision_conv",
+    "fp32_precision_rnn",
+    "training_log",
+]
 
 
 def run_cells(path, last, parameters):
