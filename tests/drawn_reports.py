@@ -10,34 +10,11 @@ import sys
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from matplotlib.text import Text
 
-from mixed_precision_study.report import (
-    batch_sizes,
-    bottlenecks,
-    comparisons,
-    energy,
-    environment,
-    epoch_time,
-    inference_cost,
-    ladder,
-    load,
-    loss_scale,
-    memory_ledger,
-    memory_use,
-    scaling,
-    table,
-    training_curves,
-    verdicts,
-)
-from mixed_precision_study.report.published import articles
-from mixed_precision_study.report.style import chart_style
+from mixed_precision_study.report.load import load
+from mixed_precision_study.report.sections import SECTIONS
+from mixed_precision_study.report.theme import chart_style
 
-SECTIONS = {  # in the order of the report
-    **{"load": load, "environment": environment, "comparisons": comparisons, "verdicts": verdicts},
-    **{"epoch_time": epoch_time, "memory_use": memory_use, "batch_sizes": batch_sizes, "scaling": scaling},
-    **{"ladder": ladder, "memory_ledger": memory_ledger, "bottlenecks": bottlenecks, "energy": energy},
-    **{"inference_cost": inference_cost, "training_curves": training_curves, "loss_scale": loss_scale},
-    **{"table": table, "articles": articles},
-}
+SECTION = {module.__name__.rpartition(".")[2]: module.section for module in SECTIONS}
 
 
 def execute(folder):
@@ -62,9 +39,9 @@ def shown(notebook, kind="text/plain"):
 
 def explore(folder, *names):
     """Return the report of a folder and the charts of its sections, or of those named, still open to questions."""
-    report, charts = load.load(str(folder)), {}
-    for name in names or SECTIONS:
-        charts |= SECTIONS[name].section(report).charts
+    report, charts = load(str(folder)), {}
+    for name in names or SECTION:
+        charts |= SECTION[name](report).charts
     with chart_style():
         for figure in charts.values():
             figure.draw_without_rendering()
@@ -73,7 +50,7 @@ def explore(folder, *names):
 
 def said_in(name, report):
     """Return the sentences of a section."""
-    return SECTIONS[name].section(report).sentences
+    return SECTION[name](report).sentences
 
 
 def texts(figure):

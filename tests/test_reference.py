@@ -7,13 +7,10 @@ import statistics
 
 import harness
 import pytest
-import results
 import sync
-from conftest import EXPERIMENTS, ROOT, run_cells
+from conftest import EXPERIMENTS, ROOT
 from record import NOT_WRITTEN, Explanation, read_records
 from verdict import paired_ratio, paired_runs, ratios_of
-
-import planning
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
@@ -67,16 +64,6 @@ def test_every_record_explains_itself():
 
 def test_it_is_small_and_names_no_folder_of_a_machine():
     check_files(FOLDER, 5_200_000, {"summary.html", "summary.ipynb", "scaled_time.png", "README.md"})
-
-
-def test_precisions_have_one_order_and_one_colour_everywhere():
-    order = list(harness.PRECISIONS)
-    assert list(results.COLOURS) == list(planning.PRECISION_NAMES) == order
-    summary = run_cells("summary", "imports")["PRECISIONS"]
-    assert list(summary) == order
-    assert {name: style[0].lower() for name, style in summary.items()} == {
-        name: colour.lower() for name, colour in results.COLOURS.items()
-    }
 
 
 def test_the_same_comparison_three_times_agrees_within_a_percent():

@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from .comparisons import families, family_title, ok_runs, runs_of
 from .layout import chart_text, legend_of, rate_unit, start_chart
 from .section import Section
-from .style import BOX, PRECISIONS, chart_style
+from .style import BOX, PRECISIONS
+from .theme import chart_style
 from .verdicts import gain_of, said_once, sentence_on
 from .words import plain, short
 

@@ -10,7 +10,8 @@ from .bars import draw_stacks, gap_reasons, middle_runs, pool
 from .comparisons import gap_text
 from .layout import chart_text, name_of, panels, shown_in
 from .section import Section
-from .style import FAMILY_LOOKS, IDLE_LOOK, PARTS, chart_style, part_handles
+from .style import FAMILY_LOOKS, IDLE_LOOK, PARTS, part_handles
+from .theme import chart_style
 from .verdicts import mark_of, run_row, said_once, say_missing
 from .words import count, percent, plain, short
 

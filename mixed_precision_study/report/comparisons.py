@@ -6,7 +6,8 @@ from ..record import comparison_key, find_diverged
 from .environment import data_of, device_of
 from .reading import PLACE
 from .section import Section
-from .style import LOUD, PRECISIONS, chart_style
+from .style import LOUD, PRECISIONS
+from .theme import chart_style
 from .words import count, natural, plain
 
 

@@ -3,7 +3,8 @@
 from .bars import bar_chart, pool, read_extremes
 from .layout import rate_unit
 from .section import Section
-from .style import PRECISIONS, chart_style
+from .style import PRECISIONS
+from .theme import chart_style
 from .verdicts import run_row, said_once, say_missing
 from .words import count, short, span
 

@@ -3,7 +3,8 @@
 import re
 
 from .section import Section
-from .style import PRECISIONS, chart_style
+from .style import PRECISIONS
+from .theme import chart_style
 from .words import plain
 
 ENVIRONMENT = {

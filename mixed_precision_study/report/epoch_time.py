@@ -11,7 +11,8 @@ from .bars import bar_chart, pool, read_extremes
 from .comparisons import gap_text, ok_runs
 from .layout import name_of, panels, rate_unit, shown_in
 from .section import Section
-from .style import BOX, LOUD, PRECISIONS, chart_style
+from .style import BOX, LOUD, PRECISIONS
+from .theme import chart_style
 from .verdicts import baselines_of, gain_of, judgement, mark_of
 from .words import count, span
 

@@ -5,7 +5,7 @@ import statistics
 from .bars import bar_chart, pool, read_extremes
 from .layout import rate_unit
 from .section import Section
-from .style import chart_style
+from .theme import chart_style
 from .verdicts import run_row, said_once, say_missing
 from .words import short, span
 

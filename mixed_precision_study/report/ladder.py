@@ -14,7 +14,8 @@ from .ladder_steps import LAYERS
 from .layout import chart_text, rate_unit, start_chart
 from .memory_use import rates
 from .section import Section
-from .style import BOX, DAGGER, PRECISIONS, chart_style
+from .style import BOX, DAGGER, PRECISIONS
+from .theme import chart_style
 from .verdicts import gain_between, judgement, said_once
 from .words import count, plain, short, span
 

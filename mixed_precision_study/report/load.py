@@ -12,7 +12,8 @@ from .memory_use import gib
 from .reading import find_records, of_other_code, sort_out
 from .report import Report
 from .section import Section
-from .style import PRECISIONS, chart_style
+from .style import PRECISIONS
+from .theme import chart_style
 from .verdicts import find_gains, find_sentences
 from .words import count
 

@@ -12,7 +12,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from .comparisons import ok_runs
 from .layout import MANY, name_of, panel_title, panels, start_chart
 from .section import Section
-from .style import PRECISIONS, chart_style, line_look
+from .style import PRECISIONS, line_look
+from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 

@@ -7,7 +7,8 @@ from matplotlib.lines import Line2D
 from .bars import draw_stacks, gap_reasons, middle_runs
 from .layout import name_of, panels, shown_in
 from .section import Section
-from .style import COMPONENTS, DIAMOND, LEDGER_LOOKS, chart_style, part_handles
+from .style import COMPONENTS, DIAMOND, LEDGER_LOOKS, part_handles
+from .theme import chart_style
 from .verdicts import say_missing
 from .words import count, short
 

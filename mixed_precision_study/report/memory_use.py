@@ -8,7 +8,8 @@ from .bars import bar_chart, pool, read_extremes
 from .comparisons import ok_runs
 from .layout import name_of, rate_unit
 from .section import Section
-from .style import DIAMOND, FOOT, PRECISIONS, chart_style
+from .style import DIAMOND, FOOT, PRECISIONS
+from .theme import chart_style
 from .words import short, span
 
 

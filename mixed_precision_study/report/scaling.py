@@ -12,7 +12,8 @@ from ..analysis.bottleneck import IDLE, limit_of
 from .comparisons import families, family_title, gap_text, ok_runs, runs_of
 from .layout import chart_text, legend_of, rate_unit, start_chart
 from .section import Section
-from .style import DAGGER, PRECISIONS, chart_style
+from .style import DAGGER, PRECISIONS
+from .theme import chart_style
 from .verdicts import example, flags_in, said_once
 from .words import plain, short
 

@@ -10,7 +10,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import PIL.Image
 
-from .style import PARTS, PRECISIONS, RED, chart_style
+from .style import PARTS, PRECISIONS, RED
+from .theme import chart_style
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # a dollar sign in a table begins none

@@ -1,9 +1,5 @@
 """Colours, hatches, line styles and marks: the same in every chart."""
 
-from contextlib import contextmanager
-
-import matplotlib.pyplot as plt
-import seaborn as sns
 from matplotlib.patches import Patch
 
 PRECISIONS = {  # order, colour, hatch, line style and marker: the same in every chart
@@ -43,18 +39,6 @@ COMPONENTS = {  # part of the field's name: what it is called here
 }
 LEDGER_LOOKS = dict(zip(COMPONENTS.values(), PARTS, strict=True))
 GREYS = dict(zip(PRECISIONS, ("#7c7c7c", "#8e8e8e", "#a0a0a0", "#b0b0b0", "#bdbdbd", "#cacaca"), strict=True))
-
-FONTS = {"font.size": 9, "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}
-GRID = {"axes.grid.axis": "y", "grid.color": "#d5d5d5", "axes.spines.top": False}
-
-
-@contextmanager
-def chart_style():
-    """Draw charts in the style of the report within this context, or in the function that it decorates."""
-    with plt.rc_context({"figure.max_open_warning": 0}):
-        sns.set_theme(style="whitegrid", rc={**FONTS, **GRID})
-        plt.rcParams["axes.spines.right"] = False
-        yield
 
 
 def line_look(precision):

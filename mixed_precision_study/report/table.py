@@ -10,7 +10,8 @@ from ..analysis.speedup import paired_runs
 from .comparisons import gap_text, ok_runs
 from .memory_use import memory_saved
 from .section import File, Section
-from .style import DAGGER, LOUD, chart_style
+from .style import DAGGER, LOUD
+from .theme import chart_style
 from .training_curves import last_metrics, metric_of
 from .verdicts import example, flags_in, judgement, said_once
 from .words import count, span

@@ -9,7 +9,8 @@ from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import MANY, name_of, panel_title, panels, shown_in
 from .section import Section
-from .style import PRECISIONS, chart_style, line_look
+from .style import PRECISIONS, line_look
+from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 

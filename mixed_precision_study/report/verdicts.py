@@ -10,7 +10,8 @@ from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import flags_of, judge, verdict
 from .comparisons import ok_runs, run_name
 from .section import Section
-from .style import DAGGER, PRECISIONS, chart_style
+from .style import DAGGER, PRECISIONS
+from .theme import chart_style
 from .words import count, plain
 
 

@@ -244,7 +244,7 @@ def test_times_are_divided_by_their_epochs(explored):
 
 
 def test_charts_have_a_group_for_every_card_and_grey_for_what_is_published(explored):
-    published, charts = explored
+    _, charts = explored
     assert {"published_rtx_titan_dpn", "published_colab_wide_resnet"} <= set(charts)
     figure = charts["published_colab_wide_resnet"]
     axes = panel_of(figure, "wide_resnet28_10")

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from ..section import Section
-from ..style import chart_style
+from ..theme import chart_style
 from ..verdicts import said_once
 from ..words import count, plain
 from .charts import chart_beside, chart_machines, panels_apart, panels_beside, tensor_cores_text
