@@ -21,7 +21,6 @@ import os, sys
 import matplotlib
 before = dict(matplotlib.rcParams)
 from mixed_precision_study.report import results
-from drawn_reports import SECTION
 from mixed_precision_study.report.sections import SECTIONS
 assert dict(matplotlib.rcParams) == before, "a setting of Matplotlib was changed by an import"
 from mixed_precision_study.report.load import load
