@@ -11,9 +11,22 @@ import numpy as np
 import pytest
 import torch
 from conftest import EXPERIMENTS, run_cells
-from small_training import MODES, SCALED, compute_loss, everything, make_batch, make_record, overflowing, same_bits
+from small_training import (
+    MODES,
+    SCALED,
+    Words,
+    compute_loss,
+    everything,
+    flagged,
+    flagged_loss,
+    make_batch,
+    make_record,
+    overflowing,
+    same_bits,
+    text,
+    word_loss,
+)
 from small_training import small_network as network
-from test_cuda_graph import Words, flagged, flagged_loss, text, word_loss
 
 from mixed_precision_study.analysis.speedup import interval_of
 from mixed_precision_study.batch_size import fits, largest_batch, limit_memory
@@ -21,9 +34,11 @@ from mixed_precision_study.data.batches import device_batches, host_batches, one
 from mixed_precision_study.environment import describe_environment
 from mixed_precision_study.errors import Diverged, Unsupported
 from mixed_precision_study.experiment import guarded
+from mixed_precision_study.gpu import nvml
 from mixed_precision_study.gpu.nvml import MIB
 from mixed_precision_study.memory import let_go, read_device_memory, read_peaks, release_memory
 from mixed_precision_study.precision import check_supported, set_fp32_precision
+from mixed_precision_study.profiling import profile_steps
 from mixed_precision_study.training import Trainer, allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -179,7 +194,7 @@ def resnet(batch_size, precision, steps, execution="eager"):
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
     record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
     record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
-    names["describe_environment"](record, GPU)
+    describe_environment(record, GPU)
     batches = lambda: names["train_batches"](0, torch.float32, batch_size)  # noqa: E731
     names["warm_up"](record, trainer, batches)
     return names, trainer, batches, record
@@ -390,7 +405,7 @@ def test_a_profile_leaves_the_launches_of_later_steps_as_fast_as_they_were():
 
     before = fastest_epoch()
     for _ in range(3):
-        names["profile_steps"](record, trainer, batches(), None)
+        profile_steps(record, trainer, batches(), None)
         after = fastest_epoch()
         print(f"100 steps before the profile {before:.3f} s, after it {after:.3f} s")
         assert after < 1.06 * before  # about 1.1 to 1.2 where CUPTI stays
@@ -649,7 +664,8 @@ SMALL_RUNS = {
 def test_a_notebook_runs_every_mode_as_a_graph(name, execution):
     modes = list(MODES) if execution == "cuda_graph" else ["fp32", "amp_fp16"]
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": modes, "seed": 1}
-    others = "what others used before the run is not known" if torch.cuda.is_initialized() else None
+    known = nvml.CARDS_BEFORE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
+    others = None if known else "what others used before the run is not known"
     names = run_cells(name, "loop", execution=execution, **common, **SMALL_RUNS[name])
     for record in names["records"]:
         if record.status == "unsupported":
