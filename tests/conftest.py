@@ -26,7 +26,7 @@ if not torch.cuda.is_available():  # what runs beside the tests does not take tu
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 TIMED = [
     f"test_{name}"
-    for name in ("built_cases", "cluster", "energy", "faults", "gpu", "life", "load", "run_all", "sampler", "timing")
+    for name in ("built_cases", "cluster", "energy", "faults", "gpu", "life", "load", "preflight", "run_all", "sampler")
 ]
 WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
 BESIDE = {}  # {name of a fixture: what prepares it}
