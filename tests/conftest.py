@@ -1,4 +1,4 @@
-"""What the tests share: the shared sections as modules, and the cells of a notebook as functions."""
+"""What the tests share: the cells of a notebook as functions, and what is prepared beside other tests."""
 
 import gc
 import json
@@ -24,10 +24,15 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 if not torch.cuda.is_available():  # what runs beside the tests does not take turns with them in steps on every core
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-TIMED = [f"test_{name}" for name in ("built_cases", "card", "cluster", "faults", "gpu", "life", "load", "run_all")]
+TIMED = [
+    f"test_{name}"
+    for name in ("built_cases", "cluster", "energy", "faults", "gpu", "life", "load", "preflight", "run_all", "sampler")
+]
 WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
 BESIDE = {}  # {name of a fixture: what prepares it}
-sys.path[:0] = [str(ROOT), str(NOTEBOOKS)]
+sys.path.insert(0, str(ROOT))
+from made_up_nvml import sampler  # noqa: E402, F401
+
 import notebook_code  # noqa: E402
 
 

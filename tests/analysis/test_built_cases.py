@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
-import verdict as rules
 import yaml
-from conftest import run_cells
-from record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
+from conftest import ROOT, run_cells
 
-FOLDER = Path(__file__).resolve().parent / "built_cases"
+from mixed_precision_study.analysis.bottleneck import limit_of
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import flags_of, verdict
+from mixed_precision_study.record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
+
+FOLDER = ROOT / "tests" / "built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
 BUSY = "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', flush=True)\nwhile True: a @ a"
 
@@ -23,7 +26,7 @@ def answer(record):
     """Return what the rules say of a run: its status, "shared", or what limits it."""
     if record["status"] != "ok":
         return record["status"]
-    return "shared" if any("shared" in flag for flag in rules.flags_of(record)) else rules.limit_of(record)[0]
+    return "shared" if any("shared" in flag for flag in flags_of(record)) else limit_of(record)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -34,10 +37,10 @@ def test_the_rules_are_right_on_what_an_h200_measured(name):
     assert record["precision"] == case["precision"]
     assert case["parameters"].items() <= record.items()
     assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
-    assert answer(record) == case["expected"], rules.limit_of(record)
+    assert answer(record) == case["expected"], limit_of(record)
     if record["status"] == "ok":
         base = {**record, "precision": "fp32"}
-        sentence = rules.verdict({**record, "precision": "tf32"}, base, rules.paired_ratio([(record, base)]))
+        sentence = verdict({**record, "precision": "tf32"}, base, paired_ratio([(record, base)]))
         assert "1.00x" in sentence
         assert ("shared" in sentence) is (case["expected"] == "shared")
 
@@ -71,5 +74,5 @@ def test_the_rules_are_right_on_this_gpu(name):
         ledger = {field: None for field in flat if field.startswith("ledger_")}
         ledger["ledger_reason"] = "several cases ran in one process, one after the other"
         write_flat({**flat, **ledger}, Path(folder) / f"{name}.json")
-    print(name, answer(flat), rules.limit_of(flat), f"{time.perf_counter() - begun:.0f} s", record.reason)
+    print(name, answer(flat), limit_of(flat), f"{time.perf_counter() - begun:.0f} s", record.reason)
     assert answer(flat) == case["expected"]

@@ -1,21 +1,37 @@
 """The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager mode's."""
 
 import contextlib
-import math
 import random
 import types
 
-import diagnosis
-import graph
-import harness
-import inference
-import instruments
 import pytest
 import torch
 from conftest import run_cells
-from test_harness import CPU, MODES, SCALED, everything, make_batch, make_record, same_bits, small_network
-from test_harness import compute_loss as plain_loss
+from small_training import (
+    CPU,
+    MODES,
+    SCALED,
+    Words,
+    everything,
+    flagged,
+    flagged_loss,
+    make_batch,
+    make_record,
+    same_bits,
+    small_network,
+    text,
+    word_loss,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from mixed_precision_study import cuda_graph
+from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceSGD
+from mixed_precision_study.errors import Diverged, Unsupported
+from mixed_precision_study.gpu.nvml import MIB
+from mixed_precision_study.inference import largest_difference
+from mixed_precision_study.memory import read_peaks
+from mixed_precision_study.profiling import count_work
+from mixed_precision_study.training import DeviceTally, Trainer, TrainingLog, timed_epoch, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 
@@ -23,7 +39,7 @@ ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_
 def half_kernel_is_whole():
     """PyTorch 2.9's fused SGD for the CPU misses some elements of a fp16 tensor; the GPU's is another."""
     weight = torch.ones(100, dtype=torch.float16)
-    optimizer = graph.DeviceSGD([weight], 0.5)
+    optimizer = DeviceSGD([weight], 0.5)
     weight.grad = torch.ones(100, dtype=torch.float16)
     optimizer.step()
     return bool((weight == 0.5).all())
@@ -34,22 +50,10 @@ def needs_half_kernel(dtype):
         pytest.skip("this PyTorch's fused SGD is wrong for fp16 on the CPU")
 
 
-def flagged_loss(network, batch, carry):
-    """A loss whose gradients are infinite where batch[2] is; a graph's batch is tensors only."""
-    loss, carry = plain_loss(network, batch[:2], carry)
-    return loss * batch[2], carry
-
-
-def flagged(seed, overflow):
-    return (*make_batch(seed), torch.tensor(math.inf if overflow else 1.0))
-
-
 def make_trainer(precision, execution="cuda_graph", loss=flagged_loss, **options):
     options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "nesterov": True, **options}
     scale = options.pop("loss_scale", 1024.0 if precision == "o3_fp16" else "dynamic")
-    return harness.Trainer(
-        small_network(), precision, loss, device=CPU, execution=execution, loss_scale=scale, **options
-    )
+    return Trainer(small_network(), precision, loss, device=CPU, execution=execution, loss_scale=scale, **options)
 
 
 def pair(precision, **options):
@@ -179,7 +183,7 @@ def test_the_record_of_an_epoch_is_that_of_eager_mode(precision):
         record = make_record(precision)
         for _ in range(2):
             batches = [flagged(n, overflow=precision in SCALED and n in (0, 4)) for n in range(6)]
-            harness.timed_epoch(record, trainer, batches, lambda step: 0.1 / (step + 1))
+            timed_epoch(record, trainer, batches, lambda step: 0.1 / (step + 1))
         records.append(record)
     eager, captured = records
     for name in ("skipped_steps", "overflow_steps", "loss_scale_trace"):
@@ -191,13 +195,13 @@ def test_the_record_of_an_epoch_is_that_of_eager_mode(precision):
 
 def test_an_epoch_in_which_every_step_is_skipped_has_diverged():
     trainer, record = make_trainer("amp_fp16", loss_scale=64), make_record("amp_fp16")
-    with pytest.raises(instruments.Diverged, match=r"every step was skipped.*loss scale 64"):
-        harness.timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
+    with pytest.raises(Diverged, match=r"every step was skipped.*loss scale 64"):
+        timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
     assert record.skipped_steps == 2
 
 
 def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
-    trainer, log = make_trainer("fp32"), instruments.TrainingLog(1, 16, torch.zeros(()))
+    trainer, log = make_trainer("fp32"), TrainingLog(1, 16, torch.zeros(()))
     seen = []
     for number in range(1, 4):
         loss, _ = trainer.step(flagged(number, overflow=False))
@@ -209,7 +213,7 @@ def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
 
 def test_a_tally_longer_than_its_room_is_read_in_between():
     outcome = torch.zeros(2)
-    tally = graph.DeviceTally(outcome, room=3)
+    tally = DeviceTally(outcome, room=3)
     for number in range(7):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
         tally.step(None)
@@ -220,7 +224,7 @@ def test_a_tally_longer_than_its_room_is_read_in_between():
 
 @pytest.mark.parametrize("count", [0, 3, 6])
 def test_a_tally_of_full_rooms_loses_nothing(count):
-    tally = graph.DeviceTally(torch.tensor([2.0, 0.0]), room=3)
+    tally = DeviceTally(torch.tensor([2.0, 0.0]), room=3)
     for _ in range(count):
         tally.step(None)
     assert tally.end() == (2.0 if count else None, [False] * count)
@@ -232,7 +236,7 @@ def test_warm_up_puts_everything_back_where_it_was(precision):
     start = [[weight.detach().clone() for weight in group] for group in (trainer.weights, trainer.masters)]
     places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
     momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
-    harness.warm_up(record, trainer, lambda: iter([flagged(0, overflow=False)]))
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=False)]))
     assert same_bits(start, everything(trainer)[:2])
     assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
     assert all(a is b["momentum_buffer"] for a, b in zip(momenta, trainer.optimizer.state.values(), strict=True))
@@ -247,41 +251,14 @@ def test_a_scale_that_falls_to_the_end_of_the_warm_up_has_not_settled(precision,
     """As with a hidden state that is no longer finite: every step is skipped, and the scale tells nothing any more."""
     trainer, record = make_trainer(precision, execution), make_record(precision)
     trainer.model = torch.nn.Identity()  # on the CPU a warm-up has three steps if something is compiled, else one
-    harness.warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
     assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
     assert trainer.scaler.get_scale() == scale
     assert trainer.steps == trainer.skipped_steps == 0
 
 
-# What lives in place
-
-
-class Words(torch.nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        torch.manual_seed(0)
-        self.encoder, self.body = torch.nn.Embedding(16, 8), getattr(torch.nn, kind)(8, 8, 2)
-        self.decoder = torch.nn.Linear(8, 16)
-
-    def forward(self, words, hidden):
-        output, hidden = self.body(self.encoder(words), hidden)
-        return self.decoder(output), hidden
-
-
-def word_loss(network, batch, carry):
-    words, following = batch
-    logits, hidden = network(words, carry)
-    hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten()), hidden
-
-
-def text(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return tuple(torch.randint(16, (5, 3), generator=generator) for _ in range(2))
-
-
 def word_trainers(kind):
-    make = lambda execution: harness.Trainer(  # noqa: E731
+    make = lambda execution: Trainer(  # noqa: E731
         Words(kind), "fp32", word_loss, device=CPU, execution=execution, lr=0.5, clip=0.25
     )
     return make("eager"), make("cuda_graph")
@@ -299,9 +276,9 @@ def test_the_hidden_state_goes_from_step_to_step_and_starts_anew(kind):
                 loss, carries[number] = trainer.step(text(step), carries[number])
                 losses.append(loss.item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-            parts = graph.parts(carries[1])
+            parts = cuda_graph.parts(carries[1])
             places.add(tuple(part.data_ptr() for part in parts))
-            for a, b in zip(graph.parts(carries[0]), parts, strict=True):
+            for a, b in zip(cuda_graph.parts(carries[0]), parts, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert len(places) == 1
     assert_close(eager, captured, 1e-6)
@@ -332,7 +309,7 @@ def test_a_batch_of_another_shape_is_refused():
     trainer.step(flagged(0, overflow=False))
     images, labels, scale = flagged(0, overflow=False)
     for wrong in ((images[:8], labels[:8], scale), (images.double(), labels, scale)):
-        with pytest.raises(instruments.Unsupported, match=r"batches of one shape, \(16"):
+        with pytest.raises(Unsupported, match=r"batches of one shape, \(16"):
             trainer.step(wrong)
 
 
@@ -425,7 +402,7 @@ def make_weights(dtype):
 def test_the_update_is_that_of_torchs_sgd(options, dtype):
     needs_half_kernel(dtype)
     ours, theirs = make_weights(dtype), make_weights(dtype)
-    optimizers = graph.DeviceSGD(ours, 0.1, **options), torch.optim.SGD(theirs, 0.1, foreach=True, **options)
+    optimizers = DeviceSGD(ours, 0.1, **options), torch.optim.SGD(theirs, 0.1, foreach=True, **options)
     for step in range(5):
         generator = torch.Generator().manual_seed(step)
         for mine, other in zip(ours, theirs, strict=True):
@@ -442,7 +419,7 @@ def test_a_weight_without_a_gradient_stays():
     weights = make_weights(torch.float32)
     before = [weight.detach().clone() for weight in weights]
     weights[3].grad = torch.ones(5)
-    graph.DeviceSGD(weights, 0.1, momentum=0.9).step()
+    DeviceSGD(weights, 0.1, momentum=0.9).step()
     assert [torch.equal(a, b) for a, b in zip(before, weights, strict=True)] == [True, True, True, False]
 
 
@@ -466,7 +443,7 @@ class Device:
             clone_state=lambda: "new", graphsafe_set_state=lambda new: self.calls.append(f"generator {new}")
         )
         monkeypatch.setattr(torch.cuda, "default_generators", [state])
-        self.steps = graph.CapturedStep(self.take, torch.zeros(()), torch.device("cpu", 0))
+        self.steps = CapturedStep(self.take, torch.zeros(()), torch.device("cpu", 0))
         self.steps.stream, self.steps.before_capture = stream, lambda: self.calls.append("before")
 
     def take(self, batch, carry):
@@ -501,7 +478,7 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(monkeypatch):
     [
         (
             RuntimeError("operation not permitted when stream is capturing\nmore"),
-            instruments.Unsupported,
+            Unsupported,
             "not permitted",
         ),
         (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "out of memory"),
@@ -511,7 +488,7 @@ def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, sa
     device = Device(monkeypatch, fails=True)
 
     def take(batch, carry):
-        if device.steps.taken == graph.EAGER_STEPS:
+        if device.steps.taken == EAGER_STEPS:
             raise cause
         return batch.sum(), None
 
@@ -522,7 +499,7 @@ def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, sa
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
     assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
-    if kind is instruments.Unsupported:
+    if kind is Unsupported:
         assert str(raised.value).startswith("this training step cannot be captured in a CUDA graph (RuntimeError")
 
 
@@ -535,7 +512,7 @@ def test_the_work_of_a_step_is_counted_as_in_eager_mode(monkeypatch):
     for trainer in pair("fp32"):
         record = make_record()
         record.step_ms_median = 1.0
-        diagnosis.count_work(record, trainer, iter([flagged(0, overflow=False)]), None)
+        count_work(record, trainer, iter([flagged(0, overflow=False)]), None)
         counted.append(record.flops_per_step)
         assert trainer.steps == 0
         assert record.bytes_per_step > 0
@@ -546,14 +523,14 @@ def test_a_model_trained_by_replays_is_used_as_it_is():
     trainer = make_trainer("fp32")
     trainer.step(flagged(0, overflow=False))
     infer = lambda network, batch, count: network(batch[0][:count])  # noqa: E731
-    assert inference.largest_difference(trainer, infer, make_batch(), 4) == 0
+    assert largest_difference(trainer, infer, make_batch(), 4) == 0
 
 
 def test_memory_of_a_graph_is_added_to_the_peak(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2 * instruments.MIB)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 9 * instruments.MIB)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2 * MIB)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 9 * MIB)
     record = make_record()
-    instruments.read_peaks(record, torch.device("cuda"), unseen=3 * instruments.MIB)
+    read_peaks(record, torch.device("cuda"), unseen=3 * MIB)
     assert (record.peak_allocated_mib, record.peak_reserved_mib) == (5, 9)
     assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 9)  # never below it
 
@@ -568,7 +545,7 @@ def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
 
 
 def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
-    assert graph.CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0
+    assert CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0
 
 
 def test_a_step_outside_the_graph_ends_its_use():

@@ -3,12 +3,13 @@
 import time
 import types
 
-import harness
-import instruments
-import largest
 import pytest
 import torch
 from conftest import EXPERIMENTS, code_cells
+
+from mixed_precision_study.batch_size import fits, largest_batch, limit_memory, settle_batch_size
+from mixed_precision_study.errors import Stop, Unsupported
+from mixed_precision_study.parameters import check_parameters
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -32,8 +33,8 @@ def search(monkeypatch):
             record.searched = search
             return size <= most
 
-        monkeypatch.setattr(largest, "fits", fits)
-        found = largest.largest_batch(record, None, None, GPU, limit, **options)
+        monkeypatch.setattr("mixed_precision_study.batch_size.fits", fits)
+        found = largest_batch(record, None, None, GPU, limit, **options)
         assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
         return found, record.batch_probes
 
@@ -71,8 +72,8 @@ def test_nothing_fits(search):
 
 
 def test_on_the_cpu_there_is_nothing_to_search():
-    with pytest.raises(instruments.Unsupported, match="needs a GPU"):
-        largest.largest_batch(made_up_record(), None, None, CPU, 100)
+    with pytest.raises(Unsupported, match="needs a GPU"):
+        largest_batch(made_up_record(), None, None, CPU, 100)
 
 
 class Counting:
@@ -102,8 +103,8 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
 
     torch.backends.cudnn.benchmark = True
     batches = lambda size: iter([torch.zeros(size)] * 9)  # noqa: E731
-    assert largest.fits(record, make, batches, 64, CPU, rows=2)
-    assert not largest.fits(record, make, batches, 65, CPU)
+    assert fits(record, make, batches, 64, CPU, rows=2)
+    assert not fits(record, make, batches, 65, CPU)
     assert torch.backends.cudnn.benchmark is True
     assert made[0].steps > 5
     assert made[1].steps == 0
@@ -131,11 +132,11 @@ def test_a_probe_leaves_training_its_search(monkeypatch, search):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     seen, record = set(), made_up_record()
-    assert largest.fits(record, lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search)
+    assert fits(record, lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search)
     assert seen == {(search is not None, search is None)}
     assert getattr(record, "search_reason", "not asked") == ("not asked" if search is None else "no GPU")
     with pytest.raises(ValueError, match="no such model"):
-        largest.fits(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
+        fits(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
 
 
@@ -145,23 +146,25 @@ def fail():
 
 def test_a_probe_that_goes_on_only_by_freeing_and_asking_anew_does_not_fit(monkeypatch):
     retries = iter([3, 3, 7])  # after two steps 3, as that was warm-up; 7 in the end
-    monkeypatch.setattr(largest, "count", lambda kind, device: next(retries) if "retries" in kind else 0)
+    monkeypatch.setattr(
+        "mixed_precision_study.batch_size.count", lambda kind, device: next(retries) if "retries" in kind else 0
+    )
     next(retries)
     record = made_up_record()
-    assert not largest.fits(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
+    assert not fits(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
     assert record.batch_probes[0][1] == "oom"
 
 
 def test_a_lack_of_memory_that_cudnns_callers_swallow_is_one(monkeypatch):
     ran_out = iter([0, 2, 2, 2])
-    monkeypatch.setattr(largest, "count", lambda kind, device: next(ran_out))
+    monkeypatch.setattr("mixed_precision_study.batch_size.count", lambda kind, device: next(ran_out))
 
     def make():
         raise RuntimeError("GET was unable to find an engine to execute this computation")
 
-    assert not largest.fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+    assert not fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
     with pytest.raises(RuntimeError, match="GET was unable"):
-        largest.fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+        fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
 
 
 def test_another_failure_of_a_probe_is_no_lack_of_memory():
@@ -169,18 +172,18 @@ def test_another_failure_of_a_probe_is_no_lack_of_memory():
         raise ValueError("no such model")
 
     with pytest.raises(ValueError, match="no such model"):
-        largest.fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+        fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
 
 
 def test_a_given_size_is_kept_and_noted():
     record = made_up_record()
-    assert largest.settle_batch_size(record, 48, None, None, CPU, 100) == 48
+    assert settle_batch_size(record, 48, None, None, CPU, 100) == 48
     assert (record.batch_size_used, record.batch_probes) == (48, [])
 
 
 def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
-    largest.limit_memory(24.0, CPU)
-    with pytest.raises(instruments.Stop, match="memory_limit_gib is -1"):
+    limit_memory(24.0, CPU)
+    with pytest.raises(Stop, match="memory_limit_gib is -1"):
         check(memory_limit_gib=-1)
     assert check(memory_limit_gib=24)["memory_limit_gib"] == 24.0
 
@@ -188,13 +191,13 @@ def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
 def check(**changes):
     parameters = {"batch_size": "max", "precisions": ["fp32"], "loss_scale": "dynamic"}
     parameters |= {"execution": "eager", "compile_mode": "default"}
-    return harness.check_parameters({**parameters, **changes}, choices={})
+    return check_parameters({**parameters, **changes}, choices={})
 
 
 @pytest.mark.parametrize("value", ["largest", 0, -8, 2.5, True])
 def test_a_batch_size_is_a_number_or_max(value):
     assert check()["batch_size"] == "max"
-    with pytest.raises(instruments.Stop, match="batch_size is"):
+    with pytest.raises(Stop, match="batch_size is"):
         check(batch_size=value)
 
 
