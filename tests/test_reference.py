@@ -13,7 +13,7 @@ from conftest import EXPERIMENTS, ROOT, run_cells
 from record import NOT_WRITTEN, Explanation, read_records
 from verdict import paired_ratio, paired_runs, ratios_of
 
-import planning
+from mixed_precision_study.parameters import PRECISION_NAMES
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
@@ -71,7 +71,7 @@ def test_it_is_small_and_names_no_folder_of_a_machine():
 
 def test_precisions_have_one_order_and_one_colour_everywhere():
     order = list(harness.PRECISIONS)
-    assert list(results.COLOURS) == list(planning.PRECISION_NAMES) == order
+    assert list(results.COLOURS) == list(PRECISION_NAMES) == order
     summary = run_cells("summary", "imports")["PRECISIONS"]
     assert list(summary) == order
     assert {name: style[0].lower() for name, style in summary.items()} == {

@@ -18,29 +18,16 @@ import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-try:
-    import cluster
-    import life
-    from batch import jobs_of, run_batch, set_aside_records, take, unfinished
-    from folders import check_fresh, held
-    from life import RETRIED, child_environment, end_family, read_record, start, start_notebook
-    from live import Steady, log_in, say, table
-    from planning import (
-        ROOT,
-        Mistake,
-        check_csv,
-        check_values,
-        choose_devices,
-        expanded,
-        load_studies,
-        parse_overrides,
-        place,
-        plan,
-    )
-except ModuleNotFoundError as error:
-    print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
-    sys.exit(2)
-import schedule
+from ..errors import Mistake
+from . import estimates, process, ray_cluster
+from .devices import choose_devices
+from .output_folder import check_fresh, held
+from .paths import ROOT, expanded, place
+from .plan import check_csv, check_values, plan
+from .process import MARK, RETRIED, child_environment, end_family, read_record, start, start_notebook
+from .scheduler import jobs_of, run_batch, set_aside_records, take, unfinished
+from .status import Steady, log_in, say, table
+from .studies import load_studies, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
@@ -93,8 +80,8 @@ def suite_commit():
 
 def dry_run(study, comparisons, folder, devices, args):
     """Print the runs in order per device, as they would go if each took its expected time."""
-    seconds = schedule.read_seconds(folder)
-    expected = schedule.estimator([run for runs in comparisons for run in runs], seconds)
+    seconds = estimates.read_seconds(folder)
+    expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
     waiting = jobs_of(comparisons, devices, args, seconds)
     order, ends = {device: [] for device in devices}, dict.fromkeys(devices, 0.0)
     while waiting:
@@ -121,7 +108,7 @@ def summarise(study, folder, notebook):
     try:
         if process.wait(SUMMARY_SECONDS) == 0:
             export = ["-m", "nbconvert", "--to", "html", "--no-input", glob.escape(place(executed))]
-            process = start(export, log_path, {**environment, life.MARK: str(private)})
+            process = start(export, log_path, {**environment, MARK: str(private)})
             process.wait(SUMMARY_SECONDS)
     except subprocess.TimeoutExpired:
         say(f"the summary has not ended within {SUMMARY_SECONDS / 60:g} minutes and is stopped")
@@ -189,10 +176,10 @@ def list_studies(studies, overrides, args):
 def devices_for(args):
     """Yield (what executes the runs, the devices): this machine's, or those of a Ray cluster."""
     if args.ray:
-        with cluster.connected(args.ray, args.jobs, args.gpus != "none") as nodes:
+        with ray_cluster.connected(args.ray, args.jobs, args.gpus != "none") as nodes:
             yield nodes, nodes.devices
     else:
-        yield life, choose_devices(args.gpus, args.jobs)
+        yield process, choose_devices(args.gpus, args.jobs)
 
 
 def output_folder(wanted, study, several):
@@ -254,7 +241,8 @@ def interrupt(number, frame):
     raise KeyboardInterrupt
 
 
-if __name__ == "__main__":
+def run_as_program():
+    """Run the command line as the process's whole purpose: with streams that may close and signals like Ctrl-C."""
     for name in ("stdout", "stderr"):
         setattr(sys, name, Steady(getattr(sys, name) or io.TextIOWrapper(io.BytesIO())))  # None: closed from the start
     for signal_name in ("SIGTERM", "SIGHUP"):

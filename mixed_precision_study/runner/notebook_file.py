@@ -1,10 +1,14 @@
-"""The code cells of a notebook: a batch reads them here; tests and benchmarks run them here, a batch never."""
+"""The code cells of a notebook, and the hash of the code that a run is measured by."""
 
+import functools
 import hashlib
 import json
-import sys
-from types import ModuleType
 from typing import NamedTuple
+
+from .paths import PACKAGE
+
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of what JSON and Python hold
+NOT_MEASURING = ("analysis", "report", "runner", "standalone.py")  # parts of the package in which no run is measured
 
 
 class Cell(NamedTuple):
@@ -28,28 +32,19 @@ def cells_in(text):
 
 
 def hash_of(text):
-    """Return the hash of the code in a notebook's text, without the cell that sets its parameters."""
+    """Return the hash of the code in a notebook's text and the package's, without the cell of parameters."""
     code = [cell.source for cell in cells_in(text) if not cell.sets_parameters]
-    return hashlib.sha256(json.dumps(code).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
 
 
-def run_cells(path, last, parameters, display=print):
-    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names.
+def package_state():
+    """Return (path, when it was last written) of every file of the package that measures."""
+    files = [path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in NOT_MEASURING]
+    return tuple((path, path.stat().st_mtime_ns) for path in sorted(files))
 
-    Raises LookupError, before anything runs, where there is no such cell, and where there is no such parameter.
-    """
-    module, cells = ModuleType(path.stem), code_cells(path)
-    names = vars(module)
-    if last not in [cell.id for cell in cells]:
-        raise LookupError(f"{path.stem} has no cell {last!r}")
-    names["display"] = display
-    sys.modules[path.stem] = module  # torch.compile looks a function's module up, as it finds a kernel's __main__
-    for cell in cells:
-        exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)
-        if cell.sets_parameters:
-            if unknown := set(parameters) - set(names):
-                raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
-            names.update(parameters)
-        if cell.id == last:
-            break
-    return names
+
+@functools.cache
+def package_hash(state):
+    """Return the hash of the package's files that measure; `state` is package_state(), so that each is read once."""
+    files = [(path.relative_to(PACKAGE).as_posix(), path.read_text(encoding="utf-8")) for path, _ in state]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""The code cells of a notebook: what is read, what is run, and that the module goes where it is needed."""
+"""The code cells of a notebook: what is read, what is run, and which code a run's hash covers."""
 
-import ast
 import json
+import os
 import sys
 
 import pytest
-from conftest import NOTEBOOKS, ROOT
+from notebook_cells import run_cells
 
-import cluster
-from notebook_code import code_cells, run_cells
+from mixed_precision_study.runner import notebook_file
+from mixed_precision_study.runner.notebook_file import code_cells, hash_of
 
 
 @pytest.fixture
@@ -50,12 +50,46 @@ def test_a_cell_or_a_parameter_that_a_notebook_lacks_is_named(small):
         run_cells(small, "second", {"b": 1, "a": 2, "x": 3})
 
 
-def test_what_a_node_of_a_cluster_imports_travels_there():
-    ours = {path.stem: path for path in (*ROOT.glob("*.py"), *NOTEBOOKS.glob("*.py"))}
-    paths = [ROOT / name for name in cluster.NEEDED]
-    assert all(path.exists() for path in paths) and "notebook_code.py" in cluster.NEEDED
-    for path in paths:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:  # at its import, not within a function
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert {ours[name] for name in names if name in ours} <= set(paths), (path.name, names)
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of a few empty files in the place of the real one."""
+    folder = tmp_path / "package"
+    for name in (
+        "training.py",
+        "gpu/nvml.py",
+        "runner/plan.py",
+        "report/layout.py",
+        "analysis/verdict.py",
+        "standalone.py",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    monkeypatch.setattr(notebook_file, "PACKAGE", folder)
+    return folder
+
+
+def test_hash_covers_the_notebook_without_its_parameters_and_what_measures(small, package):
+    text = small.read_text()
+    before = hash_of(text)
+    assert len(before) == 12
+    assert hash_of(text.replace("x = 1", "x = 2")) == before
+    assert hash_of(text.replace("y = x + 1", "y = x + 2")) != before
+    for name in ("runner/plan.py", "report/layout.py", "analysis/verdict.py", "standalone.py", "notes.txt"):
+        (package / name).write_text("changed = True")
+        assert hash_of(text) == before, name
+    hashes = {before}
+    for name in ("training.py", "gpu/nvml.py", "gpu/new.py"):
+        (package / name).write_text("changed = True")
+        os.utime(package / name, ns=(len(hashes), len(hashes)))  # however coarse the clock of the file system is
+        hashes.add(hash_of(text))
+    assert len(hashes) == 4
+    (package / "training.py").rename(package / "learning.py")
+    assert hash_of(text) not in hashes
+
+
+def test_hash_reads_a_file_of_the_package_again_only_where_it_was_written(package, monkeypatch):
+    state = notebook_file.package_state()
+    hashes = [notebook_file.package_hash(state)]
+    monkeypatch.setattr(notebook_file.json, "dumps", None)
+    hashes.append(notebook_file.package_hash(notebook_file.package_state()))
+    assert hashes[0] == hashes[1]

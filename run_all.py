@@ -1,0 +1,12 @@
+"""Run named batches of experiment notebooks: python run_all.py --help. The code is mixed_precision_study.runner."""
+
+import sys
+
+try:
+    from mixed_precision_study.runner.cli import run_as_program
+except ModuleNotFoundError as error:
+    print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
+    sys.exit(2)
+
+if __name__ == "__main__":
+    run_as_program()
