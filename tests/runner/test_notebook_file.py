@@ -54,14 +54,8 @@ def test_a_cell_or_a_parameter_that_a_notebook_lacks_is_named(small):
 def package(tmp_path, monkeypatch):
     """A package of a few empty files in the place of the real one."""
     folder = tmp_path / "package"
-    for name in (
-        "training.py",
-        "gpu/nvml.py",
-        "runner/plan.py",
-        "report/layout.py",
-        "analysis/verdict.py",
-        "standalone.py",
-    ):
+    names = ("training.py", "gpu/nvml.py", "runner/plan.py", "report/layout.py", "analysis/verdict.py", "standalone.py")
+    for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
     monkeypatch.setattr(notebook_file, "PACKAGE", folder)
