@@ -61,11 +61,11 @@ def two_nodes():
 def test_what_a_node_needs_travels_there(tmp_path):
     """A process that finds no other copy of the package imports what an actor and its runs do."""
     ray_cluster.pack(tmp_path)
+    assert not list(tmp_path.rglob("*.pyc"))
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n"
     code += "from mixed_precision_study.runner import execute_notebook, ray_cluster as there; print(there.__file__)"
     done = subprocess.run([sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{tmp_path}/mixed_precision_study/")
-    assert not list(tmp_path.rglob("*.pyc"))
 
 
 def records_of(folder):
