@@ -33,11 +33,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchvision import transforms
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from notebook_cells import run_cells  # noqa: E402
+
 from mixed_precision_study.environment import describe_environment  # noqa: E402
 from mixed_precision_study.parameters import PRECISION_NAMES  # noqa: E402
 from mixed_precision_study.training import allow_search  # noqa: E402
-from notebook_code import run_cells  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}

@@ -13,8 +13,9 @@ from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
 from test_summary import execute, outputs
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
 
-import planning
+from mixed_precision_study.errors import Mistake
 from mixed_precision_study.record import RunRecord
+from mixed_precision_study.runner.studies import load_studies
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -48,8 +49,8 @@ def test_no_shell_no_code_from_text_no_pickle(file, code, rule):
 def test_studies_file_cannot_make_objects(tmp_path):
     path = tmp_path / "studies.yaml"
     path.write_text("one: !!python/object/apply:os.system ['touch made']")
-    with pytest.raises(planning.Mistake, match="not valid YAML"):
-        planning.load_studies(path)
+    with pytest.raises(Mistake, match="not valid YAML"):
+        load_studies(path)
     assert not (tmp_path / "made").exists()
 
 

@@ -10,14 +10,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-import schedule
-from life import BATCH, NOTED, PRIVATE, end_marked, read_word
-from live import say
-from planning import ROOT, Mistake, place
-
-# isort: split
-# planning has added the folder in which record lies
-from record import utc_now
+from ..errors import Mistake
+from ..record import utc_now
+from . import estimates
+from .paths import ROOT, place
+from .process import BATCH, NOTED, PRIVATE, end_marked, read_word
+from .status import say
 
 TRACES = (".lock", "batch.log")  # what a batch leaves in logs/
 HALF_WRITTEN = ".*.[0-9]*.tmp"  # files that were to be renamed
@@ -108,7 +106,7 @@ def locked(folder):
 def set_aside(folder):
     """Rename an output folder, so that its results are kept; how long its runs took stays known."""
     archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
-    seconds = schedule.read_seconds(folder)
+    seconds = estimates.read_seconds(folder)
     make(folder)
     try:
         if os.name == "nt":  # no folder with an open file in it can be renamed there
@@ -121,7 +119,7 @@ def set_aside(folder):
         say(f"the old results are kept in {place(archive)}")
         make(folder)
         if seconds:
-            schedule.write_batch(folder, seconds)
+            estimates.write_batch(folder, seconds)
     except OSError as error:  # for example a mount point
         reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
         raise Mistake(f"{reason}, or choose another --output-dir.") from None

@@ -24,14 +24,11 @@ from tiny_suite import (
     write_suite,
 )
 
-import batch
-import folders
-import gpus
-import life
-import live
-import planning
-import run_all
-import schedule
+from mixed_precision_study.gpu import nvml as gpu_nvml
+from mixed_precision_study.runner import cli, estimates, output_folder, scheduler, status
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.devices import Device
+from mixed_precision_study.runner.plan import Run
 
 ONE = {"precisions": ["fp32"]}
 STUDIES = {
@@ -48,8 +45,8 @@ STUDIES = {
     },
     "lost": {"runs": [{"notebook": "tiny", "parameters": {"mode": "lost"}, "sweep": {"seed": [0, 1]}}]},
 }
-MANY = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(3)]
-MADE_UP = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
+MANY = [Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(3)]
+MADE_UP = [Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +56,7 @@ def suite(tmp_path_factory):
 
 def main(suite, output, *words):
     """Call the command line within this process, so that a test can change what it must not wait for."""
-    return run_all.main(["--studies", str(suite / "studies.yaml"), "--output-dir", str(output), *map(str, words)])
+    return cli.main(["--studies", str(suite / "studies.yaml"), "--output-dir", str(output), *map(str, words)])
 
 
 def wait_for(condition, seconds=30):
@@ -97,12 +94,12 @@ def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as runner:
         wait_for((tmp_path / "begun-0-fp32").exists)
         processes = survivors("wait")
-        private = {Path(process.environ()[life.MARK]) for process in processes}
+        private = {Path(process.environ()[run_process.MARK]) for process in processes}
         listening = [one for process in processes for one in process.net_connections() if one.status == "LISTEN"]
         (folder,) = private
         connection = json.loads((folder / "kernel.json").read_text())
         names = {path.name for path in folder.iterdir()}
-        noted = (tmp_path / "out" / "logs" / life.NOTED).read_text()
+        noted = (tmp_path / "out" / "logs" / run_process.NOTED).read_text()
         mode = stat.S_IMODE(folder.stat().st_mode) & 0o777
         command_lines = [process.cmdline() for process in processes]
         (tmp_path / "go").touch()
@@ -128,14 +125,14 @@ def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monke
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("BROKEN_STARTS", "2")
-    monkeypatch.setattr(batch, "START_WAIT_SECONDS", 0.25)
+    monkeypatch.setattr(scheduler, "START_WAIT_SECONDS", 0.25)
     assert main(suite, tmp_path / "out", "one", *BASE) == 0
     said = capsys.readouterr().out
     assert (tmp_path / "starts").read_text() == "xxx"
     assert "starts again in 0.5 s  the kernel did not start" in said
     assert "starts again in 1 s" in said
     monkeypatch.setenv("BROKEN_STARTS", "9")
-    monkeypatch.setattr(life, "START_ATTEMPTS", 1)
+    monkeypatch.setattr(run_process, "START_ATTEMPTS", 1)
     assert main(suite, tmp_path / "never", "one", *BASE) == 1
     (record,) = records_of(tmp_path / "never").values()
     assert record["status"] == "failed"
@@ -143,7 +140,7 @@ def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monke
 
 
 def test_kernel_without_a_heartbeat_is_ended(suite, tmp_path, monkeypatch):
-    monkeypatch.setattr(life, "SILENCE_SECONDS", 6)
+    monkeypatch.setattr(run_process, "SILENCE_SECONDS", 6)
     assert main(suite, tmp_path / "out", "freeze", *BASE) == 1
     (record,) = records_of(tmp_path / "out").values()
     assert record["status"] == "timeout"
@@ -154,7 +151,7 @@ def test_kernel_without_a_heartbeat_is_ended(suite, tmp_path, monkeypatch):
 def test_run_that_takes_longer_than_the_silence_allowed_is_left_alone_while_it_answers(suite, tmp_path, monkeypatch):
     def watch():
         wait_for((tmp_path / "begun-0-fp32").exists)
-        monkeypatch.setattr(life, "SILENCE_SECONDS", 2)
+        monkeypatch.setattr(run_process, "SILENCE_SECONDS", 2)
         time.sleep(3.5)
         (tmp_path / "go").touch()
 
@@ -170,7 +167,7 @@ def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, 
     words = command(suite, "wait", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     runner = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     wait_for((tmp_path / "begun-0-fp32").exists)
-    (private,) = {Path(process.environ()[life.MARK]) for process in survivors("wait")}
+    (private,) = {Path(process.environ()[run_process.MARK]) for process in survivors("wait")}
     runner.kill()
     runner.wait()
     wait_for(lambda: not survivors("wait"), 10)
@@ -180,19 +177,19 @@ def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, 
 
 def lose_when_begun(monkeypatch):
     """Have NVML call GPU-0 lost as soon as its first run has begun; GPU-1 stays."""
-    states, start = {"GPU-0": 10, "GPU-1": 10}, life.start_notebook
+    states, start = {"GPU-0": 10, "GPU-1": 10}, run_process.start_notebook
 
     def started(*words):
         states["GPU-0"] = -15
         return start(*words)
 
     monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
-    monkeypatch.setattr(life, "start_notebook", started)
+    monkeypatch.setattr(run_process, "start_notebook", started)
 
 
 def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, monkeypatch, capsys):
     lose_when_begun(monkeypatch)
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP)
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: MADE_UP)
     assert main(suite, tmp_path / "out", "lost", "--no-progress-bar", "-p", "precisions", "fp32") == 0
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
     assert [(record["status"], record["gpu_uuid"]) for record in records] == [("ok", "GPU-1")] * 2
@@ -205,10 +202,10 @@ def test_lost_gpu_leaves_the_pool_and_its_runs_go_to_another(suite, tmp_path, mo
 def test_run_that_loses_every_gpu_fails_after_the_second(suite, tmp_path, monkeypatch, capsys, devices, probe, again):
     """Two such runs, of one comparison. With two GPUs the rest needs them back; what does not answer stays out."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml({device.visible: 10 for device in MANY}))
-    monkeypatch.setattr(gpus, "is_lost", lambda uuid, text, answered: "illegal instruction" in text)
-    monkeypatch.setattr(life, "PROBE", probe)
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MANY[:devices])
-    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
+    monkeypatch.setattr(gpu_nvml, "is_lost", lambda uuid, text, answered: "illegal instruction" in text)
+    monkeypatch.setattr(run_process, "PROBE", probe)
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: MANY[:devices])
+    monkeypatch.setattr(cli, "summarise", lambda *words: True)
     assert main(suite, tmp_path / "out", "poison", "--no-progress-bar") == 1
     said = capsys.readouterr().out
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
@@ -229,7 +226,7 @@ def test_run_that_loses_every_gpu_fails_after_the_second(suite, tmp_path, monkey
 
 def test_without_any_gpu_left_the_record_says_why(suite, tmp_path, monkeypatch, capsys):
     lose_when_begun(monkeypatch)
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP[:1])
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: MADE_UP[:1])
     words = ("lost", "--no-progress-bar", "-p", "seed", 0, "-p", "precisions", "fp32")
     assert main(suite, tmp_path / "out", *words) == 1
     (record,) = records_of(tmp_path / "out").values()
@@ -239,7 +236,7 @@ def test_without_any_gpu_left_the_record_says_why(suite, tmp_path, monkeypatch, 
 
 def test_gpu_that_is_lost_before_a_run_gets_none(suite, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": -15}))
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: MADE_UP[:1])
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: MADE_UP[:1])
     assert main(suite, tmp_path / "out", "lost", "--no-progress-bar") == 1
     said = capsys.readouterr().out
     assert said.count("gpu0 IS LOST and gets no more runs") == 1
@@ -251,16 +248,16 @@ def test_gpu_that_is_lost_before_a_run_gets_none(suite, tmp_path, monkeypatch, c
 
 def test_run_that_saw_no_gpu_is_not_a_result_of_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": 10}))
-    monkeypatch.setattr(life, "read_log", lambda run: "")
-    active, record = life.Active(None, None, None, None), {"device_type": "cpu", "status": "ok", "reason": None}
-    assert life.how_lost(active, record, MADE_UP[0]) == "the notebook found none and ran on the CPU"
-    assert life.how_lost(active, {**record, "device_type": "cuda"}, MADE_UP[0]) is None
-    assert life.how_lost(active, record, planning.Device(0, "cpu0")) is None
+    monkeypatch.setattr(run_process, "read_log", lambda run: "")
+    active, record = run_process.Active(None, None, None, None), {"device_type": "cpu", "status": "ok", "reason": None}
+    assert run_process.how_lost(active, record, MADE_UP[0]) == "the notebook found none and ran on the CPU"
+    assert run_process.how_lost(active, {**record, "device_type": "cuda"}, MADE_UP[0]) is None
+    assert run_process.how_lost(active, record, Device(0, "cpu0")) is None
 
 
 def slot_with_a_run():
     run = types.SimpleNamespace(run_id="a-run")
-    return batch.Slot(MADE_UP[1], comparison=[run], run=run)
+    return scheduler.Slot(MADE_UP[1], comparison=[run], run=run)
 
 
 def test_host_without_room_for_a_process_is_asked_again(capsys):
@@ -268,36 +265,36 @@ def test_host_without_room_for_a_process_is_asked_again(capsys):
     executor, slot = types.SimpleNamespace(launch=Mock(side_effect=error)), slot_with_a_run()
     about = types.SimpleNamespace(study="a", commit=None)
     for attempt, seconds in ((2, "2.5"), (3, "4.5"), (4, "8.5")):
-        batch.begin(slot, about, executor, None)
+        scheduler.begin(slot, about, executor, None)
         assert (slot.attempt, slot.active) == (attempt, None)
         assert f"gpu1  a-run  starts again in {seconds} s  no process could be started" in capsys.readouterr().out
     with pytest.raises(BlockingIOError):  # then the batch stops, and can be resumed
-        batch.begin(slot, about, executor, None)
+        scheduler.begin(slot, about, executor, None)
     slot.attempt, executor.launch.side_effect = 1, OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(OSError, match="No space"):
-        batch.begin(slot, about, executor, None)
+        scheduler.begin(slot, about, executor, None)
 
 
 def test_record_of_a_failure_names_the_code_that_was_started(tmp_path):
     """The notebook has been edited, or is gone, by the time its run is judged."""
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
-    run = planning.Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
-    active = life.Active(run, None, None, None, code_hash="0123456789ab")
-    record = life.write_ending(active, "timeout", "stopped", None, planning.Device(0, "cpu0"))
+    run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
+    active = run_process.Active(run, None, None, None, code_hash="0123456789ab")
+    record = run_process.write_ending(active, "timeout", "stopped", None, Device(0, "cpu0"))
     assert (record["status"], record["code_hash"]) == ("timeout", "0123456789ab")
 
 
 def test_run_without_a_parent_ends_all_its_children(tmp_path, monkeypatch):
     """One that ends by itself at that moment does not spare the others."""
-    import execute
+    from mixed_precision_study.runner import execute_notebook
 
     children = [Mock(**{"kill.side_effect": psutil.NoSuchProcess(1)}), Mock()]
     (tmp_path / "run").mkdir()
-    monkeypatch.setattr(execute.psutil.Process, "children", lambda process, recursive: children)
-    monkeypatch.setattr(execute.os, "_exit", Mock())
-    execute.follow(0, tmp_path / "run")
+    monkeypatch.setattr(execute_notebook.psutil.Process, "children", lambda process, recursive: children)
+    monkeypatch.setattr(execute_notebook.os, "_exit", Mock())
+    execute_notebook.follow(0, tmp_path / "run")
     children[1].kill.assert_called_once()
-    execute.os._exit.assert_called_once_with(1)
+    execute_notebook.os._exit.assert_called_once_with(1)
     assert not (tmp_path / "run").exists()
 
 
@@ -318,32 +315,32 @@ CUDA_FAULT = "CUDA error: unspecified launch failure"
 )
 def test_lost_gpu_is_told_from_other_failures(monkeypatch, state, text, answered, lost):
     monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": state}))
-    assert gpus.is_lost("GPU-0", text, answered) is lost
+    assert gpu_nvml.is_lost("GPU-0", text, answered) is lost
 
 
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys):
     states = {"GPU-0": 500}
     monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
-    before = gpus.State(100, 1024, 0)
-    slot = batch.Slot(MADE_UP[0], ended=types.SimpleNamespace(gpu_before=before), ended_at=time.monotonic())
-    assert not batch.cleared(slot, life)
+    before = gpu_nvml.State(100, 1024, 0)
+    slot = scheduler.Slot(MADE_UP[0], ended=types.SimpleNamespace(gpu_before=before), ended_at=time.monotonic())
+    assert not scheduler.cleared(slot, run_process)
     states["GPU-0"] = 120
-    assert batch.cleared(slot, life)
+    assert scheduler.cleared(slot, run_process)
     slot.ended, states["GPU-0"] = types.SimpleNamespace(gpu_before=before), 500
-    slot.ended_at = time.monotonic() - batch.CLEAR_SECONDS - 1
-    assert batch.cleared(slot, life)
+    slot.ended_at = time.monotonic() - scheduler.CLEAR_SECONDS - 1
+    assert scheduler.cleared(slot, run_process)
     assert "still held" in capsys.readouterr().out
-    assert gpus.is_free("GPU-0", None)
+    assert gpu_nvml.is_free("GPU-0", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpus.look("GPU-0") is None
-    assert gpus.is_free("GPU-0", before)
+    assert gpu_nvml.look("GPU-0") is None
+    assert gpu_nvml.is_free("GPU-0", before)
 
 
 @pytest.mark.parametrize("text", ["low 0\nhigh 3\nmax 9\noom 2\noom_kill 2\n", "under_oom 0\noom_kill 2\n"])
 def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch, text):
     (tmp_path / "events").write_text(text)
-    assert life.oom_kills([str(tmp_path / "absent"), f"{tmp_path}/events{{group}}", "/proc/vmstat"]) == 2
-    assert life.oom_kills([str(tmp_path / "absent")]) is None
+    assert run_process.oom_kills([str(tmp_path / "absent"), f"{tmp_path}/events{{group}}", "/proc/vmstat"]) == 2
+    assert run_process.oom_kills([str(tmp_path / "absent")]) is None
 
 
 @pytest.mark.parametrize(
@@ -355,19 +352,19 @@ def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch, text):
     ],
 )
 def test_host_memory_is_told_from_another_kill(monkeypatch, before, after, words):
-    process = types.SimpleNamespace(returncode=life.DEAD_KERNEL_EXIT)
-    active = life.Active(None, process, None, None, oom_kills=before)
-    monkeypatch.setattr(life, "oom_kills", lambda: after)
-    monkeypatch.setattr(life, "read_log", lambda run: "")
-    assert life.why(active, "3/5", "-9") == ("killed", words)
-    assert life.why(active, "3/5", "-11") == ("killed", "the kernel died: ended by SIGSEGV")
+    process = types.SimpleNamespace(returncode=run_process.DEAD_KERNEL_EXIT)
+    active = run_process.Active(None, process, None, None, oom_kills=before)
+    monkeypatch.setattr(run_process, "oom_kills", lambda: after)
+    monkeypatch.setattr(run_process, "read_log", lambda run: "")
+    assert run_process.why(active, "3/5", "-9") == ("killed", words)
+    assert run_process.why(active, "3/5", "-11") == ("killed", "the kernel died: ended by SIGSEGV")
 
 
 def test_private_folder_is_short_and_closed(monkeypatch, tmp_path):
     long = tmp_path / ("x" * 90)
     long.mkdir()
-    monkeypatch.setattr(life.tempfile, "tempdir", str(long))
-    folder = life.private_folder()
+    monkeypatch.setattr(run_process.tempfile, "tempdir", str(long))
+    folder = run_process.private_folder()
     try:
         assert folder.parent == Path("/tmp")
         assert stat.S_IMODE(folder.stat().st_mode) & 0o777 == 0o700
@@ -378,78 +375,78 @@ def test_private_folder_is_short_and_closed(monkeypatch, tmp_path):
 def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
     """The grandchild of a dead process leads a session of its own, as a kernel does."""
     code = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
-    private = life.private_folder()
-    environment = {**os.environ, life.BATCH: str(tmp_path), life.MARK: str(private)}
+    private = run_process.private_folder()
+    environment = {**os.environ, run_process.BATCH: str(tmp_path), run_process.MARK: str(private)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    (found,) = life.processes_marked(life.MARK, str(private))
-    assert life.end_marked(life.BATCH, str(tmp_path)) == 1
+    (found,) = run_process.processes_marked(run_process.MARK, str(private))
+    assert run_process.end_marked(run_process.BATCH, str(tmp_path)) == 1
     assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
     assert not private.exists()
-    assert life.signal_name(signal.SIGKILL) == "SIGKILL"
+    assert run_process.signal_name(signal.SIGKILL) == "SIGKILL"
 
 
-@pytest.mark.parametrize("leader", ["execute.py", "kernel"])
+@pytest.mark.parametrize("leader", ["execute_notebook.py", "kernel"])
 def test_what_a_run_started_with_another_environment_ends_with_it(leader):
     """Nothing marks it but the session of the process, dead by then, that started it."""
     code = "import subprocess; print(subprocess.Popen(['sleep', '600'], env={}, stdout=subprocess.DEVNULL).pid)"
     words = {"stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    process, private = subprocess.Popen([sys.executable, "-c", code], **words), life.private_folder()
+    process, private = subprocess.Popen([sys.executable, "-c", code], **words), run_process.private_folder()
     left = psutil.Process(int(process.communicate()[0]))
     if leader == "kernel":
         (private / "session").write_text(str(process.pid))
         process = subprocess.Popen(["true"])
     assert left.is_running()
-    life.end_family(process, private)
+    run_process.end_family(process, private)
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
 def test_living_session_that_only_has_the_number_of_a_dead_one_is_left_alone():
     with subprocess.Popen(["sh", "-c", "sleep 600; true"], start_new_session=True) as process:
-        assert life.processes_marked(life.MARK, "none", {process.pid}) == []
+        assert run_process.processes_marked(run_process.MARK, "none", {process.pid}) == []
         os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
 def test_marked_processes_of_other_users_are_left_alone(tmp_path):
-    environment = {**os.environ, life.BATCH: str(tmp_path)}
+    environment = {**os.environ, run_process.BATCH: str(tmp_path)}
     with subprocess.Popen(["sleep", "600"], user=65534, env=environment) as process:
-        assert life.processes_marked(life.BATCH, str(tmp_path)) == []
+        assert run_process.processes_marked(run_process.BATCH, str(tmp_path)) == []
         process.kill()
 
 
 def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path):
     """As when a host runs out of memory or stops: none of them can tidy up. Files of the user stay."""
-    private, logs, other = life.private_folder(), tmp_path / "logs", tmp_path / "run-mine"
+    private, logs, other = run_process.private_folder(), tmp_path / "logs", tmp_path / "run-mine"
     (private / "kernel.json").touch()
     for folder in (logs, other):
         folder.mkdir()
-    (logs / life.NOTED).write_text(f"{private}\n{private}-gone\n{other}\n")
+    (logs / run_process.NOTED).write_text(f"{private}\n{private}-gone\n{other}\n")
     half = [tmp_path / ".a-run.json.4711.tmp", tmp_path / ".a-run.ipynb.4711.tmp", logs / ".batch.json.4711.tmp"]
     for path in (*half, tmp_path / ".my.tmp"):
         path.touch()
-    with folders.held(tmp_path, False):
-        assert not any(path.exists() for path in (private, logs / life.NOTED, *half))
+    with output_folder.held(tmp_path, False):
+        assert not any(path.exists() for path in (private, logs / run_process.NOTED, *half))
         half[0].touch()  # by a kernel that is killed while this batch goes on
     assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "run-mine"]
 
 
 def test_reason_is_looked_for_in_the_end_of_a_long_log(tmp_path, monkeypatch):
     """A notebook that prints without end must not fill the memory of the runner."""
-    monkeypatch.setattr(life, "LOG_BYTES", 100)
-    monkeypatch.setattr(life, "NOTEBOOK_BYTES", 100)
-    run = planning.Run("a-run", tmp_path / "a.ipynb", "fp32", {}, tmp_path, 1.0)
-    assert life.read_log(run) == ""
+    monkeypatch.setattr(run_process, "LOG_BYTES", 100)
+    monkeypatch.setattr(run_process, "NOTEBOOK_BYTES", 100)
+    run = Run("a-run", tmp_path / "a.ipynb", "fp32", {}, tmp_path, 1.0)
+    assert run_process.read_log(run) == ""
     (tmp_path / "logs").mkdir()
     run.log_path.write_text("\u00e4" * 1000 + "\nthe end")
     (tmp_path / "a-run.ipynb").write_text(" " * 101)
-    assert len(life.read_log(run)) <= 100
-    monkeypatch.setattr(life.json, "loads", Mock(side_effect=AssertionError))
-    assert life.failure_reason(run) == "the end"
+    assert len(run_process.read_log(run)) <= 100
+    monkeypatch.setattr(run_process.json, "loads", Mock(side_effect=AssertionError))
+    assert run_process.failure_reason(run) == "the end"
 
 
 def test_batch_leaves_no_process_behind(tmp_path):
-    environment = {**os.environ, life.BATCH: str(tmp_path)}
-    with folders.held(tmp_path, False):
+    environment = {**os.environ, run_process.BATCH: str(tmp_path)}
+    with output_folder.held(tmp_path, False):
         process = subprocess.Popen(["sleep", "600"], env=environment)
         assert process.poll() is None
     assert process.wait(timeout=10) == -signal.SIGKILL
@@ -459,17 +456,17 @@ def test_runs_are_stopped_together(tmp_path):
     """The second does not go on while the first is cleared away."""
     actives, alive = [], []
     for _ in range(2):
-        process, private = subprocess.Popen(["sleep", "600"]), life.private_folder()
-        actives.append(life.Active(None, process, private, None))
+        process, private = subprocess.Popen(["sleep", "600"]), run_process.private_folder()
+        actives.append(run_process.Active(None, process, private, None))
     wait = actives[0].process.wait
     actives[0].process.wait = lambda: (alive.append(actives[1].process.wait(timeout=5)), wait())
-    life.stop_all(actives)
+    run_process.stop_all(actives)
     assert alive == [-signal.SIGKILL]
     assert not any(active.private.exists() for active in actives)
 
 
 def test_lines_say_at_which_step_of_its_training_a_run_is(suite, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(live, "PLAIN_SECONDS", 0.5)
+    monkeypatch.setattr(status, "PLAIN_SECONDS", 0.5)
     said = []
 
     def watch():
@@ -489,15 +486,15 @@ def test_lines_say_at_which_step_of_its_training_a_run_is(suite, tmp_path, monke
 
 def test_time_left_comes_from_the_steps_once_there_are_enough(monkeypatch):
     active = types.SimpleNamespace(started=0.0)
-    slot, now = batch.Slot(MADE_UP[0], active=active), Mock(return_value=100.0)
-    monkeypatch.setattr(batch.time, "monotonic", now)
-    assert batch.seconds_left(slot, 130.0, "cell 9/40") == (30.0, False)
-    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 0/10") == (30.0, False)
+    slot, now = scheduler.Slot(MADE_UP[0], active=active), Mock(return_value=100.0)
+    monkeypatch.setattr(scheduler.time, "monotonic", now)
+    assert scheduler.seconds_left(slot, 130.0, "cell 9/40") == (30.0, False)
+    assert scheduler.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 0/10") == (30.0, False)
     now.return_value = 120.0  # of a step or two
-    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 2/10") == (10.0, False)
+    assert scheduler.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 2/10") == (10.0, False)
     now.return_value = 200.0
-    assert batch.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 5/10") == (300.0, True)
-    assert batch.seconds_left(slot, 130.0, "cell 10/40") == (0, False)
+    assert scheduler.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 5/10") == (300.0, True)
+    assert scheduler.seconds_left(slot, 130.0, "cell 10/40") == (0, False)
 
 
 @pytest.mark.parametrize(
@@ -505,7 +502,7 @@ def test_time_left_comes_from_the_steps_once_there_are_enough(monkeypatch):
     [("", None), ("cell 9/40, decoding, step 3/9", None), ("cell 9/40, fp32, epoch 3/4, step 1/2", 0.625)],
 )
 def test_share_of_a_training_is_read_from_what_its_notebook_tells(progress, share):
-    assert schedule.share_done(progress) == share
+    assert estimates.share_done(progress) == share
 
 
 def test_run_that_stands_still_is_ended_and_says_where(suite, tmp_path):
@@ -521,49 +518,49 @@ def test_run_that_stands_still_is_ended_and_says_where(suite, tmp_path):
 def test_run_whose_steps_go_on_does_not_stand_still(tmp_path, monkeypatch, stall):
     """The cell and the epoch stay the same, and so may the step for a while; 0 lets it stand still for ever."""
     now = Mock(return_value=0.0)
-    monkeypatch.setattr(life.time, "monotonic", now)
-    active = life.Active(None, types.SimpleNamespace(poll=lambda: None), tmp_path, None)
-    monkeypatch.setattr(life, "SILENCE_SECONDS", 1e9)
+    monkeypatch.setattr(run_process.time, "monotonic", now)
+    active = run_process.Active(None, types.SimpleNamespace(poll=lambda: None), tmp_path, None)
+    monkeypatch.setattr(run_process, "SILENCE_SECONDS", 1e9)
     (tmp_path / "cell").write_text("9/40")
     for step in range(1, 10):
         (tmp_path / "progress").write_text(f"fp32, epoch 1/2, step {step}/40")
         for _ in range(2):
             now.return_value += 25
-            assert life.check(active, None, None, 1e9, stall) is None
+            assert run_process.check(active, None, None, 1e9, stall) is None
     if stall:
         now.return_value += 61
-        monkeypatch.setattr(life, "stop", Mock(side_effect=InterruptedError))
+        monkeypatch.setattr(run_process, "stop", Mock(side_effect=InterruptedError))
         with pytest.raises(InterruptedError):
-            life.check(active, None, None, 1e9, stall)
+            run_process.check(active, None, None, 1e9, stall)
         assert active.stopped.startswith("stopped, for it stood still at cell 9/40, fp32, epoch 1/2, step 9/40 for 1")
     else:
         now.return_value += 1e6
-        assert life.check(active, None, None, 1e9, stall) is None
+        assert run_process.check(active, None, None, 1e9, stall) is None
 
 
 def test_gpu_answers_where_nvml_finds_it_and_a_process_computes_on_it(monkeypatch, tmp_path):
     states = {"GPU-0": 10}
     monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
-    monkeypatch.setattr(life, "PROBE", "import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != 'GPU-0')")
-    assert life.answers(MADE_UP[0])
-    monkeypatch.setattr(life, "PROBE", "import sys; sys.exit(1)")
-    assert not life.answers(MADE_UP[0])
-    monkeypatch.setattr(life, "PROBE", "import time; time.sleep(600)")
-    monkeypatch.setattr(life, "PROBE_SECONDS", 0.2)
-    assert not life.answers(MADE_UP[0])
-    monkeypatch.setattr(life, "PROBE", "pass")
-    monkeypatch.setattr(life, "PROBE_SECONDS", 60)
+    monkeypatch.setattr(run_process, "PROBE", "import os, sys; sys.exit(os.environ['CUDA_VISIBLE_DEVICES'] != 'GPU-0')")
+    assert run_process.answers(MADE_UP[0])
+    monkeypatch.setattr(run_process, "PROBE", "import sys; sys.exit(1)")
+    assert not run_process.answers(MADE_UP[0])
+    monkeypatch.setattr(run_process, "PROBE", "import time; time.sleep(600)")
+    monkeypatch.setattr(run_process, "PROBE_SECONDS", 0.2)
+    assert not run_process.answers(MADE_UP[0])
+    monkeypatch.setattr(run_process, "PROBE", "pass")
+    monkeypatch.setattr(run_process, "PROBE_SECONDS", 60)
     states["GPU-0"] = -15
-    assert not life.answers(MADE_UP[0])
-    assert life.answers(planning.Device(0, "cpu0"))
+    assert not run_process.answers(MADE_UP[0])
+    assert run_process.answers(Device(0, "cpu0"))
 
 
 def test_device_that_is_lost_before_a_run_is_not_the_runs_fault(monkeypatch):
     """As where the actor of a node that has died gets the run of another one."""
-    slot, about = slot_with_a_run(), batch.Batch("a", None, 1.0, [], {}, 1, [])
-    monkeypatch.setattr(batch, "write_ending", Mock(side_effect=AssertionError))
+    slot, about = slot_with_a_run(), scheduler.Batch("a", None, 1.0, [], {}, 1, [])
+    monkeypatch.setattr(scheduler, "write_ending", Mock(side_effect=AssertionError))
     for _ in range(3):
-        again = batch.Slot(MADE_UP[0], comparison=slot.comparison, run=slot.run, active=Mock(started=0.0))
-        batch.finish(again, life.End(None, "its node failed", True, False), about, None, None)
+        again = scheduler.Slot(MADE_UP[0], comparison=slot.comparison, run=slot.run, active=Mock(started=0.0))
+        scheduler.finish(again, run_process.End(None, "its node failed", True, False), about, None, None)
         assert about.waiting.pop(0) == (slot.comparison, slot.comparison, None)
     assert about.losses == {"a-run": []}

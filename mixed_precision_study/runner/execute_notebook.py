@@ -1,6 +1,6 @@
 """Execute one notebook through papermill; run_all.py starts this in a process of its own for every run.
 
-    python execute.py NOTEBOOK EXECUTED PARAMETERS.yaml FOLDER PARENT
+    python -m mixed_precision_study.runner.execute_notebook NOTEBOOK EXECUTED PARAMETERS.yaml FOLDER PARENT
 
 FOLDER is private to the run and holds what the kernel is reached by: sockets where the platform has them, so that no
 other user or host can reach it and no two kernels want the same port. Here the run also shows how it does: `beat` is
@@ -31,7 +31,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
-from notebook_code import hash_of
+from .notebook_file import hash_of
 
 DEAD_KERNEL_EXIT = 138  # as papermill's own command line has it
 START_SECONDS = 120  # a kernel that has not answered by then has not started

@@ -1,18 +1,16 @@
 """studies.yaml against the notebooks it names: every entry can be planned as it stands, with and without a GPU."""
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
+from conftest import NOTEBOOKS, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-import planning  # noqa: E402
-import run_all  # noqa: E402
+from mixed_precision_study.runner import cli
+from mixed_precision_study.runner.plan import check_values, notebook_choices, notebook_defaults, plan
+from mixed_precision_study.runner.studies import load_studies, parse_overrides
 
-NOTEBOOKS = ROOT / "notebooks"
-STUDIES = planning.load_studies(NOTEBOOKS / "studies.yaml")
+STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
 ENTRIES = [(name, number, entry) for name, study in STUDIES.items() for number, entry in enumerate(study["runs"], 1)]
 
 
@@ -25,18 +23,18 @@ def test_there_are_entries_and_a_default_study():
 
 @pytest.mark.parametrize("name, number, entry", ENTRIES, ids=[f"{name}-{number}" for name, number, _ in ENTRIES])
 def test_entry_names_a_notebook_and_its_parameters(name, number, entry):
-    defaults = planning.notebook_defaults(NOTEBOOKS / f"{entry['notebook']}.ipynb")
+    defaults = notebook_defaults(NOTEBOOKS / f"{entry['notebook']}.ipynb")
     for part in ("parameters", "sweep", "cpu"):
         assert set(entry.get(part, ())) <= set(defaults), part
     for on_gpu in (True, False) if "cpu" in entry else (True,):
-        comparisons, left_out = planning.plan({"runs": [entry]}, NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
+        comparisons, left_out = plan({"runs": [entry]}, NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
         assert comparisons
         assert not left_out
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
 def test_quick_compares_the_four_precisions_in_every_experiment(on_gpu):
-    comparisons, left_out = planning.plan(STUDIES["quick"], NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
+    comparisons, left_out = plan(STUDIES["quick"], NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
     assert not left_out
     assert {runs[0].notebook.stem for runs in comparisons} == {
         "cifar_resnet",
@@ -74,7 +72,7 @@ ARTICLES = [  # what each article did: study, what is the same in all its runs, 
 
 @pytest.mark.parametrize(("study", "same", "varied"), ARTICLES)
 def test_a_study_of_an_article_has_every_run_of_it(study, same, varied):
-    comparisons, _ = planning.plan(STUDIES[study], NOTEBOOKS, ROOT / "outputs", {}, on_gpu=True)
+    comparisons, _ = plan(STUDIES[study], NOTEBOOKS, ROOT / "outputs", {}, on_gpu=True)
     planned = [{**run.parameters, "precision": run.precision} for runs in comparisons for run in runs]
     for values in itertools.product(*varied.values()):
         wanted = (same | dict(zip(varied, values, strict=True))).items()
@@ -92,7 +90,7 @@ def test_a_study_of_an_article_has_every_run_of_it(study, same, varied):
     ],
 )
 def test_a_value_that_a_notebook_refuses_stops_the_batch_before_it_starts(study, name, value, sentence, capsys):
-    assert run_all.main([study, "--gpus", "none", "-p", name, value, "--output-dir", "new"]) == 2
+    assert cli.main([study, "--gpus", "none", "-p", name, value, "--output-dir", "new"]) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
@@ -100,23 +98,21 @@ def test_a_value_that_a_notebook_refuses_stops_the_batch_before_it_starts(study,
 
 
 def test_every_planned_run_of_every_study_is_accepted():
-    plans = [
-        planning.plan(study, NOTEBOOKS, Path("new"), {}, on_gpu)[0] for study in STUDIES.values() for on_gpu in (1, 0)
-    ]
+    plans = [plan(study, NOTEBOOKS, Path("new"), {}, on_gpu)[0] for study in STUDIES.values() for on_gpu in (1, 0)]
     assert all(comparisons for comparisons in plans[::2])
-    planning.check_values([comparison for comparisons in plans for comparison in comparisons])
-    assert planning.notebook_choices(NOTEBOOKS / "cifar_resnet.ipynb")["choices"]["loader"] == ("gpu", "workers")
-    assert planning.notebook_choices(NOTEBOOKS / "summary.ipynb") is None
+    check_values([comparison for comparisons in plans for comparison in comparisons])
+    assert notebook_choices(NOTEBOOKS / "cifar_resnet.ipynb")["choices"]["loader"] == ("gpu", "workers")
+    assert notebook_choices(NOTEBOOKS / "summary.ipynb") is None
 
 
 def test_repetitions_of_the_experiments_alternate():
-    overrides = planning.parse_overrides([("repeats", "2")])
+    overrides = parse_overrides([("repeats", "2")])
     for on_gpu in (True, False):
-        comparisons, _ = planning.plan(STUDIES["quick"], NOTEBOOKS, Path("new"), overrides, on_gpu)
+        comparisons, _ = plan(STUDIES["quick"], NOTEBOOKS, Path("new"), overrides, on_gpu)
         assert len(comparisons) == 3
         forth = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
         for runs in comparisons:
             assert [run.precision for run in runs] == [*forth, *reversed(forth)]
             assert [run.parameters["repeat"] for run in runs] == [0] * 4 + [1] * 4
             assert {run.parameters["repeats"] for run in runs} == {1}
-    planning.check_values(comparisons)
+    check_values(comparisons)

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 import types
@@ -14,12 +15,12 @@ from unittest.mock import Mock
 import pytest
 from tiny_suite import BASE, call, command, survivors, write_suite
 
-import cluster
-import gpus
-import life
-import live
-import planning
-import run_all
+from mixed_precision_study.errors import Mistake
+from mixed_precision_study.gpu import nvml
+from mixed_precision_study.runner import cli, ray_cluster, status
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.devices import Device
+from mixed_precision_study.runner.plan import Run
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
@@ -55,6 +56,16 @@ def two_nodes():
         yield cluster, cluster.add_node(**NODE)
     finally:
         cluster.shutdown()
+
+
+def test_what_a_node_needs_travels_there(tmp_path):
+    """A process that finds no other copy of the package imports what an actor and its runs do."""
+    ray_cluster.pack(tmp_path)
+    assert not list(tmp_path.rglob("*.pyc"))
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\n"
+    code += "from mixed_precision_study.runner import execute_notebook, ray_cluster as there; print(there.__file__)"
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{tmp_path}/mixed_precision_study/")
 
 
 def records_of(folder):
@@ -148,7 +159,7 @@ def test_batch_on_a_cluster_is_interrupted_like_any_other(suite, tmp_path, two_n
 @pytest.mark.parametrize("address, words", [("127.0.0.1:1", "no Ray cluster could be reached"), ("nowhere", "must be")])
 def test_cluster_that_is_not_there_is_one_sentence(suite, tmp_path, capsys, address, words):
     argv = ["ends", "--studies", str(suite / "studies.yaml"), "--output-dir", str(tmp_path / "out"), "--ray", address]
-    assert run_all.main(argv) == 2
+    assert cli.main(argv) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"--ray {address}" in said
@@ -166,7 +177,7 @@ def test_cluster_that_is_not_there_is_one_sentence(suite, tmp_path, capsys, addr
     ids=["the page of a dashboard", "silent", "a cluster"],
 )
 def test_what_answers_at_the_address_is_asked_whether_it_may_be_ray(monkeypatch, answer, sentence):
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(ray_cluster, "ANSWER_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -181,10 +192,10 @@ def test_what_answers_at_the_address_is_asked_whether_it_may_be_ray(monkeypatch,
         server_thread = threading.Thread(target=serve)
         server_thread.start()
         if sentence:
-            with pytest.raises(planning.Mistake, match=re.escape(f"--ray {address}: {sentence}")):
-                cluster.check_reachable(address)
+            with pytest.raises(Mistake, match=re.escape(f"--ray {address}: {sentence}")):
+                ray_cluster.check_reachable(address)
         else:
-            cluster.check_reachable(address)
+            ray_cluster.check_reachable(address)
         server_thread.join()
 
 
@@ -200,10 +211,8 @@ def test_cluster_of_this_machine_asks_for_a_token(monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     for address in ("auto", "local"):
-        with pytest.raises(
-            planning.Mistake, match=r"reached \(no\); where it wants a token, set RAY_AUTH_MODE=token\."
-        ):
-            cluster.connected(address, 1, False).__enter__()
+        with pytest.raises(Mistake, match=r"reached \(no\); where it wants a token, set RAY_AUTH_MODE=token\."):
+            ray_cluster.connected(address, 1, False).__enter__()
     assert modes == [None, "token"]
 
 
@@ -213,13 +222,13 @@ def test_device_that_no_node_has_is_one_sentence(monkeypatch, capsys):
     asked.wait = lambda questions, **_: (questions[:1], questions[1:])
     asked.remote.return_value.return_value.remote.side_effect = [Mock(), Mock()]
     asked.get = Mock(side_effect=ray.exceptions.ActorDiedError(begun))
-    with pytest.raises(planning.Mistake, match=r"became free within 120 s: RuntimeError: no\.$"):
-        cluster.start_workers(asked, None, True)
+    with pytest.raises(Mistake, match=r"became free within 120 s: RuntimeError: no\.$"):
+        ray_cluster.start_workers(asked, None, True)
     assert asked.kill.call_count == 1  # the one that others hold
     assert capsys.readouterr().err == "run_all.py: a device of the cluster is not used: RuntimeError: no\n"
-    monkeypatch.setattr(cluster, "visible_gpus", lambda: [])
+    monkeypatch.setattr(ray_cluster, "visible_gpus", lambda: [])
     with pytest.raises(RuntimeError, match="NVML does not find"):
-        cluster.Worker(True)
+        ray_cluster.Worker(True)
 
 
 @pytest.mark.parametrize("begun", [True, False])
@@ -228,10 +237,10 @@ def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, att
     """A start is tried again, host memory ends the run and not the device, all else is a lost device."""
     errors = ray.exceptions
     full = errors.RayTaskError("launch", "a long\ntraceback", OSError(28, "No space left on device"))
-    gone = errors.RayTaskError("launch", "a long\ntraceback", gpus.Lost("NVML: the GPU is lost"))
-    device, ends = planning.Device(0, "cpu0"), {}
+    gone = errors.RayTaskError("launch", "a long\ntraceback", nvml.Lost("NVML: the GPU is lost"))
+    device, ends = Device(0, "cpu0"), {}
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
-    run = planning.Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
+    run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
     for name, raised in (
         ("full", full),
         ("gone", gone),
@@ -245,8 +254,8 @@ def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, att
             raise raised
 
         asked = types.SimpleNamespace(exceptions=errors, wait=lambda *_, **__: (["asked"], []), get=get)
-        there = cluster.Cluster(asked, {device: Mock()})
-        active = cluster.Remote(run, None, "launched", attempt=attempt, question="asked")
+        there = ray_cluster.Cluster(asked, {device: Mock()})
+        active = ray_cluster.Remote(run, None, "launched", attempt=attempt, question="asked")
         end = ends[name] = there.check(active, None, device, 0)
         if end.lost:
             assert end.begun is begun
@@ -268,9 +277,9 @@ def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, att
 
 
 def test_start_that_fails_leaves_nothing_on_the_node(tmp_path, monkeypatch):
-    worker = cluster.Worker(False)
-    monkeypatch.setattr(cluster.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(life, "launch", Mock(side_effect=OSError(28, "No space left on device")))
+    worker = ray_cluster.Worker(False)
+    monkeypatch.setattr(ray_cluster.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run_process, "launch", Mock(side_effect=OSError(28, "No space left on device")))
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
             worker.launch("tiny", b"", ("a-run", "fp32", {"data_dir": "data"}), "a", None, 1)
@@ -281,15 +290,15 @@ def test_start_that_fails_leaves_nothing_on_the_node(tmp_path, monkeypatch):
 
 
 def test_actor_that_cannot_be_started_anew_is_a_lost_device():
-    device, strategies = planning.Device(0, "a-gpu0", "GPU-0", "Made-up"), Mock()
+    device, strategies = Device(0, "a-gpu0", "GPU-0", "Made-up"), Mock()
     asked = Mock(exceptions=ray.exceptions, util=types.SimpleNamespace(scheduling_strategies=strategies))
-    there = cluster.Cluster(asked, {}, {device: "number"})
+    there = ray_cluster.Cluster(asked, {}, {device: "number"})
     for answer, words in (
         (ray.exceptions.GetTimeoutError("late"), "late"),
-        ([("node", "number", planning.Device(0, "gpu0", "GPU-1", "Made-up"))], "gave another one"),
+        ([("node", "number", Device(0, "gpu0", "GPU-1", "Made-up"))], "gave another one"),
     ):
         asked.get = Mock(side_effect=answer)
-        with pytest.raises(gpus.Lost, match=f"its actor could not be started anew: .*{words}"):
+        with pytest.raises(nvml.Lost, match=f"its actor could not be started anew: .*{words}"):
             there.launch(Mock(), "a", None, device)
         assert not there.workers
     assert asked.kill.call_count == 2
@@ -301,15 +310,15 @@ def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():
     done = []
     workers = [Mock(**{"stop.remote.side_effect": lambda number=number: done.append(number)}) for number in range(8)]
     asked = types.SimpleNamespace(wait=lambda questions, num_returns, timeout: done.append((num_returns, timeout)))
-    cluster.Cluster(asked, {}).stop_all([cluster.Remote(None, worker, None) for worker in workers])
+    ray_cluster.Cluster(asked, {}).stop_all([ray_cluster.Remote(None, worker, None) for worker in workers])
     assert done == [*range(8), (8, 2)]
 
 
 def test_step_of_a_training_is_seen_over_ray(suite, tmp_path, two_nodes, monkeypatch, capsys):
     cluster, _ = two_nodes
-    monkeypatch.setattr(live, "PLAIN_SECONDS", 0.5)
-    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
-    say, said = live.say, []
+    monkeypatch.setattr(status, "PLAIN_SECONDS", 0.5)
+    monkeypatch.setattr(cli, "summarise", lambda *words: True)
+    say, said = status.say, []
 
     def noted(text):
         said.append(text)
@@ -317,7 +326,7 @@ def test_step_of_a_training_is_seen_over_ray(suite, tmp_path, two_nodes, monkeyp
             (tmp_path / "go").touch()
         say(text)
 
-    monkeypatch.setattr(live, "say", noted)
+    monkeypatch.setattr(status, "say", noted)
     words = ["train", "--studies", str(suite / "studies.yaml"), *BASE, "--ray", cluster.address]
-    assert run_all.main([*words, "--output-dir", str(tmp_path / "out"), "-p", "data_dir", str(tmp_path)]) == 0
+    assert cli.main([*words, "--output-dir", str(tmp_path / "out"), "-p", "data_dir", str(tmp_path)]) == 0
     assert any(re.search(r"tiny-\S+  cell 4/6, fp32, epoch 2/2, step 30/40  0:\d\d", text) for text in said)

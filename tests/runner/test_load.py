@@ -15,8 +15,8 @@ import pytest
 import yaml
 from tiny_suite import ACT, AFTER, BASE, PARAMETERS, START, WRITE, write_notebook
 
-import life
-import run_all
+from mixed_precision_study.runner import cli
+from mixed_precision_study.runner import process as run_process
 
 pytestmark = pytest.mark.skipif(not os.environ.get("RUN_LOAD_TEST"), reason="takes minutes; RUN_LOAD_TEST=1 runs it")
 RUNS, SLOTS = int(os.environ.get("RUN_LOAD_TEST_RUNS", 200)), 8
@@ -26,7 +26,7 @@ def test_many_runs_on_many_slots(tmp_path, monkeypatch):
     entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "seed": seed}} for seed in range(RUNS)]
     (tmp_path / "studies.yaml").write_text(yaml.safe_dump({"load": {"runs": entries}}))
     write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    launched, ended, memory, launch = {}, {}, [], life.launch
+    launched, ended, memory, launch = {}, {}, [], run_process.launch
 
     def note_end(device, pid):
         with contextlib.suppress(ChildProcessError):  # raised where the runner has seen it first
@@ -40,10 +40,10 @@ def test_many_runs_on_many_slots(tmp_path, monkeypatch):
         memory.append(psutil.Process().memory_info().rss / 2**20)
         return active
 
-    monkeypatch.setattr(life, "launch", noted)
+    monkeypatch.setattr(run_process, "launch", noted)
     before = psutil.Process().cpu_times()
     argv = ["load", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "out")]
-    assert run_all.main([*argv, "--jobs", str(SLOTS)]) == 0
+    assert cli.main([*argv, "--jobs", str(SLOTS)]) == 0
     after = psutil.Process().cpu_times()
     records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
     assert sorted(record["seed"] for record in records) == list(range(RUNS))

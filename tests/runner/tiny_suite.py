@@ -9,7 +9,7 @@ import nbformat
 import psutil
 import yaml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = """
 dataset = "auto"  # "auto" or a name
 model = "tiny"
@@ -28,8 +28,7 @@ START = f"""
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 NOTEBOOKS = {str(ROOT / "notebooks")!r}
-sys.path.insert(0, NOTEBOOKS)
-from record import RunRecord, run_id_of, write_record
+from mixed_precision_study.record import RunRecord, run_id_of, write_record
 
 class Stop(Exception):
     pass
@@ -66,7 +65,7 @@ if mode == "stall":
     Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
     time.sleep(600)
 if mode == "train":
-    from instruments import progress
+    from mixed_precision_study.progress import progress
     with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
         for _ in range(30):
             bar.advance()
@@ -82,7 +81,8 @@ if mode in ("fill", "nearly") and not Path(data_dir, "mended").exists():
             file.truncate(file.tell() - 16384 * (mode == "nearly"))  # the record of a failure has room again
 if mode in ("nan", "memory"):
     import torch
-    from instruments import Diverged, guarded
+    from mixed_precision_study.errors import Diverged
+    from mixed_precision_study.experiment import guarded
     record = RunRecord(run_id_of("tiny", parameters, precisions[0]), "tiny", precisions[0], parameters)
     with guarded(record, output_dir, torch.device("cpu")):
         if mode == "memory":

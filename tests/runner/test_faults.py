@@ -39,11 +39,10 @@ from tiny_suite import (
     write_suite,
 )
 
-import batch
-import life
-import live
-import planning
-import run_all
+from mixed_precision_study.runner import cli, scheduler, status
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.notebook_file import hash_of
+from mixed_precision_study.runner.plan import plan
 
 ONE = {"precisions": ["fp32"]}
 ENDS = ("hang", "memory", "nan", "kill", "kill_papermill", "download", "fail", "ok")
@@ -73,7 +72,7 @@ def whole(folder):
     records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     for path in folder.glob("*.ipynb"):
         nbformat.read(path, 4)
-    assert not [*folder.rglob("*.tmp"), *folder.rglob(life.NOTED)]
+    assert not [*folder.rglob("*.tmp"), *folder.rglob(run_process.NOTED)]
     return {record["seed"]: record for record in records}
 
 
@@ -175,7 +174,7 @@ def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path)
         wait_for(lambda: len(stamps(output)) == 1)
         wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
         left = {process.pid for process in survivors("wait")}
-        private = {Path(process.environ()[life.MARK]) for process in survivors("wait")}
+        private = {Path(process.environ()[run_process.MARK]) for process in survivors("wait")}
         runner.kill()
         runner.wait()
         done = completed(suite, tmp_path, output, missing=2)
@@ -241,13 +240,13 @@ def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_pat
 
 def test_stream_that_cannot_show_a_line_ends_nothing():
     kept = io.BytesIO()
-    stream = live.Steady(io.TextIOWrapper(kept, encoding="ascii"))
+    stream = status.Steady(io.TextIOWrapper(kept, encoding="ascii"))
     stream.write("not \u2192 there")
     stream.flush()
     assert kept.getvalue() == rb"not \u2192 there"
     gone = Mock(**{"write.side_effect": BrokenPipeError, "flush.side_effect": OSError(5, "Input/output error")})
-    live.Steady(gone).write("text")
-    live.Steady(gone).flush()
+    status.Steady(gone).write("text")
+    status.Steady(gone).flush()
     assert (gone.write.called, gone.flush.called) == (True, True)
     assert stream.encoding == "ascii"
 
@@ -414,8 +413,8 @@ def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_run
     books = {name: tmp_path / f"{name}.ipynb" for name in ("broken", "edited", "tiny")}
     for name, path in books.items():
         write_notebook(path, PARAMETERS, START, ACT, WRITE.replace('"tiny"', f'"{name}"'))
-    comparisons, _ = planning.plan(STUDIES["changed"], tmp_path, tmp_path / "out", {}, on_gpu=False)
-    start, edited = life.start_notebook, books["edited"].read_text().replace("1234.0", "5678.0")
+    comparisons, _ = plan(STUDIES["changed"], tmp_path, tmp_path / "out", {}, on_gpu=False)
+    start, edited = run_process.start_notebook, books["edited"].read_text().replace("1234.0", "5678.0")
 
     def changed(notebook, *words):
         text = {"broken": '{"cells": [', "edited": edited}.get(notebook.stem)
@@ -423,19 +422,19 @@ def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_run
             notebook.write_text(text)
         return start(notebook, *words)
 
-    monkeypatch.setattr(life, "start_notebook", changed)
-    monkeypatch.setattr(life, "START_ATTEMPTS", 2)
-    monkeypatch.setattr(batch, "START_WAIT_SECONDS", 0)
+    monkeypatch.setattr(run_process, "start_notebook", changed)
+    monkeypatch.setattr(run_process, "START_ATTEMPTS", 2)
+    monkeypatch.setattr(scheduler, "START_WAIT_SECONDS", 0)
     words = ["changed", "--studies", tmp_path / "studies.yaml", *BASE, "--output-dir", tmp_path / "out", "--jobs", 3]
-    assert run_all.main([*map(str, words)]) == 1
+    assert cli.main([*map(str, words)]) == 1
     said = capsys.readouterr().out
     records = {path.name.split("-")[0]: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*-*.json")}
     ends = {name: (record["status"], record["code_hash"]) for name, record in records.items()}
-    codes = {name: planning.hash_of(books[name].read_text()) for name in ("edited", "tiny")}
-    assert ends == {"broken": ("failed", life.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
+    codes = {name: hash_of(books[name].read_text()) for name in ("edited", "tiny")}
+    assert ends == {"broken": ("failed", run_process.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
     assert "the kernel did not start: OSError: the notebook was edited while its run was starting" in said
     books["edited"].write_text('{"cells": [')  # just as the next study with it begins
-    batch.set_aside_records(comparisons)
+    scheduler.set_aside_records(comparisons)
     assert all(run.record_path.exists() for (run,) in comparisons)
 
 

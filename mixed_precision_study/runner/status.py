@@ -9,8 +9,8 @@ from datetime import datetime
 
 from tqdm import tqdm
 
-from life import read_record
-from schedule import in_time
+from .estimates import in_time
+from .process import read_record
 
 LOG = logging.getLogger("mixed_precision.batch")
 LOG.propagate = False
@@ -110,7 +110,7 @@ def run_in_words(run_id, progress, elapsed, left):
 
 
 def gpu_in_words(state):
-    """Return memory and utilisation of a GPU as NVML has them (a gpus.State or None)."""
+    """Return memory and utilisation of a GPU as NVML has them (a nvml.State or None)."""
     busy = "" if not state or state.busy_percent is None else f"  {state.busy_percent}% busy"
     return f"  {state.used_mib / 1024:.1f} of {state.total_mib / 1024:.0f} GiB{busy}" if state else ""
 

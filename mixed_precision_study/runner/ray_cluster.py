@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: an executor like life, with an actor on every device that asks life there.
+"""Runs on a Ray cluster: an executor like process, with an actor on every device that asks process there.
 
 Each actor holds one GPU (or one CPU) of one node, so that a comparison stays on one card. The notebook travels there
 as bytes; the executed notebook and the record come back as bytes and are written here, by the driver.
@@ -17,18 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import gpus
-import life
-from planning import ROOT, Device, Mistake, Run, visible_gpus
+from ..errors import Mistake
+from ..gpu import nvml
+from ..record import utc_now, write_flat
+from . import process
+from .devices import Device, visible_gpus
+from .paths import PACKAGE, ROOT
+from .plan import Run
 
-# isort: split
-# planning has added the folder in which record lies
-from record import utc_now, write_flat
-
-NEEDED = (  # on every node
-    *("cluster.py", "execute.py", "gpus.py", "life.py", "notebook_code.py", "planning.py"),
-    "notebooks/record.py",
-)
 ANSWER_SECONDS = 10  # for what listens at an address
 READY_SECONDS = 120  # for the actors of GPUs that others do not hold
 ANEW_SECONDS = 30  # for an actor that has died
@@ -74,7 +70,7 @@ class Worker:
 
     def answers(self):
         """Return whether the device can be used."""
-        return life.answers(self.device)
+        return process.answers(self.device)
 
     def launch(self, name, content, run, study, commit, attempt):
         """Start a run whose notebook comes as bytes; `run` is (run_id, precision, parameters)."""
@@ -88,14 +84,14 @@ class Worker:
         run_id, precision, parameters = run
         parameters = {**parameters, "output_dir": str(self.folder), "data_dir": data_folder(parameters["data_dir"])}
         run = Run(run_id, notebook, precision, parameters, self.folder, 0.0)
-        self.active = life.launch(run, study, commit, self.device, attempt)
+        self.active = process.launch(run, study, commit, self.device, attempt)
 
     def check(self, commit, limit, stall):
         """Return (progress, State of the GPU, None), or at the end (progress, state, (End, {file name: bytes}))."""
         if self.active is None:  # it could not be started; that is the answer to launch
             return "", None, None
-        state, progress = life.look(self.device), life.progress_of(self.active)
-        end = life.check(self.active, commit, self.device, limit, stall)
+        state, progress = process.look(self.device), process.progress_of(self.active)
+        end = process.check(self.active, commit, self.device, limit, stall)
         if end is None:
             return progress, state, None
         run, files = self.active.run, {}
@@ -103,7 +99,7 @@ class Worker:
             with suppress(OSError):
                 files[path.name] = path.read_bytes()
         until = time.monotonic() + 30
-        while not life.is_free(self.active, self.device) and time.monotonic() < until:
+        while not process.is_free(self.active, self.device) and time.monotonic() < until:
             time.sleep(0.2)
         shutil.rmtree(self.folder, ignore_errors=True)
         return progress, state, (tuple(end), files)
@@ -111,7 +107,7 @@ class Worker:
     def stop(self):
         """End the run, if there is one."""
         if self.active:
-            life.stop(self.active)
+            process.stop(self.active)
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -124,20 +120,20 @@ def data_folder(wanted):
 
 
 class Cluster:
-    """The executor: the same functions as life, for devices that are actors."""
+    """The executor: the same functions as process, for devices that are actors."""
 
     def __init__(self, ray, workers, nodes=None):
         self.ray, self.workers, self.nodes, self.states = ray, workers, nodes or {}, {}
         self.devices = list(workers)
 
     def launch(self, run, study, commit, device, attempt=1):
-        """Send a run to the actor of a device; raise gpus.Lost where that has died and cannot be started anew."""
+        """Send a run to the actor of a device; raise nvml.Lost where that has died and cannot be started anew."""
         if device not in self.workers:
             self.start_anew(device)
         folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
         words = (run.run_id, run.precision, {**run.parameters, "data_dir": folder})
         worker = self.workers[device]
-        content, code_hash = run.notebook.read_bytes(), life.hash_now(run)
+        content, code_hash = run.notebook.read_bytes(), process.hash_now(run)
         launched = worker.launch.remote(run.notebook.stem, content, words, study, commit, attempt)
         return Remote(run, worker, launched, code_hash, attempt)
 
@@ -162,7 +158,7 @@ class Cluster:
             places = {name: active.run.parameters[name] for name in ("data_dir", "output_dir")}
             record = {**record, **places}
         save(active.run, record, files)
-        return life.End(record, *about)
+        return process.End(record, *about)
 
     def failed(self, active, error, commit, device):
         """Return the End of a run whose actor could not answer.
@@ -179,12 +175,12 @@ class Cluster:
         if out_of_memory:
             self.workers.pop(device, None)  # Ray has ended the actor; the next launch starts one anew
         refused = out_of_memory or isinstance(getattr(error, "cause", None), OSError)
-        if refused and not begun and active.attempt < life.START_ATTEMPTS:
-            return life.End(None, f"its node could not start it: {reason_of(error)}")
+        if refused and not begun and active.attempt < process.START_ATTEMPTS:
+            return process.End(None, f"its node could not start it: {reason_of(error)}")
         if out_of_memory:
             reason = "Ray ended the actor that ran it, for the host's memory was exhausted"
-            return life.End(life.write_ending(active, "killed", reason, commit, device))
-        return life.End(None, f"its node failed: {reason_of(error)}", True, begun)
+            return process.End(process.write_ending(active, "killed", reason, commit, device))
+        return process.End(None, f"its node failed: {reason_of(error)}", True, begun)
 
     def stop_all(self, actives):
         """End runs on their nodes, all at once, as far as these still answer; else Ray ends them with their actors."""
@@ -194,14 +190,14 @@ class Cluster:
     def answers(self, device):
         """Return whether a device that was lost can be used, if need be by an actor that is started anew."""
         with suppress(self.ray.exceptions.RayError, KeyError):
-            return self.ray.get(self.workers[device].answers.remote(), timeout=life.PROBE_SECONDS)
-        with suppress(self.ray.exceptions.RayError, gpus.Lost):
+            return self.ray.get(self.workers[device].answers.remote(), timeout=process.PROBE_SECONDS)
+        with suppress(self.ray.exceptions.RayError, nvml.Lost):
             self.start_anew(device)
-            return self.ray.get(self.workers[device].answers.remote(), timeout=life.PROBE_SECONDS)
+            return self.ray.get(self.workers[device].answers.remote(), timeout=process.PROBE_SECONDS)
         return False
 
     def start_anew(self, device):
-        """Start the actor of a device anew on its node; raise gpus.Lost where that is not possible."""
+        """Start the actor of a device anew on its node; raise nvml.Lost where that is not possible."""
         if device in self.workers:
             self.ray.kill(self.workers.pop(device))
         where = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self.nodes[device], soft=False)
@@ -209,10 +205,10 @@ class Cluster:
         try:
             there = Device(*self.ray.get(worker.describe.remote(), timeout=ANEW_SECONDS)[2])
             if there.visible != device.visible:
-                raise gpus.Lost("its node gave another one in its place")
-        except (self.ray.exceptions.RayError, gpus.Lost) as error:
+                raise nvml.Lost("its node gave another one in its place")
+        except (self.ray.exceptions.RayError, nvml.Lost) as error:
             self.ray.kill(worker)
-            raise gpus.Lost(f"its actor could not be started anew: {reason_of(error)}") from None
+            raise nvml.Lost(f"its actor could not be started anew: {reason_of(error)}") from None
         self.workers[device] = worker
 
     def is_free(self, active, device):
@@ -246,6 +242,11 @@ def reason_of(error):
     return " ".join(lines[-1 if "creation task" in lines[0] else 0].split())[:200]
 
 
+def pack(folder):
+    """Copy the package, which every node needs, into `folder`."""
+    shutil.copytree(PACKAGE, Path(folder) / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def check_reachable(address):
     """Raise Mistake where nothing that may be Ray listens at `host:port`; Ray itself would try for minutes."""
     found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
@@ -274,9 +275,7 @@ def connected(address, jobs, gpus_wanted):
         raise Mistake("--ray needs Ray: pip install ray") from None
     check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
-        for name in NEEDED:
-            (Path(folder) / name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, Path(folder) / name)
+        pack(folder)
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
         where = {"include_dashboard": False} if address == "local" else {"address": address}
         on_sigterm = signal.getsignal(signal.SIGTERM)

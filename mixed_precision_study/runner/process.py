@@ -1,7 +1,7 @@
 """One run's life on this machine: start, watch, end, judge.
 
-A run is execute.py in a session of its own, with its kernel below it. Everything that belongs to it carries the mark
-of the run in its environment, so that all of it can be found and ended whoever has died in between.
+A run is execute_notebook.py in a session of its own, with its kernel below it. Everything that belongs to it carries
+the mark of the run in its environment, so that all of it can be found and ended whoever has died in between.
 """
 
 import json
@@ -21,14 +21,14 @@ from typing import NamedTuple
 import psutil
 import yaml
 
-import gpus
-from planning import MALFORMED, ROOT, Run, place
+from ..gpu import nvml
+from ..record import STATUSES, RunRecord, utc_now, write_record
+from .notebook_file import MALFORMED
+from .paths import ROOT, place, python_path
+from .plan import Run
 
-# isort: split
-# planning has added the folder in which record lies
-from record import STATUSES, RunRecord, utc_now, write_record
-
-DEAD_KERNEL_EXIT = 138  # of execute.py
+EXECUTE = "mixed_precision_study.runner.execute_notebook"
+DEAD_KERNEL_EXIT = 138  # of execute_notebook.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
 ROOM = 4 * 2**20  # bytes, for an executed notebook
 LOG_BYTES, NOTEBOOK_BYTES = 2**18, 2**26  # that are looked at for a reason; a notebook may print without end
@@ -51,11 +51,11 @@ class Active:
 
     run: Run
     process: subprocess.Popen
-    private: Path  # folder of the kernel's sockets, and of what execute.py notes
+    private: Path  # folder of the kernel's sockets, and of what execute_notebook.py notes
     record_before: tuple | None  # signature of what lay in the record's place
     code_hash: str | None = None  # of the notebook as it was started; it may be edited while it runs
     attempt: int = 1
-    gpu_before: gpus.State | None = None
+    gpu_before: nvml.State | None = None
     oom_kills: int | None = None
     started_at: str = field(default_factory=utc_now)
     started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
@@ -83,6 +83,7 @@ def child_environment(study, folder, commit=None, device=None, code_hash=None):
         "MIXED_PRECISION_COMMIT": commit,
         "MIXED_PRECISION_CODE_HASH": code_hash,
         BATCH: str(folder),
+        "PYTHONPATH": python_path(),
     }
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
@@ -105,11 +106,11 @@ def start(command, log_path, environment):
 
 
 def start_notebook(notebook, executed, parameters, log_path, environment):
-    """Start execute.py on a notebook and return (process, private folder); the parameters go through a file."""
+    """Start execute_notebook.py and return (process, private folder); the parameters go through a file."""
     parameter_file = log_path.with_suffix(".yaml")
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
-    words = [str(ROOT / "execute.py"), place(notebook), place(executed), place(parameter_file), str(private)]
+    words = ["-m", EXECUTE, place(notebook), place(executed), place(parameter_file), str(private)]
     environment = {**environment, MARK: str(private), PROGRESS: str(private / "progress")}
     try:
         with (log_path.parent / NOTED).open("a", encoding="utf-8") as noted:
@@ -121,8 +122,8 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
 
 
 def launch(run, study, commit, device, attempt=1):
-    """Start a run; how a kernel is started is decided here and nowhere else. Raise gpus.Lost where its GPU is gone."""
-    gpu = gpus.look(device.visible) if device.visible else None
+    """Start a run; how a kernel is started is decided here and nowhere else. Raise nvml.Lost where its GPU is gone."""
+    gpu = nvml.look(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
     before, kills, code_hash = signature(run.record_path), oom_kills(), hash_now(run)
@@ -191,13 +192,13 @@ def end_marked(name, value, seconds=10, sessions=()):
 
 def is_free(active, device):
     """Return whether the memory that an ended run held on its GPU has been given back."""
-    return not device.visible or gpus.is_free(device.visible, active.gpu_before)
+    return not device.visible or nvml.is_free(device.visible, active.gpu_before)
 
 
 def look(device):
     """Return the State of a device's GPU, or None where there is none or it is gone."""
-    with suppress(gpus.Lost):
-        return gpus.look(device.visible) if device.visible else None
+    with suppress(nvml.Lost):
+        return nvml.look(device.visible) if device.visible else None
     return None
 
 
@@ -308,7 +309,7 @@ def how_lost(active, record, device):
     if record["status"] not in RETRIED:
         return None
     text = f"{record['reason']}\n{read_log(active.run)}"
-    return str(record["reason"]) if gpus.is_lost(device.visible, text, active.gpu_before is not None) else None
+    return str(record["reason"]) if nvml.is_lost(device.visible, text, active.gpu_before is not None) else None
 
 
 def why(active, in_cell, kernel_exit):

@@ -1,7 +1,7 @@
 """A batch: which run goes to which device, what happens when one ends, and what is said about it.
 
 How a run is executed is left to an executor, with launch, check, stop_all, is_free, look, answers and progress_of: the
-module life (this machine) or a cluster.Cluster (Ray).
+module process (this machine) or a ray_cluster.Cluster (Ray).
 """
 
 import errno
@@ -11,16 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import gpus
-import live
-import schedule
-from life import RETRIED, START_ATTEMPTS, UNREADABLE, End, hash_now, read_record, write_ending
-from live import in_words, say
-from planning import ROOT, Device, place
-
-# isort: split
-# planning has added the folder in which record lies
-from record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
+from ..gpu import nvml
+from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
+from . import estimates, status
+from .devices import Device
+from .paths import ROOT, place
+from .process import RETRIED, START_ATTEMPTS, UNREADABLE, End, hash_now, read_record, write_ending
+from .status import in_words, say
 
 GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
 MOST_LOST = 2  # times that a device is lost under one run: then the run is at fault
@@ -185,22 +182,22 @@ def take(waiting, device):
 
 def jobs_of(comparisons, devices, args, seconds):
     """Return [(comparison, its unfinished runs, home)], the longest first; `seconds` are those recorded."""
-    expected = schedule.estimator([run for runs in comparisons for run in runs], seconds)
+    expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
     jobs = [(comparison, unfinished(comparison, args), home(comparison, devices)) for comparison in comparisons]
-    return schedule.longest_first(jobs, expected)
+    return estimates.longest_first(jobs, expected)
 
 
 def run_batch(study, comparisons, devices, args, commit, executor):
     """Execute the unfinished runs, each comparison on one device; whatever ends this also ends what it started."""
     folder, runs = comparisons[0][0].folder, [run for comparison in comparisons for run in comparison]
-    seconds = schedule.read_seconds(folder)
+    seconds = estimates.read_seconds(folder)
     jobs = jobs_of(comparisons, devices, args, seconds)
     for comparison in (job[0] for job in jobs if not job[1]):
         judge(comparison)  # an interrupted batch may have left this undone
     waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
     batch = Batch(study, commit, 60 * args.timeout, waiting, seconds, total, runs, 60 * args.stall_minutes)
     slots, began, started_at = [Slot(device) for device in devices], time.monotonic(), utc_now()
-    view = live.View(study, total, [device.label for device in devices], not args.no_progress_bar)
+    view = status.View(study, total, [device.label for device in devices], not args.no_progress_bar)
     try:
         while any(not slot.gone and (batch.waiting or slot.comparison or slot.run) for slot in slots):
             for slot in slots:
@@ -255,7 +252,7 @@ def begin(slot, batch, executor, view):
     """Start the run of a device; where that cannot be, the run goes to another one or waits."""
     try:
         slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
-    except gpus.Lost as error:
+    except nvml.Lost as error:
         slot.in_run = False
         give_away(slot, batch, error)
     except OSError as error:
@@ -368,11 +365,11 @@ def let_end(batch, slots, executor, view):
 
 def close_batch(folder, batch, slots, makespan, started_at):
     """Print and store how long the batch took, and how short it could have been on its devices."""
-    ideal = schedule.ideal_seconds(batch.jobs, len(slots))
+    ideal = estimates.ideal_seconds(batch.jobs, len(slots))
     facts = {"study": batch.study, "devices": [f"{slot.device.label} ({slot.device.name})" for slot in slots]}
     facts |= {"started_at": started_at, "finished_at": utc_now(), "runs_executed": batch.done}
     with suppress(OSError):  # the records are what counts
-        schedule.write_batch(folder, batch.seconds, **facts, makespan_seconds=makespan, ideal_seconds=ideal)
+        estimates.write_batch(folder, batch.seconds, **facts, makespan_seconds=makespan, ideal_seconds=ideal)
     if batch.done:
         words = f"no order on {len(slots)} device{'s' * (len(slots) > 1)} could take less than {ideal:.1f} s"
         say(f"{batch.done} runs took {makespan:.1f} s; {words} ({ideal / makespan:.0%})")
@@ -380,7 +377,7 @@ def close_batch(folder, batch, slots, makespan, started_at):
 
 def seconds_left(slot, expected, progress):
     """Return (seconds that a run still takes, whether the steps of its training say so; else what was expected)."""
-    now, share = time.monotonic(), schedule.share_done(progress)
+    now, share = time.monotonic(), estimates.share_done(progress)
     if share is not None:
         slot.first = slot.first or (now, share)
         seconds, done = now - slot.first[0], share - slot.first[1]
@@ -391,17 +388,17 @@ def seconds_left(slot, expected, progress):
 
 def draw(view, batch, slots, executor):
     """Draw the live view."""
-    expected = schedule.estimator(batch.runs, batch.seconds)
+    expected = estimates.estimator(batch.runs, batch.seconds)
     texts, busy = {}, []
     for slot in slots:
         text, left = "LOST" if slot.gone else "-", sum(map(expected, slot.to_do))
         if slot.active:
             progress, elapsed = executor.progress_of(slot.active), time.monotonic() - slot.active.started
             of_run, seen = seconds_left(slot, expected(slot.run), progress)
-            text = live.run_in_words(slot.run.run_id, progress, elapsed, of_run if seen or batch.seconds else None)
+            text = status.run_in_words(slot.run.run_id, progress, elapsed, of_run if seen or batch.seconds else None)
             left += of_run
-        texts[slot.device.label] = text + live.gpu_in_words(executor.look(slot.device))
+        texts[slot.device.label] = text + status.gpu_in_words(executor.look(slot.device))
         if not slot.gone:
             busy.append(left)
-    left = schedule.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))
+    left = estimates.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))
     view.draw(texts, left if batch.seconds else None)

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import nbformat
 import pytest
 import yaml
-from record import RunRecord, comparison_key, write_record
 from tiny_suite import (
     BASE,
     PARAMETERS,
@@ -30,12 +29,14 @@ from tiny_suite import (
     write_suite,
 )
 
-import folders
-import life
-import planning
-import run_all
-import schedule
-from batch import Batch, Slot, close_batch, home, judge, unfinished
+from mixed_precision_study.errors import Mistake
+from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
+from mixed_precision_study.runner import cli, estimates, output_folder
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.devices import Device, visible_gpus
+from mixed_precision_study.runner.plan import notebook_choices, notebook_defaults, plan
+from mixed_precision_study.runner.scheduler import Batch, Slot, close_batch, home, judge, unfinished
+from mixed_precision_study.runner.studies import parse_overrides
 
 MIX = {
     "ok": {"lr": 1},
@@ -188,16 +189,16 @@ def test_dry_run_starts_nothing_and_marks_the_finished(suite, batch):
 
 
 def test_run_id_is_the_one_the_notebook_computes(suite):
-    defaults = planning.notebook_defaults(suite / "tiny.ipynb")
+    defaults = notebook_defaults(suite / "tiny.ipynb")
     study = {"runs": [{"notebook": "tiny", "parameters": {"lr": 1}, "sweep": {"seed": [0, 1]}}]}
-    overrides = run_all.parse_overrides([("loss_scale", "1024"), ("model", "7"), ("precisions", "fp32, tf32")])
-    comparisons, _ = run_all.plan(study, suite, suite / "out", overrides, on_gpu=True)
+    overrides = cli.parse_overrides([("loss_scale", "1024"), ("model", "7"), ("precisions", "fp32, tf32")])
+    comparisons, _ = cli.plan(study, suite, suite / "out", overrides, on_gpu=True)
     assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]] * 2
     for seed, runs in enumerate(comparisons):
         own = {**defaults, "lr": 1.0, "seed": seed, "loss_scale": 1024, "model": "7"}
         for run in runs:
-            assert run.run_id == planning.run_id_of("tiny", own, run.precision)
-            assert run.run_id == planning.run_id_of("tiny", run.parameters, run.precision)
+            assert run.run_id == run_id_of("tiny", own, run.precision)
+            assert run.run_id == run_id_of("tiny", run.parameters, run.precision)
             assert type(run.parameters["lr"]) is float
 
 
@@ -222,10 +223,10 @@ def test_retry_failed_and_fresh(bare, tmp_path):
 def test_unreadable_record_is_made_again_and_a_broken_summary_is_told(suite, tmp_path):
     output = tmp_path / "broken"
     output.mkdir()
-    (run,) = run_all.plan(STUDIES["one"], suite, output, {}, on_gpu=False)[0][0]
+    (run,) = cli.plan(STUDIES["one"], suite, output, {}, on_gpu=False)[0][0]
     run.record_path.write_text('{"run_id": "tiny')
     done = call(suite, "one", "--output-dir", output)
-    assert run_all.read_record(run.record_path)["status"] == "ok"
+    assert cli.read_record(run.record_path)["status"] == "ok"
     assert done.returncode == 1
     assert "the summary failed, the records are whole" in done.stdout
     assert not (output / "summary.html").exists()
@@ -300,7 +301,7 @@ WRONG = {
 def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, words, sentence):
     output = tmp_path / "out"
     argv = ["--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(output), *words]
-    assert run_all.main(argv) == 2
+    assert cli.main(argv) == 2
     said = capsys.readouterr()
     assert sentence in said.err
     assert said.err.count("\n") == 1
@@ -345,19 +346,19 @@ def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
     book = json.loads((tmp_path / "untagged.ipynb").read_text())
     book["cells"][0]["metadata"] = {}
     (tmp_path / "untagged.ipynb").write_text(json.dumps(book))
-    assert run_all.main(["one", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--dry-run"]) == 2
+    assert cli.main(["one", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--dry-run"]) == 2
     said = capsys.readouterr().err
     assert sentence in said
     assert said.count("\n") == 1
 
 
 def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
-    nodes = contextlib.nullcontext((life, [planning.Device(0, "node-cpu0")]))
-    monkeypatch.setattr(run_all, "devices_for", lambda args: nodes)
+    nodes = contextlib.nullcontext((run_process, [Device(0, "node-cpu0")]))
+    monkeypatch.setattr(cli, "devices_for", lambda args: nodes)
     argv = ["one", "--studies", str(suite / "studies.yaml"), "--dry-run", "-p", "csv_path", "/nowhere.csv"]
-    assert run_all.main([*argv, "--ray", "auto"]) == 0
+    assert cli.main([*argv, "--ray", "auto"]) == 0
     (tmp_path / "my.csv").touch()
-    assert run_all.main([*argv[:-1], "my.csv"]) == 0
+    assert cli.main([*argv[:-1], "my.csv"]) == 0
 
 
 def test_closed_output_does_not_stop_a_batch(bare, tmp_path):
@@ -371,7 +372,7 @@ def test_closed_output_does_not_stop_a_batch(bare, tmp_path):
 def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     argv = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "file" / "out")]
-    assert run_all.main(argv) == 2
+    assert cli.main(argv) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 
@@ -380,7 +381,7 @@ def test_link_that_leads_back_to_itself_is_one_sentence(suite, tmp_path, capsys,
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     words = ["--output-dir", "a"] if option == "--output-dir" else ["-p", "data_dir", "a", "--output-dir", "out"]
-    status = run_all.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, *words])
+    status = cli.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, *words])
     if sys.version_info < (3, 13) or option == "--output-dir":  # newer ones leave such a data_dir to the notebook
         assert status == 2
         assert capsys.readouterr().err.count("\n") == 1
@@ -391,34 +392,34 @@ def test_link_that_leads_back_to_itself_is_one_sentence(suite, tmp_path, capsys,
 )
 def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch, error):
     """As where the lock is another user's file, or the file system knows no locks."""
-    monkeypatch.setattr(folders.FileLock, "acquire", Mock(side_effect=error))
+    monkeypatch.setattr(output_folder.FileLock, "acquire", Mock(side_effect=error))
     words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
-    assert run_all.main(words) == 2
+    assert cli.main(words) == 2
     assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
 
 
 def test_choices_that_only_the_notebook_can_tell_are_left_to_it(tmp_path):
     write_notebook(tmp_path / "own.ipynb", PARAMETERS, "check_parameters({}, choices={'model': list(MODELS)})")
-    assert planning.notebook_choices(tmp_path / "own.ipynb") is None
+    assert notebook_choices(tmp_path / "own.ipynb") is None
     write_notebook(tmp_path / "plain.ipynb", PARAMETERS, "check_parameters({}, choices={'model': ('a', 'b')})")
-    assert planning.notebook_choices(tmp_path / "plain.ipynb") == {"choices": {"model": ("a", "b")}}
+    assert notebook_choices(tmp_path / "plain.ipynb") == {"choices": {"model": ("a", "b")}}
 
 
 def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_all.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", ".", "--fresh"]) == 2
+    assert cli.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", ".", "--fresh"]) == 2
     assert "choose another --output-dir" in capsys.readouterr().err
 
 
 def test_fresh_renames_only_what_a_batch_has_made(suite, tmp_path, capsys, monkeypatch):
     (tmp_path / "home" / "letters").mkdir(parents=True)
     words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--fresh", "--output-dir"]
-    assert run_all.main([*words, str(tmp_path / "home")]) == 2
+    assert cli.main([*words, str(tmp_path / "home")]) == 2
     assert "home, in which no batch has run" in capsys.readouterr().err
     (tmp_path / "mounted" / "logs").mkdir(parents=True)
     (tmp_path / "mounted" / "logs" / "batch.log").touch()
-    monkeypatch.setattr(folders.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
-    assert run_all.main([*words, str(tmp_path / "mounted")]) == 2
+    monkeypatch.setattr(output_folder.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
+    assert cli.main([*words, str(tmp_path / "mounted")]) == 2
     assert "cannot rename" in capsys.readouterr().err
 
 
@@ -427,20 +428,20 @@ def test_fresh_sets_no_folder_aside_where_it_must_not_touch_another(suite, tmp_p
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / "logs" / "batch.log").touch()
     words = ["flaky", "one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path), "--fresh"]
-    with folders.locked(tmp_path / "one"):
-        assert run_all.main(words) == 2
+    with output_folder.locked(tmp_path / "one"):
+        assert cli.main(words) == 2
     assert "one is in use by another batch" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]
 
 
 def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monkeypatch, capsys):
-    (runs,), _ = run_all.plan(STUDIES["hang"], bare, tmp_path, {}, on_gpu=False)
+    (runs,), _ = cli.plan(STUDIES["hang"], bare, tmp_path, {}, on_gpu=False)
     for run, status in zip(runs, ("ok", "failed"), strict=True):
         write_record(RunRecord(run.run_id, "tiny", run.precision, run.parameters, status=status), tmp_path)
-    monkeypatch.setattr(run_all, "run_batch", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(cli, "run_batch", Mock(side_effect=KeyboardInterrupt))
     words = ["hang", "--studies", str(bare / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
     for word, kept in (("--no-progress-bar", 2), ("--retry-failed", 1)):
-        assert run_all.main([*words, word]) == 1
+        assert cli.main([*words, word]) == 1
         said = capsys.readouterr().out
         assert f"; {kept} finished already and skipped" in said
         assert f"interrupted: {kept} of 2 runs of hang are finished and kept" in said
@@ -461,25 +462,25 @@ def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monke
     ids=lambda changes: " ".join(changes),
 )
 def test_record_that_a_person_has_spoilt_is_made_again(suite, tmp_path, capsys, changes):
-    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
     record = {"run_id": comparison[0].run_id, "status": "ok", "epoch_seconds": [2.0], "metric": []}
-    args = run_all.parse_arguments([])
+    args = cli.parse_arguments([])
     for spoilt, again in ((record, []), ({**record, **changes}, comparison)):
         comparison[0].record_path.write_text(json.dumps(spoilt))
         assert unfinished(comparison, args) == again
         assert judge(comparison) == {}
-        assert home(comparison, [planning.Device(0, "gpu0", "GPU-0")]) is None
-        assert ("not run" in run_all.table([comparison])) is bool(again)
+        assert home(comparison, [Device(0, "gpu0", "GPU-0")]) is None
+        assert ("not run" in cli.table([comparison])) is bool(again)
     comparison[0].record_path.write_text("[" * 100_000)
     assert unfinished(comparison, args) == comparison
 
 
 def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
-    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
     for number in range(3):
         record = {"run_id": comparison[0].run_id, "status": "ok", "code_hash": "../a", "number": number}
         comparison[0].record_path.write_text(json.dumps(record))
-        run_all.set_aside_records([comparison])
+        cli.set_aside_records([comparison])
         assert not comparison[0].record_path.exists()
     kept = {path.parent.name: json.loads(path.read_text())["number"] for path in tmp_path.glob("*/*.json")}
     assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
@@ -487,7 +488,7 @@ def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
 
 def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(suite, tmp_path, capsys):
     """The report would compare them with what is measured now; those of another notebook, or of this code, stay."""
-    (comparison,), _ = run_all.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
     (run,), data = comparison, {"synthetic": True, "data_dir": "elsewhere"}
     codes = {"a": ("tiny", "old"), "b": ("tiny", run.code_hash), "c": ("large", "old"), "d": ("tiny", None)}
     for run_id, (notebook, code) in codes.items():
@@ -495,7 +496,7 @@ def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(s
         (tmp_path / f"{run_id}.json").write_text(json.dumps(record))
     (tmp_path / "a.ipynb").touch()
     (tmp_path / "e.json").write_text("[]")
-    run_all.set_aside_records([comparison])
+    cli.set_aside_records([comparison])
     folder = tmp_path / "other_code-old"
     said = f"1 records were measured by other code; they are kept in {folder} without being run again\n"
     assert capsys.readouterr().out == said
@@ -509,11 +510,11 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
     write_notebook(tmp_path / "text.ipynb", PARAMETERS.replace('csv_path = ""\n', ""))
     entries = [("text", "auto"), ("text", "synthetic"), ("tiny", "auto")]
     study = {"runs": [{"notebook": name, "cpu": {"dataset": data, "precisions": ["fp32"]}} for name, data in entries]}
-    args = run_all.parse_arguments([])
+    args = cli.parse_arguments([])
 
     def asked(data_dir):
-        overrides = planning.parse_overrides([("data_dir", str(tmp_path / data_dir))])
-        comparisons, _ = planning.plan(study, tmp_path, tmp_path, overrides, on_gpu=False)
+        overrides = parse_overrides([("data_dir", str(tmp_path / data_dir))])
+        comparisons, _ = plan(study, tmp_path, tmp_path, overrides, on_gpu=False)
         return [run for (run,) in comparisons]
 
     def again(data_dir):
@@ -529,7 +530,7 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
     assert not (again("absent") or again("empty") or again("cached"))
     text = asked("full")[0]
     assert again("full") == [text.run_id]
-    run_all.set_aside_records([[run] for run in asked("full")])
+    cli.set_aside_records([[run] for run in asked("full")])
     kept = tmp_path / "made_up_data"
     said = f"1 records are of made-up data, and data_dir is another one now; they are kept in {kept} and run again\n"
     assert capsys.readouterr().out == said
@@ -542,10 +543,10 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
 
 def test_what_takes_longest_begins_first(turns, tmp_path):
     _, (long, short) = planned(turns, "twice")
-    devices, args = [planning.Device(0, "gpu0")], run_all.parse_arguments([])
+    devices, args = [Device(0, "gpu0")], cli.parse_arguments([])
     orders = []
     for seconds in ({}, {run.run_id: 100.0 if run in short else 1.0 for run in (*long, *short)}):
-        orders.append([comparison for comparison, _, _ in run_all.jobs_of([short, long], devices, args, seconds)])
+        orders.append([comparison for comparison, _, _ in cli.jobs_of([short, long], devices, args, seconds)])
     assert orders == [[long, short], [short, long]]  # by the minutes of the study, then as recorded
 
 
@@ -560,7 +561,7 @@ def test_what_takes_longest_begins_first(turns, tmp_path):
 def test_what_no_order_could_beat_is_stored_with_a_batch(tmp_path, capsys, jobs, seconds):
     (tmp_path / "logs").mkdir()
     done = Batch("made-up", None, 60, [], {}, 3, [], done=3, jobs=jobs)
-    slots = [Slot(planning.Device(index, f"cpu{index}")) for index in range(2)]
+    slots = [Slot(Device(index, f"cpu{index}")) for index in range(2)]
     close_batch(tmp_path, done, slots, 2 * seconds, "")
     assert json.loads((tmp_path / "logs" / "batch.json").read_text())["ideal_seconds"] == seconds
     assert f"no order on 2 devices could take less than {seconds:.1f} s (50%)" in capsys.readouterr().out
@@ -570,22 +571,23 @@ def test_what_no_order_could_beat_is_stored_with_a_batch(tmp_path, capsys, jobs,
 def test_times_that_cannot_be_read_are_not_known(tmp_path, text):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "batch.json").write_text(text)
-    assert schedule.read_seconds(tmp_path) == {}
+    assert estimates.read_seconds(tmp_path) == {}
 
 
 def test_nothing_waits_for_ever(tmp_path, monkeypatch, capsys):
     """A run has a limit also where none is asked for; a summary that hangs is stopped."""
-    assert run_all.parse_arguments([]).timeout == 24 * 60
-    monkeypatch.setattr(run_all, "SUMMARY_SECONDS", 0.1)
+    assert cli.parse_arguments([]).timeout == 24 * 60
+    monkeypatch.setattr(cli, "SUMMARY_SECONDS", 0.1)
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', "import time; time.sleep(600)")
-    assert run_all.summarise("hanging", tmp_path, tmp_path / "source.ipynb") is False
+    assert cli.summarise("hanging", tmp_path, tmp_path / "source.ipynb") is False
     assert "has not ended within" in capsys.readouterr().out
     assert not survivors("hanging")
 
 
-def test_list_needs_no_papermill(suite):
-    code = "import sys, run_all; status = run_all.main(sys.argv[1:]); sys.exit(status or 'papermill' in sys.modules)"
+def test_list_needs_neither_papermill_nor_pytorch(suite):
+    code = "import sys; from mixed_precision_study.runner import cli; status = cli.main(sys.argv[1:]); "
+    code += "sys.exit(status or 'papermill' in sys.modules or 'torch' in sys.modules)"
     words = [sys.executable, "-c", code, "--list", "--studies", str(suite / "studies.yaml")]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -594,10 +596,10 @@ def test_list_needs_no_papermill(suite):
 
 
 def test_paths_below_the_suite_are_relative(tmp_path, monkeypatch):
-    assert run_all.place(ROOT / "outputs" / "quick") == "outputs/quick"
-    assert run_all.place(tmp_path) == tmp_path.resolve().as_posix()
+    assert cli.place(ROOT / "outputs" / "quick") == "outputs/quick"
+    assert cli.place(tmp_path) == tmp_path.resolve().as_posix()
     monkeypatch.chdir(tmp_path)
-    paths = run_all.parse_overrides([("data_dir", "here"), ("csv_path", "a.csv")])
+    paths = cli.parse_overrides([("data_dir", "here"), ("csv_path", "a.csv")])
     assert paths["data_dir"][1] == (tmp_path.resolve() / "here").as_posix()
     assert paths["csv_path"][1] == (tmp_path.resolve() / "a.csv").as_posix()
 
@@ -618,7 +620,7 @@ def fake_nvml(as_bytes, count=2):
 def test_gpus_from_either_binding(monkeypatch, as_bytes):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(as_bytes))
-    assert planning.visible_gpus() == [
+    assert visible_gpus() == [
         (0, "gpu0", "GPU-000-abc", "NVIDIA Made-up"),
         (1, "gpu1", "GPU-111-abc", "NVIDIA Made-up"),
     ]
@@ -628,12 +630,12 @@ def test_gpus_without_binding_come_from_nvidia_smi(monkeypatch, tmp_path):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert planning.visible_gpus() == []
+    assert visible_gpus() == []
     lines = "0, GPU-aa-bb, NVIDIA Made-up, large\n1, GPU-cc-dd, NVIDIA Other\n"
     answer = types.SimpleNamespace(stdout=lines)
-    monkeypatch.setattr(planning.subprocess, "run", lambda *words, **options: answer)
-    assert [gpu.visible for gpu in planning.visible_gpus()] == ["GPU-aa-bb", "GPU-cc-dd"]
-    assert planning.visible_gpus()[0].name == "NVIDIA Made-up, large"
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: answer)
+    assert [gpu.visible for gpu in visible_gpus()] == ["GPU-aa-bb", "GPU-cc-dd"]
+    assert visible_gpus()[0].name == "NVIDIA Made-up, large"
 
 
 @pytest.mark.parametrize(
@@ -644,20 +646,20 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(True))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
     expected = [one if isinstance(one, str) else f"GPU-{one}{one}{one}-abc" for one in seen]
-    assert [gpu.visible for gpu in planning.visible_gpus()] == expected
+    assert [gpu.visible for gpu in visible_gpus()] == expected
 
 
 def test_gpu_that_pytorch_cannot_use(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(False))
-    monkeypatch.setattr(planning.subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
-    with pytest.raises(run_all.Mistake, match="CUDA build"):
-        run_all.choose_devices("1", None)
-    with pytest.raises(run_all.Mistake, match="the GPUs here are 0, 1"):
-        run_all.choose_devices("0,5", None)
-    with pytest.raises(run_all.Mistake, match="--jobs is for the CPU"):
-        run_all.choose_devices("all", 2)
-    assert [device.label for device in run_all.choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
+    with pytest.raises(cli.Mistake, match="CUDA build"):
+        cli.choose_devices("1", None)
+    with pytest.raises(cli.Mistake, match="the GPUs here are 0, 1"):
+        cli.choose_devices("0,5", None)
+    with pytest.raises(cli.Mistake, match="--jobs is for the CPU"):
+        cli.choose_devices("all", 2)
+    assert [device.label for device in cli.choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
 
 
 def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkeypatch, capsys):
@@ -669,19 +671,19 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
         record = RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
         run.log_path.write_text("")
         process = subprocess.Popen([sys.executable, "-c", ""])
-        active = life.Active(run, process, life.private_folder(), life.signature(run.record_path))
+        active = run_process.Active(run, process, run_process.private_folder(), run_process.signature(run.record_path))
         write_record(record, run.folder)
         return active
 
-    devices = [planning.Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
-    monkeypatch.setattr(life, "launch", launch)
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: devices)
-    monkeypatch.setattr(run_all, "summarise", lambda *words: True)
+    devices = [Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
+    monkeypatch.setattr(run_process, "launch", launch)
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: devices)
+    monkeypatch.setattr(cli, "summarise", lambda *words: True)
     argv = ["gpu_only", "--studies", str(suite / "studies.yaml"), "--no-progress-bar", "--output-dir", str(tmp_path)]
-    assert run_all.main([*argv, "--dry-run"]) == 0
+    assert cli.main([*argv, "--dry-run"]) == 0
     assert capsys.readouterr().out.count("tiny-") == 8
-    assert run_all.main(argv) == 0
-    comparisons, _ = run_all.plan(STUDIES["gpu_only"], suite, tmp_path, {}, on_gpu=True)
+    assert cli.main(argv) == 0
+    comparisons, _ = cli.plan(STUDIES["gpu_only"], suite, tmp_path, {}, on_gpu=True)
     where = dict(started)
     homes = [{where[run.run_id] for run in runs} for runs in comparisons]
     assert len(started) == 8
@@ -691,14 +693,14 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
     lost = next(runs[1] for runs, home in zip(comparisons, homes, strict=True) if home == {"GPU-1"})
     lost.record_path.unlink()
     started.clear()
-    assert run_all.main(argv) == 0
+    assert cli.main(argv) == 0
     assert started == [(lost.run_id, "GPU-1")]
 
 
 def planned(folder, study, *pairs, on_gpu=True):
     """Return what a study of TURNS becomes: per comparison [(precision, repetition)], in order, and the comparisons."""
-    overrides = planning.parse_overrides(pairs)
-    comparisons, _ = planning.plan(TURNS[study], folder, folder / "out", overrides, on_gpu)
+    overrides = parse_overrides(pairs)
+    comparisons, _ = plan(TURNS[study], folder, folder / "out", overrides, on_gpu)
     return [[(run.precision, run.parameters["repeat"]) for run in runs] for runs in comparisons], comparisons
 
 
@@ -717,7 +719,7 @@ def test_repetitions_alternate_between_kernels_in_one_comparison(turns):
         assert len({run.run_id for run in runs}) == 6
         for run in runs:
             assert run.parameters["repeats"] == 1
-            assert run.run_id == planning.run_id_of("turns", run.parameters, run.precision)
+            assert run.run_id == run_id_of("turns", run.parameters, run.precision)
     assert [precision for precision, _ in planned(turns, "twice", ("precisions", "fp32"))[0][0]] == ["fp32", "fp32"]
 
 
@@ -725,14 +727,14 @@ def test_what_is_asked_for_twice_runs_once_and_what_is_compared_stays_together(t
     assert planned(turns, "swept")[0] == [THRICE, THRICE]  # a comparison per seed; one repetition is part of three
     assert planned(turns, "swept", ("repeats", "2"))[0] == [TWICE, TWICE]
     entries = [{"notebook": "turns", "parameters": {"precisions": names}} for names in (["fp32"], ["fp32", "tf32"])]
-    comparisons, _ = planning.plan({"runs": entries}, turns, turns, {}, True)
+    comparisons, _ = plan({"runs": entries}, turns, turns, {}, True)
     assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]]
 
 
 def test_notebook_that_is_not_told_its_repetition_repeats_by_itself(turns):
     for pairs, repeats, minutes in (((), 2, 2), ((("repeats", "3"),), 3, 3)):
-        overrides = planning.parse_overrides(pairs)
-        ((first, second),), _ = planning.plan(TURNS["alone"], turns, turns, overrides, True)
+        overrides = parse_overrides(pairs)
+        ((first, second),), _ = plan(TURNS["alone"], turns, turns, overrides, True)
         assert (first.precision, second.precision) == ("fp32", "amp_bf16")
         assert first.parameters["repeats"] == second.parameters["repeats"] == repeats
         assert "repeat" not in first.parameters
@@ -745,7 +747,7 @@ def test_repeats_below_one_are_left_to_the_check_of_the_notebook(turns):
 
 
 def test_repeats_beyond_reason_are_refused_before_they_are_counted(turns):
-    with pytest.raises(planning.Mistake, match="repeats is 1001; it can be 1000 at most"):
+    with pytest.raises(Mistake, match="repeats is 1001; it can be 1000 at most"):
         planned(turns, "twice", ("repeats", "1001"))
 
 
@@ -769,13 +771,13 @@ def test_minutes_follow_the_number_of_trainings(turns, study, pairs, minutes):
 
 def test_list_and_dry_run_show_every_repetition(turns, tmp_path, capsys, monkeypatch):
     argv = ["--studies", str(turns / "studies.yaml"), "--output-dir", str(tmp_path / "out"), "--no-progress-bar"]
-    assert run_all.main(["--list", *argv]) == 0
+    assert cli.main(["--list", *argv]) == 0
     assert re.search(r"^twice +6 runs +about 11 minutes", capsys.readouterr().out, re.MULTILINE)
-    assert run_all.main(["--list", "-p", "repeats", "3", *argv]) == 0
+    assert cli.main(["--list", "-p", "repeats", "3", *argv]) == 0
     assert re.search(r"^twice +12 runs +about 21 minutes", capsys.readouterr().out, re.MULTILINE)
-    device = planning.Device(0, "gpu0", "GPU-0", "Made-up")
-    monkeypatch.setattr(run_all, "choose_devices", lambda *words: [device])
-    assert run_all.main(["twice", "--dry-run", "-p", "model", "same", *argv]) == 0
+    device = Device(0, "gpu0", "GPU-0", "Made-up")
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: [device])
+    assert cli.main(["twice", "--dry-run", "-p", "model", "same", *argv]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  turns-")]
     assert [line[0].split("-")[3] for line in lines] == [precision for precision, _ in TWICE]  # two entries, one model
     assert not (tmp_path / "out").exists()

@@ -6,9 +6,7 @@ import re
 import statistics
 from contextlib import suppress
 
-# isort: split
-# planning, which run_all.py loads before this, has added the folder in which record lies
-from record import write_flat
+from ..record import write_flat
 
 FILE = "logs/batch.json"  # below the output folder
 
