@@ -33,6 +33,7 @@ from mixed_precision_study.report.published.matching import NUMBERS, bare, diffe
 from mixed_precision_study.report.published.table import notes_of, row_beside
 from mixed_precision_study.report.style import GREYS, PRECISIONS
 from mixed_precision_study.report.words import plain
+from mixed_precision_study.runner.studies import load_studies
 
 PATH = ROOT / "mixed_precision_study" / "report" / "published" / "published_results.csv"
 COLUMNS = "study source title year gpu framework experiment dataset model precision batch_size loss_scale epochs"
@@ -556,8 +557,6 @@ def test_an_article_on_enlarged_images_is_judged_by_these_alone(tmp_path, data, 
 
 
 def test_images_of_a_study_have_the_size_that_the_study_gives_them():
-    from mixed_precision_study.runner.studies import load_studies
-
     sizes = {
         name: {entry["parameters"].get("image_size") for entry in study["runs"]}
         for name, study in load_studies(NOTEBOOKS / "studies.yaml").items()

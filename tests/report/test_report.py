@@ -1,6 +1,5 @@
 """The report as a package: what it imports, what it leaves alone, and that drawing it again gives the same."""
 
-import ast
 import subprocess
 import sys
 
@@ -15,7 +14,6 @@ from mixed_precision_study.report.results import COLOURS
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.style import PRECISIONS
 
-PACKAGE = ROOT / "mixed_precision_study"
 DRAW = """
 import os, sys
 import matplotlib
@@ -54,23 +52,6 @@ def test_a_section_that_is_drawn_again_is_the_same(tmp_path):
                 assert one == other
             elif name in ("ladder", "articles"):
                 assert (one.name, one.png) == (other.name, other.png)
-
-
-def imported_modules(path):
-    """Yield the modules of this package that a file imports, as dotted names below the package."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = [*parts[: len(parts) - node.level], *(node.module or "").split(".")]
-            yield ".".join(part for part in base if part)
-        elif isinstance(node, ast.ImportFrom) and node.module.startswith(PACKAGE.name):
-            yield node.module.removeprefix(PACKAGE.name).strip(".")
-
-
-def test_the_report_imports_nothing_that_measures():
-    allowed = {"record", "analysis", "errors", "parameters", "report"}
-    for path in (PACKAGE / "report").rglob("*.py"):
-        assert {name.partition(".")[0] for name in imported_modules(path)} <= allowed, path.name
 
 
 def test_precisions_have_one_order_and_one_colour_everywhere():

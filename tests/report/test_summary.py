@@ -54,6 +54,8 @@ from mixed_precision_study.report.table import epochs_paired, quality_change, ro
 from mixed_precision_study.report.training_curves import draw_curves, last_metrics
 from mixed_precision_study.report.verdicts import disturbed_runs, gain_of, judgement, mark_of
 from mixed_precision_study.report.words import plain, short
+from mixed_precision_study.runner.plan import plan
+from mixed_precision_study.runner.studies import load_studies
 
 OLD_CHARTS = ("epoch_time", "scaled_time", "speed_up", "peak_memory", "throughput", "training_curves")
 EXPLAINED = ("memory_ledger", "kernel_time", "limit_reached", "energy", "inference_latency", "inference_throughput")
@@ -970,9 +972,6 @@ def test_sizes_that_did_not_end_well_or_were_not_profiled_are_no_markers_of_a_bu
 
 
 def test_the_runs_of_the_study_scaling_are_recognised(tmp_path):
-    from mixed_precision_study.runner.plan import plan
-    from mixed_precision_study.runner.studies import load_studies
-
     study = load_studies(NOTEBOOKS / "studies.yaml")["scaling"]
     comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
@@ -1250,9 +1249,6 @@ def test_a_ladder_on_the_cpu_has_the_loud_title_and_no_verdict(tmp_path):
 
 
 def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
-    from mixed_precision_study.runner.plan import plan
-    from mixed_precision_study.runner.studies import load_studies
-
     study = load_studies(NOTEBOOKS / "studies.yaml")["ladder"]
     comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
