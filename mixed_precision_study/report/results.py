@@ -2,7 +2,9 @@
 
 import statistics
 
+import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 
 from ..analysis.bottleneck import limit_of
 from ..analysis.speedup import paired_ratio, paired_runs
@@ -50,8 +52,6 @@ def probes_table(records):
     tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
     return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
 
-
-import matplotlib.pyplot as plt
 
 COLOURS = {  # of Okabe and Ito: told apart by the colour-blind; the same in every chart of the suite
     "fp32": "#000000",
@@ -112,3 +112,16 @@ def read_results(records):
     if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
         sentences = [f"{name}: {limit_of(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
     return "\n".join(sentences) or "No precision ended well, so there is nothing to read."
+
+
+def show(records):
+    """Display the results of a notebook: one table, one figure, and a sentence for each precision."""
+    display(results_table(records))
+    ledger = ledger_table(records)
+    if len(ledger):
+        display(ledger)
+    if any(record.batch_probes for record in records):
+        display(probes_table(records))
+    draw_results(records)
+    plt.show()
+    print(read_results(records))

@@ -41,12 +41,39 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
     },
     "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
 }
-LOOP_FIELDS = (  # of a record: what does not depend on the clock or the machine
-    "run_id precision status reason dataset_used dataset_source synthetic train_samples eval_samples sample_unit"
-    " steps_per_epoch batch_size_used samples_per_epoch train_loss metric metric_name metric_better chance_metric"
-    " test_metric loss_scale_trace skipped_steps overflow_steps warmup_steps warmup_skipped_steps autocast_dtype"
-    " parameter_dtypes fp32_precision_matmul fp32_precision_conv fp32_precision_rnn training_log"
-).split()
+# Fields of a record that do not depend on the clock or the machine.
+LOOP_FIELDS = [
+    "run_id",
+    "precision",
+    "status",
+    "reason",
+    "dataset_used",
+    "dataset_source",
+    "synthetic",
+    "train_samples",
+    "eval_samples",
+    "sample_unit",
+    "steps_per_epoch",
+    "batch_size_used",
+    "samples_per_epoch",
+    "train_loss",
+    "metric",
+    "metric_name",
+    "metric_better",
+    "chance_metric",
+    "test_metric",
+    "loss_scale_trace",
+    "skipped_steps",
+    "overflow_steps",
+    "warmup_steps",
+    "warmup_skipped_steps",
+    "autocast_dtype",
+    "parameter_dtypes",
+    "fp32_precision_matmul",
+    "fp32_precision_conv",
+    "fp32_precision_rnn",
+    "training_log",
+]
 
 
 def run_cells(path, last, parameters):
@@ -73,11 +100,33 @@ def run_cells(path, last, parameters):
 def prepared(root, notebook, execution):
     """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
     parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp()}
-    parameters["loss_scale"] = "dynamic"
-    names = run_cells(root / "notebooks" / f"{notebook}.ipynb", "train", parameters)
+    path = root / "notebooks" / f"{notebook}.ipynb"
+    if '"run"' not in path.read_text(encoding="utf-8"):
+        return prepared_before_experiment(path, parameters)
+    from mixed_precision_study.experiment import Experiment
+    from mixed_precision_study.precision import set_fp32_precision
+
+    run = Experiment.run
+    Experiment.run = lambda self: []
+    try:
+        experiment = run_cells(path, "run", parameters)["experiment"]
+    finally:
+        Experiment.run = run
+    schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
+    return (
+        experiment.make_trainer,
+        lambda precision: experiment.batches(0, precision, parameters["batch_size"], ahead=False),
+        lambda step: schedule(step, STEPS, []),
+        set_fp32_precision,
+    )
+
+
+def prepared_before_experiment(path, parameters):
+    """Return the same of a notebook as it was before there was an Experiment."""
+    names = run_cells(path, "train", parameters)
 
     def batches(precision):
-        if notebook == "lstm_language_model":
+        if path.stem == "lstm_language_model":
             return names["train_batches"](names["train_rows"])
         dtype = names["PRECISIONS"][precision]["weights"]
         return names["train_batches"](0, dtype, parameters["batch_size"])
@@ -140,14 +189,16 @@ def trace_loop(root, notebook, execution):
     parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "repeats": 2, "execution": execution}
     parameters |= {"precisions": list(MODES), "output_dir": folder}
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
-    run_cells(root / "notebooks" / f"{notebook}.ipynb", "loop", parameters)
+    path = root / "notebooks" / f"{notebook}.ipynb"
+    run_cells(path, "run" if '"run"' in path.read_text(encoding="utf-8") else "loop", parameters)
     records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     return {record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records}
 
 
 def all_traces(root, notebooks, modes, executions, loop):
     """Return {"machine": ..., "notebook/mode/execution": trace}."""
-    machine = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
+    capability = torch.backends.cpu.get_cpu_capability()
+    machine = {"torch": torch.__version__, "cpu": platform.machine(), "capability": capability}
     machine["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     traces = {"machine": machine}
     for notebook, execution, mode in itertools.product(notebooks, executions, modes):
