@@ -33,9 +33,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torchvision import transforms
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-from notebook_code import run_cells  # noqa: E402
-from planning import PRECISION_NAMES  # noqa: E402
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from notebook_cells import run_cells  # noqa: E402
+
+from mixed_precision_study.environment import describe_environment  # noqa: E402
+from mixed_precision_study.parameters import PRECISION_NAMES  # noqa: E402
+from mixed_precision_study.training import allow_search  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}
@@ -164,7 +167,7 @@ def suite_loop(names, device, precision, execution, channels_last):
     if device.type == "cuda":
         names["check_supported"](precision, execution, device)
     names["set_fp32_precision"](precision)
-    names["allow_search"]()
+    allow_search()
     names.update(execution=execution, channels_last=channels_last)
     weights, size = names["PRECISIONS"][precision]["weights"], names["batch_size"]
     if "train_rows" in names:
@@ -176,7 +179,7 @@ def suite_loop(names, device, precision, execution, channels_last):
     record = names["new_record"]("compare_loops", names["parameters"], precision, facts)
     trainer = names["make_trainer"](precision)
     rate = partial(names["lr_at"], steps_per_epoch=steps) if "lr_at" in names else None
-    names["describe_environment"](record, device)
+    describe_environment(record, device)
     names["warm_up"](record, trainer, batches)
     names["timed_epoch"](record, trainer, batches(), rate)
     return record.epoch_seconds[0] / steps

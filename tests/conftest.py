@@ -1,4 +1,4 @@
-"""What the tests share: the shared sections as modules, and the cells of a notebook as functions."""
+"""What the tests share: the cells of a notebook as functions, and what is prepared beside other tests."""
 
 import gc
 import json
@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
+import notebook_cells
 import pytest
 import torch
+
+from mixed_precision_study.runner import notebook_file
 
 matplotlib.use("Agg")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
@@ -24,11 +27,25 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 if not torch.cuda.is_available():  # what runs beside the tests does not take turns with them in steps on every core
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-TIMED = [f"test_{name}" for name in ("built_cases", "card", "cluster", "faults", "gpu", "life", "load", "run_all")]
+TIMED = [
+    f"test_{name}"
+    for name in (
+        "built_cases",
+        "cli",
+        "energy",
+        "faults",
+        "gpu",
+        "load",
+        "preflight",
+        "process",
+        "ray_cluster",
+        "sampler",
+    )
+]
 WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
 BESIDE = {}  # {name of a fixture: what prepares it}
-sys.path[:0] = [str(ROOT), str(NOTEBOOKS)]
-import notebook_code  # noqa: E402
+sys.path.insert(0, str(ROOT))
+from made_up_nvml import sampler  # noqa: E402, F401
 
 
 def read_notebook(name):
@@ -37,12 +54,12 @@ def read_notebook(name):
 
 def code_cells(name):
     """Return {cell id: source} of a notebook's code cells, in order."""
-    return {cell.id: cell.source for cell in notebook_code.code_cells(NOTEBOOKS / f"{name}.ipynb")}
+    return {cell.id: cell.source for cell in notebook_file.code_cells(NOTEBOOKS / f"{name}.ipynb")}
 
 
 def run_cells(name, last, **parameters):
     """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
-    return notebook_code.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
+    return notebook_cells.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
 
 
 def beside(*params):

@@ -7,18 +7,39 @@ import statistics
 import time
 import types
 
-import harness
-import instruments
-import largest
 import numpy as np
-import preparation
 import pytest
 import torch
 from conftest import EXPERIMENTS, run_cells
-from test_graph import Words, flagged, flagged_loss, text, word_loss
-from test_harness import MODES, SCALED, compute_loss, everything, make_batch, make_record, overflowing, same_bits
-from test_harness import small_network as network
-from verdict import interval_of
+from small_training import (
+    MODES,
+    SCALED,
+    Words,
+    compute_loss,
+    everything,
+    flagged,
+    flagged_loss,
+    make_batch,
+    make_record,
+    overflowing,
+    same_bits,
+    text,
+    word_loss,
+)
+from small_training import small_network as network
+
+from mixed_precision_study.analysis.speedup import interval_of
+from mixed_precision_study.batch_size import fits, largest_batch, limit_memory
+from mixed_precision_study.data.batches import device_batches, host_batches, one_ahead, placed, side_stream
+from mixed_precision_study.environment import describe_environment
+from mixed_precision_study.errors import Diverged, Unsupported
+from mixed_precision_study.experiment import guarded
+from mixed_precision_study.gpu import nvml
+from mixed_precision_study.gpu.nvml import MIB
+from mixed_precision_study.memory import let_go, read_device_memory, read_peaks, release_memory
+from mixed_precision_study.precision import check_supported, set_fp32_precision
+from mixed_precision_study.profiling import profile_steps
+from mixed_precision_study.training import Trainer, allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 GPU = torch.device("cuda")
@@ -26,7 +47,7 @@ GPU = torch.device("cuda")
 
 def make_trainer(precision, loss=compute_loss, **options):
     options = {"lr": 0.1, "momentum": 0.9, "loss_scale": 1024 if precision == "o3_fp16" else "dynamic", **options}
-    return harness.Trainer(network().to(GPU), precision, loss, device=GPU, **options)
+    return Trainer(network().to(GPU), precision, loss, device=GPU, **options)
 
 
 def on_gpu(*batch):
@@ -35,8 +56,8 @@ def on_gpu(*batch):
 
 def supported(precision):
     try:
-        harness.check_supported(precision, "eager", GPU)
-    except instruments.Unsupported as reason:
+        check_supported(precision, "eager", GPU)
+    except Unsupported as reason:
         pytest.skip(str(reason))
 
 
@@ -87,7 +108,7 @@ def test_a_skipped_step_changes_no_bit(precision, at):
 def test_a_step_waits_no_more_than_gradscaler_does(precision):
     supported(precision)
     record, batches = make_record(precision), [on_gpu(*make_batch())] * 5
-    harness.warm_up(record, make_trainer(precision), lambda: iter(batches))
+    warm_up(record, make_trainer(precision), lambda: iter(batches))
     assert record.host_syncs_per_step == (1 if precision in SCALED else 0)  # o3_fp16 has a fixed scale here
     assert record.peak_allocated_with_warmup_mib > 0
     assert record.warmup_steps >= 13  # ten or more until stable, three after the memory was handed back
@@ -96,7 +117,7 @@ def test_a_step_waits_no_more_than_gradscaler_does(precision):
 @pytest.mark.parametrize("precision", MODES)
 def test_compiled_steps_follow_eager_ones(precision):
     supported(precision)
-    harness.set_fp32_precision(precision)
+    set_fp32_precision(precision)
     losses = []
     for execution in ("eager", "compile", "compile_cuda_graph"):
         trainer = make_trainer(precision, execution=execution)
@@ -111,13 +132,13 @@ def test_tf32_and_ieee_really_differ():
     exact = a.double() @ b.double()
     errors = {}
     for precision in ("fp32", "tf32"):
-        harness.set_fp32_precision(precision)
+        set_fp32_precision(precision)
         errors[precision] = ((a.to(GPU) @ b.to(GPU)).double().cpu() - exact).norm() / exact.norm()
     assert errors["fp32"] < 1e-5 < 1e-4 < errors["tf32"]
 
 
 def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
-    instruments.release_memory(GPU)
+    release_memory(GPU)
     before, record = torch.cuda.memory_allocated(), make_record()
 
     def train():
@@ -125,7 +146,7 @@ def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
         while True:
             kept.append(torch.zeros(torch.cuda.get_device_properties(GPU).total_memory // 4, device=GPU))
 
-    with instruments.guarded(record, "out", GPU):
+    with guarded(record, "out", GPU):
         train()
     assert record.status == "oom"
     assert "out of memory" in record.reason
@@ -134,19 +155,19 @@ def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
 
 def test_device_memory_is_read_by_uuid():
     record = make_record()
-    instruments.describe_environment(record, GPU)
+    describe_environment(record, GPU)
     held = torch.zeros(2**28, dtype=torch.uint8, device=GPU)
-    instruments.read_device_memory(record, GPU)
+    read_device_memory(record, GPU)
     if record.device_memory_reason is None:
-        assert held.numel() / instruments.MIB < record.device_used_mib < record.device_total_mib * 1.05
+        assert held.numel() / MIB < record.device_used_mib < record.device_total_mib * 1.05
     assert record.gpu_uuid
 
 
 def test_the_clock_agrees_with_itself():
     record, trainer = make_record(), make_trainer("fp32")
     batches = [on_gpu(*make_batch())] * 50
-    harness.warm_up(record, trainer, lambda: iter(batches))
-    harness.timed_epoch(record, trainer, batches)
+    warm_up(record, trainer, lambda: iter(batches))
+    timed_epoch(record, trainer, batches)
     assert math.fsum(record.step_ms_all) == pytest.approx(1000 * record.epoch_seconds[0], rel=0.1)
     assert record.peak_reserved_mib >= record.peak_allocated_mib > 0
 
@@ -154,10 +175,10 @@ def test_the_clock_agrees_with_itself():
 def test_the_peak_of_one_run_is_not_the_next_ones():
     large, small = make_record(), make_record()
     for record, size in ((large, 2**30), (small, 2**20)):
-        with instruments.guarded(record, "out", GPU):
+        with guarded(record, "out", GPU):
             torch.zeros(size, dtype=torch.uint8, device=GPU)
-            instruments.read_peaks(record, GPU, "_with_warmup")
-            raise instruments.Diverged("only the memory matters here")
+            read_peaks(record, GPU, "_with_warmup")
+            raise Diverged("only the memory matters here")
     assert large.peak_allocated_with_warmup_mib > small.peak_allocated_with_warmup_mib + 1000
 
 
@@ -173,7 +194,7 @@ def resnet(batch_size, precision, steps, execution="eager"):
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
     record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
     record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
-    names["describe_environment"](record, GPU)
+    describe_environment(record, GPU)
     batches = lambda: names["train_batches"](0, torch.float32, batch_size)  # noqa: E731
     names["warm_up"](record, trainer, batches)
     return names, trainer, batches, record
@@ -246,13 +267,13 @@ def make_wide():
     wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
     model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
     loss = lambda model, batch, carry: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), carry)  # noqa: E731
-    return harness.Trainer(model, "fp32", loss, device=GPU, lr=0.1)
+    return Trainer(model, "fp32", loss, device=GPU, lr=0.1)
 
 
 def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
-    preparation.allow_search()
+    allow_search()
     record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
-    assert largest.fits(record, make_wide, image_batches, 40, GPU)
+    assert fits(record, make_wide, image_batches, 40, GPU)
     trainer, batch, seconds = make_wide(), next(image_batches(40)), []
     for _ in range(3):
         torch.cuda.synchronize()
@@ -265,13 +286,13 @@ def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
 
 
 def test_the_largest_batch_trains_and_half_as_much_again_does_not():
-    largest.limit_memory(2.0, GPU)
+    limit_memory(2.0, GPU)
     record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
     try:
-        found = largest.largest_batch(record, make_wide, image_batches, GPU, limit=10**6)
+        found = largest_batch(record, make_wide, image_batches, GPU, limit=10**6)
         assert 64 < found < 10**6
-        assert largest.fits(record, make_wide, image_batches, found, GPU)
-        assert not largest.fits(record, make_wide, image_batches, found * 3 // 2, GPU)
+        assert fits(record, make_wide, image_batches, found, GPU)
+        assert not fits(record, make_wide, image_batches, found * 3 // 2, GPU)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)
@@ -296,15 +317,15 @@ def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_
         return torch.stack(totals)
 
     plain = trained(batches(), 0)
-    side = preparation.side_stream(GPU)
-    assert preparation.side_stream(GPU) is side
-    list(preparation.one_ahead(batches(3), side))
+    side = side_stream(GPU)
+    assert side_stream(GPU) is side
+    list(one_ahead(batches(3), side))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        other = trained(preparation.one_ahead(batches(), side), 20_000_000)
+        other = trained(one_ahead(batches(), side), 20_000_000)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(plain, other)
@@ -313,7 +334,7 @@ def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph", "compile_cuda_graph"])
 def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
-    harness.set_fp32_precision("fp32")
+    set_fp32_precision("fp32")
     stored = [on_gpu(*flagged(number, overflow=False)) for number in range(12)]
 
     def batches():
@@ -321,11 +342,11 @@ def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
             yield tuple(part * 1 for part in batch)
 
     losses = []
-    for wrap in (lambda given: given, lambda given: preparation.one_ahead(given, preparation.side_stream(GPU))):
+    for wrap in (lambda given: given, lambda given: one_ahead(given, side_stream(GPU))):
         record, trainer = make_record(), graph_trainer("fp32", execution)
-        harness.warm_up(record, trainer, lambda wrap=wrap: wrap(batches()))
+        warm_up(record, trainer, lambda wrap=wrap: wrap(batches()))
         for _ in range(2):
-            harness.timed_epoch(record, trainer, wrap(batches()))
+            timed_epoch(record, trainer, wrap(batches()))
         assert record.host_syncs_per_step == 0
         losses.append(record.train_loss)
     assert losses[1] == pytest.approx(losses[0], rel=CLOSE["fp32"])
@@ -347,13 +368,13 @@ def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
 
 def test_images_in_pinned_memory_give_the_batches_of_those_on_the_gpu(capsys):
     images = torch.randint(256, (64, 3, 40, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    near, far = (preparation.placed(images, GPU, share) for share in (0.25, 0.0))
+    near, far = (placed(images, GPU, share) for share in (0.25, 0.0))
     assert near.device.type == "cuda"
     assert far.is_pinned()
     assert "stay in pinned memory" in capsys.readouterr().out
     labels, places = torch.arange(64.0, device=GPU), torch.randperm(64, device=GPU)
-    plain = preparation.device_batches(near, labels, places, 10)
-    other = preparation.one_ahead(preparation.host_batches(far, labels, places, 10), preparation.side_stream(GPU))
+    plain = device_batches(near, labels, places, 10)
+    other = one_ahead(host_batches(far, labels, places, 10), side_stream(GPU))
     for (images_a, labels_a), (images_b, labels_b) in zip(plain, other, strict=True):
         assert torch.equal(images_a, images_b)
         assert torch.equal(labels_a, labels_b)
@@ -384,7 +405,7 @@ def test_a_profile_leaves_the_launches_of_later_steps_as_fast_as_they_were():
 
     before = fastest_epoch()
     for _ in range(3):
-        names["profile_steps"](record, trainer, batches(), None)
+        profile_steps(record, trainer, batches(), None)
         after = fastest_epoch()
         print(f"100 steps before the profile {before:.3f} s, after it {after:.3f} s")
         assert after < 1.06 * before  # about 1.1 to 1.2 where CUPTI stays
@@ -408,13 +429,13 @@ GRAPHS = ("cuda_graph", "compile_cuda_graph")
 def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=network, **options):
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True, **options}
     options = {"loss_scale": 1024 if precision == "o3_fp16" else "dynamic", **options}
-    return harness.Trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
+    return Trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
 
 
 @pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
 def test_replays_follow_eager_steps(precision, execution):
     supported(precision)
-    harness.set_fp32_precision(precision)
+    set_fp32_precision(precision)
     trainers = [graph_trainer(precision, way, clip=0.5) for way in ("eager", execution)]
     for step in range(12):
         for trainer in trainers:
@@ -430,7 +451,7 @@ def test_replays_follow_eager_steps(precision, execution):
 @pytest.mark.parametrize(("precision", "execution"), replayed(MODES))
 def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision, execution):
     supported(precision)
-    harness.set_fp32_precision(precision)
+    set_fp32_precision(precision)
     make = lambda way: graph_trainer(  # noqa: E731
         precision, way, word_loss, lambda: Words("LSTM"), clip=0.25, momentum=0.0, nesterov=False
     )
@@ -554,7 +575,7 @@ def test_a_replay_never_waits_for_the_gpu(precision, execution):
     supported(precision)
     record, batches = make_record(precision), [on_gpu(*flagged(0, overflow=False))] * 5
     trainer = graph_trainer(precision, execution)
-    harness.warm_up(record, trainer, lambda: iter(batches))
+    warm_up(record, trainer, lambda: iter(batches))
     assert record.host_syncs_per_step == 0
     assert record.warmup_steps >= 13
     assert trainer.skipped_steps == 0
@@ -571,15 +592,15 @@ def test_a_replay_never_waits_for_the_gpu(precision, execution):
 @pytest.mark.parametrize(("precision", "execution"), replayed(["fp32", "amp_fp16", "o2_fp16"]))
 def test_a_replayed_epoch_gives_the_record_of_an_eager_one(precision, execution):
     supported(precision)
-    harness.set_fp32_precision(precision)
+    set_fp32_precision(precision)
     records = []
     for way in ("eager", execution):
         record, trainer = make_record(precision), graph_trainer(precision, way)
-        harness.warm_up(record, trainer, lambda: iter([on_gpu(*flagged(0, overflow=False))] * 5))
+        warm_up(record, trainer, lambda: iter([on_gpu(*flagged(0, overflow=False))] * 5))
         for _ in range(2):
             overflows = [precision in SCALED and number in (0, 4) for number in range(8)]
             batches = [on_gpu(*flagged(number, overflow)) for number, overflow in enumerate(overflows)]
-            harness.timed_epoch(record, trainer, batches)
+            timed_epoch(record, trainer, batches)
         records.append(record)
     eager, captured = records
     assert captured.train_loss == pytest.approx(eager.train_loss, rel=CLOSE[precision])
@@ -596,7 +617,7 @@ def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
     trainer = graph_trainer("fp32", loss=asking, model=Dropping)
     for _ in range(3):
         trainer.step(batch)
-    with pytest.raises(instruments.Unsupported, match="cannot be captured in a CUDA graph"):
+    with pytest.raises(Unsupported, match="cannot be captured in a CUDA graph"):
         trainer.step(batch)
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     del trainer
@@ -613,9 +634,9 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             loss = loss + held[0].numel()
         return loss, carry
 
-    instruments.release_memory(GPU)
+    release_memory(GPU)
     before = torch.cuda.memory_reserved()
-    largest.limit_memory(2.0, GPU)
+    limit_memory(2.0, GPU)
     try:
         batch = on_gpu(*flagged(0, overflow=False))
         trainer = graph_trainer("fp32", loss=greedy, model=Dropping)
@@ -623,9 +644,9 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             trainer.step(batch)
         with pytest.raises(torch.OutOfMemoryError) as raised:
             trainer.step(batch)
-        instruments.let_go(raised.value)
+        let_go(raised.value)
         del trainer, raised
-        instruments.release_memory(GPU)
+        release_memory(GPU)
         assert torch.cuda.memory_reserved() < before + 2**28
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
@@ -643,7 +664,8 @@ SMALL_RUNS = {
 def test_a_notebook_runs_every_mode_as_a_graph(name, execution):
     modes = list(MODES) if execution == "cuda_graph" else ["fp32", "amp_fp16"]
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": modes, "seed": 1}
-    others = "what others used before the run is not known" if torch.cuda.is_initialized() else None
+    known = nvml.CARDS_BEFORE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
+    others = None if known else "what others used before the run is not known"
     names = run_cells(name, "loop", execution=execution, **common, **SMALL_RUNS[name])
     for record in names["records"]:
         if record.status == "unsupported":
@@ -661,7 +683,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, execution):
 def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_higher():
     peaks = []
     for execution in ("eager", "cuda_graph", "cuda_graph"):
-        instruments.release_memory(GPU)
+        release_memory(GPU)
         names, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
         names["timed_epoch"](record, trainer, batches())
         peaks.append(record.peak_allocated_mib)
@@ -674,7 +696,7 @@ def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_h
 def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
     used = {}
     for precision in ("fp32", "amp_bf16"):
-        instruments.release_memory(GPU)
+        release_memory(GPU)
         names, trainer, batches, record = resnet(512, precision, steps=5)
         trainer.step(next(batches()))
         record.batch_size_used = 512
@@ -693,12 +715,12 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []
-    instruments.release_memory(GPU)  # what the test before has left
+    release_memory(GPU)  # what the test before has left
     for _ in range(3):
         (record,) = run_cells("lstm_language_model", "loop", execution="cuda_graph", **quick)["records"]
         assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
         peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
         del record
-        instruments.release_memory(GPU)
+        release_memory(GPU)
     print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
     assert max(peaks) - min(peaks) < 2

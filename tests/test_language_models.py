@@ -8,6 +8,8 @@ import torch
 from conftest import run_cells
 from torch.nn import functional
 
+from mixed_precision_study.precision import cast_model
+
 CPU = torch.device("cpu")
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer")
 TINY = {"dataset": "synthetic", "batch_size": 4, "bptt": 5, "units": 16, "max_steps": 2, "lr": 5.0}
@@ -141,7 +143,7 @@ def test_an_odd_number_of_units_has_places_too(names):
 def test_the_transformer_follows_fp16_weights(names, precision):
     """What o2_fp16 and o3_fp16 do on a GPU, as far as a CPU can show it: a pass forward and back in fp16."""
     network = make(names, "transformer", dropout=0.2)
-    masters = names["cast_model"](network, precision)
+    masters = cast_model(network, precision)
     assert {master.dtype for master in masters} == {torch.float32 if precision == "o2_fp16" else torch.float16}
     text = torch.randint(WORDS, (6, 3))
     assert network.places.dtype == network(text[:5])[0].dtype == torch.float16

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, beside, run_cells
+from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, ROOT, beside, run_cells
 from PIL import Image
 
 CPU = torch.device("cpu")
@@ -249,7 +249,8 @@ def test_elpv_comes_from_its_package_or_is_asked_for(regression, monkeypatch, ca
     assert (data.used, data.source, len(data.labels)) == ("elpv", "package", 2624)
     assert sorted({round(label, 2) for label in data.labels.tolist()}) == [0, 0.33, 0.67, 1]
     assert data.read(0).shape == (1, 32, 48)
-    monkeypatch.setitem(regression, "missing_packages", lambda packages: list(packages.values()))
+    missing = "mixed_precision_study.environment.missing_packages"
+    monkeypatch.setattr(missing, lambda packages: list(packages.values()))
     with pytest.raises(regression["Stop"], match="pip install elpv-dataset"):
         regression["load_data"]("elpv", "")
     assert regression["load_data"]("auto", "").source == "synthetic"
@@ -410,7 +411,8 @@ def papermill(notebook, folder, **parameters):
     command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "-k", "python3", "--no-progress-bar"]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]
-    options = {"env": ENVIRONMENT, "capture_output": True, "text": True, "check": False, "timeout": 600}
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}  # as where the package is installed
+    options = {"env": environment, "capture_output": True, "text": True, "check": False, "timeout": 600}
     return subprocess.run(command, cwd=folder, **options)
 
 

@@ -15,7 +15,8 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, code_cells, read_note
 from record import STATUSES, write_record
 from test_summary import bars_at, execute, explore, panel_of, shown, texts
 
-import planning
+from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.runner.studies import load_studies
 
 PATH = ROOT / "data" / "published_results.csv"
 COLUMNS = "study source title year gpu framework experiment dataset model precision batch_size loss_scale epochs"
@@ -96,7 +97,7 @@ def test_columns_and_what_every_row_has():
     for row in rows:
         assert None not in row and None not in row.values()  # as many fields as columns
         assert all(row[name] for name in ("study", "source", "title", "year", "framework", "experiment", "status"))
-        assert row["status"] in STATUSES and row["precision"] in planning.PRECISION_NAMES
+        assert row["status"] in STATUSES and row["precision"] in PRECISION_NAMES
         assert row["experiment"] in (*EXPERIMENTS, "none")
         assert (row["experiment"] == "none") is (row["dataset"] == "")
     assert not re.search(r"[\"\\{}]", PATH.read_text(encoding="utf-8"))  # so that it can be copied into a notebook
@@ -593,7 +594,7 @@ def test_an_article_on_enlarged_images_is_judged_by_these_alone(tmp_path, data, 
 def test_images_of_a_study_have_the_size_that_the_study_gives_them(explored):
     sizes = {
         name: {entry["parameters"].get("image_size") for entry in study["runs"]}
-        for name, study in planning.load_studies(NOTEBOOKS / "studies.yaml").items()
+        for name, study in load_studies(NOTEBOOKS / "studies.yaml").items()
         if name in STUDIES
     }
     pixels = explored[0]["PIXELS"]

@@ -6,7 +6,8 @@ import os
 import zipfile
 
 import pytest
-import record as records
+
+from mixed_precision_study import record as records
 
 PARAMETERS = {
     "dataset": "auto",

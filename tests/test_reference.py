@@ -5,15 +5,15 @@ import json
 import re
 import statistics
 
-import harness
 import pytest
-import results
-import sync
+import tables
 from conftest import EXPERIMENTS, ROOT, run_cells
-from record import NOT_WRITTEN, Explanation, read_records
-from verdict import paired_ratio, paired_runs, ratios_of
 
-import planning
+from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, ratios_of
+from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.precision import PRECISIONS
+from mixed_precision_study.record import NOT_WRITTEN, Explanation, read_records
+from mixed_precision_study.report.results import COLOURS
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
@@ -47,7 +47,7 @@ def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
         assert all(cell["execution_count"] for cell in code)
         assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
     quick = {(r["notebook"], r["precision"]) for r in records if not r.get("channels_last")}
-    assert quick == {(name, precision) for name in EXPERIMENTS for precision in list(harness.PRECISIONS)[:4]}
+    assert quick == {(name, precision) for name in EXPERIMENTS for precision in list(PRECISIONS)[:4]}
 
 
 def test_every_record_explains_itself():
@@ -70,12 +70,12 @@ def test_it_is_small_and_names_no_folder_of_a_machine():
 
 
 def test_precisions_have_one_order_and_one_colour_everywhere():
-    order = list(harness.PRECISIONS)
-    assert list(results.COLOURS) == list(planning.PRECISION_NAMES) == order
+    order = list(PRECISIONS)
+    assert list(COLOURS) == list(PRECISION_NAMES) == order
     summary = run_cells("summary", "imports")["PRECISIONS"]
     assert list(summary) == order
     assert {name: style[0].lower() for name, style in summary.items()} == {
-        name: colour.lower() for name, colour in results.COLOURS.items()
+        name: colour.lower() for name, colour in COLOURS.items()
     }
 
 
@@ -171,7 +171,7 @@ def test_no_precision_costs_accuracy():
 
 
 def test_its_table_has_every_run_and_how_it_ended():
-    lines = [line for line in sync.runs_table(published()).splitlines() if line.startswith("| ")]
+    lines = [line for line in tables.runs_table(published()).splitlines() if line.startswith("| ")]
     assert sum(cell.strip() != "" for line in lines[1:] for cell in line.split("|")[3:-1]) == len(published())
     assert len({tuple(line.split("|")[1:3]) for line in lines}) == len(lines)  # no two trainings of one name and length
     assert lines[0] == "| training | epochs | `fp32` | `tf32` | `amp_fp16` | `amp_bf16` | `o2_fp16` | `o3_fp16` |"
@@ -187,13 +187,13 @@ def test_its_table_has_every_run_and_how_it_ended():
     fp32 |= {"status": "oom", "batch_size": "max", "memory_limit_gib": 24.0}
     tf32 |= {"status": "diverged", "batch_size": "max", "memory_limit_gib": 24.0}
     name = "resnet50 on cifar10, largest batch, 24 GiB at most"
-    assert f"| {name} | 3 | out of memory | diverged |" in sync.runs_table([fp32, tf32])
+    assert f"| {name} | 3 | out of memory | diverged |" in tables.runs_table([fp32, tf32])
 
 
 def test_perplexities_of_thousands_are_written_in_full():
     run = dict(only("lstm", "max", "tf32"))
-    assert sync.run_figures(run).endswith(", 1,116")
-    assert sync.run_figures(run | {"metric": [999.94]}).endswith(", 999.9")
+    assert tables.run_figures(run).endswith(", 1,116")
+    assert tables.run_figures(run | {"metric": [999.94]}).endswith(", 999.9")
 
 
 def test_its_readme_says_what_the_records_say_of_images():

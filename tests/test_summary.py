@@ -992,10 +992,11 @@ def test_sizes_that_did_not_end_well_or_were_not_profiled_are_no_markers_of_a_bu
 
 
 def test_the_runs_of_the_study_scaling_are_recognised(tmp_path):
-    import planning
+    from mixed_precision_study.runner.plan import plan
+    from mixed_precision_study.runner.studies import load_studies
 
-    study = planning.load_studies(NOTEBOOKS / "studies.yaml")["scaling"]
-    comparisons, _ = planning.plan(study, NOTEBOOKS, tmp_path, {}, True)
+    study = load_studies(NOTEBOOKS / "studies.yaml")["scaling"]
+    comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
         parameters = {**run.parameters, "precisions": [run.precision]}
         write_record(made_up.make(run.notebook.stem, run.precision, parameters=parameters), tmp_path)
@@ -1280,10 +1281,11 @@ def test_a_ladder_on_the_cpu_has_the_loud_title_and_no_verdict(tmp_path):
 
 
 def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
-    import planning
+    from mixed_precision_study.runner.plan import plan
+    from mixed_precision_study.runner.studies import load_studies
 
-    study = planning.load_studies(NOTEBOOKS / "studies.yaml")["ladder"]
-    comparisons, _ = planning.plan(study, NOTEBOOKS, tmp_path, {}, True)
+    study = load_studies(NOTEBOOKS / "studies.yaml")["ladder"]
+    comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
         parameters = {**run.parameters, "precisions": [run.precision]}
         known = {"seconds": [3.0], "parameters": parameters, "samples_per_epoch": 49_920}

@@ -1,0 +1,78 @@
+"""Runs whose limit is known beforehand: run on a GPU where there is one, else judged as an H200 measured them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import ROOT, run_cells
+
+from mixed_precision_study.analysis.bottleneck import limit_of
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import flags_of, verdict
+from mixed_precision_study.record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
+
+FOLDER = ROOT / "tests" / "built_cases"
+CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
+BUSY = "import torch, time; a = torch.randn(4096, 4096, device='cuda'); print('on', flush=True)\nwhile True: a @ a"
+
+
+def answer(record):
+    """Return what the rules say of a run: its status, "shared", or what limits it."""
+    if record["status"] != "ok":
+        return record["status"]
+    return "shared" if any("shared" in flag for flag in flags_of(record)) else limit_of(record)[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_rules_are_right_on_what_an_h200_measured(name):
+    record = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    case = CASES[name]
+    assert record["gpu_name"] == "NVIDIA H200"
+    assert record["precision"] == case["precision"]
+    assert case["parameters"].items() <= record.items()
+    assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
+    assert answer(record) == case["expected"], limit_of(record)
+    if record["status"] == "ok":
+        base = {**record, "precision": "fp32"}
+        sentence = verdict({**record, "precision": "tf32"}, base, paired_ratio([(record, base)]))
+        assert "1.00x" in sentence
+        assert ("shared" in sentence) is (case["expected"] == "shared")
+
+
+def test_every_kind_of_answer_has_a_case():
+    limits = {"data loading", "kernel launches", "kernels that move memory", "sizes not multiples of 8"}
+    limits |= {"arithmetic on Tensor Cores", "arithmetic without Tensor Cores", "shared", "diverged", "oom"}
+    assert {case["expected"] for case in CASES.values()} == limits
+    assert {"diverged", "oom"} < set(STATUSES)
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(CASES)
+    assert all(case["because"] for case in CASES.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", CASES)
+def test_the_rules_are_right_on_this_gpu(name):
+    case, other = CASES[name], None
+    if case["expected"] == "shared":
+        other = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+        other.stdout.readline()
+    try:
+        begun = time.perf_counter()
+        parameters = {"dataset": "synthetic", "precisions": [case["precision"]], **case["parameters"]}
+        (record,) = run_cells(case["notebook"], "loop", **parameters)["records"]
+    finally:
+        if other:
+            other.kill()
+            other.wait()
+    flat = flat_record(record)
+    if folder := os.environ.get("BUILT_CASES_OUT"):  # how the records beside the cases were made
+        ledger = {field: None for field in flat if field.startswith("ledger_")}
+        ledger["ledger_reason"] = "several cases ran in one process, one after the other"
+        write_flat({**flat, **ledger}, Path(folder) / f"{name}.json")
+    print(name, answer(flat), limit_of(flat), f"{time.perf_counter() - begun:.0f} s", record.reason)
+    assert answer(flat) == case["expected"]

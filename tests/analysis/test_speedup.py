@@ -1,0 +1,221 @@
+"""How much faster: pairs, ratios and intervals of made-up records whose answers are known."""
+
+import numpy as np
+import pytest
+from made_up_runs import compared, flat, timed
+
+from mixed_precision_study.analysis.speedup import (
+    FEWEST_PAIRS,
+    block_times,
+    interval_of,
+    paired_ratio,
+    paired_runs,
+    ratios_of,
+)
+from mixed_precision_study.analysis.verdict import judge
+
+# Times and pairs
+
+
+def test_block_times_are_epochs_by_blocks():
+    record = flat(epoch_seconds=[6.0, 15.0], block_seconds=[1, 2, 3, 4, 5, 6])
+    assert block_times(record).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize("blocks", [[], None, [1, 2, 3]], ids=["none", "older record", "not whole"])
+def test_block_times_without_whole_blocks_are_the_epochs(blocks):
+    record = flat(epoch_seconds=[6.0, 15.0], block_seconds=blocks)
+    assert block_times(record).tolist() == [[6], [15]]
+    del record["block_seconds"]
+    assert block_times(record).tolist() == [[6], [15]]
+
+
+def test_ratios_are_base_over_own_block_by_block():
+    ratios = ratios_of(timed([[1, 2], [4, 5]]), timed([[2, 8], [4, 10]], "fp32"))
+    assert ratios.tolist() == [[[2, 4], [1, 2]]]
+
+
+def test_ratios_without_blocks_on_either_side_compare_epochs():
+    blocks, epochs = timed([[1, 2], [4, 5]]), flat("fp32", epoch_seconds=[6.0, 3.0])
+    assert ratios_of(blocks, epochs).tolist() == [[[2], [1 / 3]]]
+    assert ratios_of(epochs, blocks).tolist() == [[[0.5], [3]]]
+    assert ratios_of(epochs, epochs).tolist() == [[[1], [1]]]
+    other = timed([[1, 2, 3], [1, 1, 1]], "fp32")  # cut otherwise: only whole epochs are equal work
+    assert ratios_of(blocks, other).tolist() == [[[2], [1 / 3]]]
+
+
+def test_ratios_of_unequal_numbers_of_epochs_use_those_that_both_have():
+    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")
+    assert ratios_of(short, long).tolist() == [[[2, 3]]]
+    assert ratios_of(long, short).tolist() == [[[1 / 2, 1 / 3]]]
+
+
+def test_repeats_inside_one_kernel_are_split_by_the_parameter_epochs():
+    own, base = np.ones((6, 2)), np.arange(1.0, 13.0).reshape(6, 2)
+    epochs = {"epochs": 2, "repeats": 3}
+    ratios = ratios_of(timed(own, parameters=epochs), timed(base, "fp32", epochs))
+    assert ratios.shape == (3, 2, 2)
+    assert ratios[1].tolist() == [[5, 6], [7, 8]]
+    gain = paired_ratio([(timed(own, parameters=epochs), timed(base, "fp32", epochs))])
+    assert (gain["repetitions"], gain["pairs"]) == (3, 12)
+    for unusable in (4, 7, 0, None):  # no whole number of repetitions: they are taken as one
+        assert ratios_of(timed(own, parameters={"epochs": unusable}), timed(base, "fp32")).shape == (1, 6, 2)
+
+
+def test_runs_are_paired_by_seed_repetition_and_card():
+    def run(precision, seed=0, repeat=0, uuid="GPU-1", **fields):
+        return flat(precision, {"seed": seed, "repeat": repeat}, gpu_uuid=uuid, **fields)
+
+    base = [run("fp32"), run("fp32", seed=1), run("fp32", repeat=1), run("fp32", uuid="GPU-2")]
+    runs = [run("tf32", uuid="GPU-2"), run("tf32", repeat=1), run("tf32"), run("tf32", seed=1)]
+    pairs = paired_runs(runs, base)
+    assert [own for own, _ in pairs] == runs
+    assert [counterpart for _, counterpart in pairs] == [base[3], base[2], base[0], base[1]]
+    strangers = [run("tf32", seed=2), run("tf32", repeat=2), run("tf32", uuid="GPU-3"), run("tf32", 1, 1)]
+    assert paired_runs(strangers, base) == []
+    assert paired_runs([run("tf32", status="diverged")], base) == []
+    assert paired_runs([run("tf32")], [run("fp32", status="oom")]) == []
+
+
+def test_runs_without_the_parameter_repeat_are_paired():
+    own, base = flat("tf32"), flat("fp32")
+    del own["repeat"], base["repeat"]
+    assert paired_runs([own], [base]) == [(own, base)]
+
+
+# Ratio and interval
+
+
+def test_the_ratio_is_the_median_of_all_pairs_and_the_counts_are_right():
+    own = [timed(np.ones((2, 2)), parameters={"seed": seed}) for seed in (0, 1)]
+    base = [timed(times, "fp32", {"seed": seed}) for seed, times in ((0, [[2, 2], [3, 1]]), (1, [[2, 9], [1.5, 2]]))]
+    gain = paired_ratio(list(zip(own, base, strict=True)))
+    assert gain["ratio"] == 2
+    assert gain["low"] <= 2 <= gain["high"]
+    assert (gain["pairs"], gain["repetitions"], gain["seeds"], gain["seconds"]) == (8, 2, 2, 8)
+    assert paired_ratio([(b, a) for a, b in zip(own, base, strict=True)])["ratio"] == 0.5
+
+
+def test_repetitions_of_one_seed_are_no_further_seeds():
+    gain = paired_ratio(compared(1.5, repetitions=3))
+    assert (gain["repetitions"], gain["seeds"], gain["pairs"]) == (3, 1, 72)
+
+
+def test_an_exact_ratio_has_an_interval_without_width():
+    gain = paired_ratio(compared(1.5, noise=0))
+    assert [gain[name] for name in ("ratio", "low", "high")] == pytest.approx([1.5] * 3)
+
+
+def test_repetitions_of_unequal_length_are_cut_to_the_shortest():
+    pairs = [*compared(1.5, epochs=3), *compared(1.5, epochs=2), *compared(1.5, epochs=3)]
+    assert paired_ratio(pairs)["pairs"] == 3 * 2 * 8
+
+
+def test_repetitions_that_were_cut_otherwise_are_compared_by_whole_epochs():
+    pairs = [*compared(1.5, epochs=3), *compared(1.5, epochs=2), *compared(1.5, epochs=3, blocks=6)]
+    gain = paired_ratio(pairs)
+    assert gain["pairs"] == 3 * 2  # a tenth of an epoch is not the work of a sixth
+    assert gain["ratio"] == pytest.approx(1.5, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("logarithms", "half"),
+    [
+        ([0.7, 0.8, 0.75], 4.30 * 0.05 / 3**0.5),
+        ([0.7, 0.8], 12.71 * 0.005**0.5 / 2**0.5),
+        ([0.0] * 11 + [0.12], 2.26 * 0.01),  # from ten groups on: the last of the table
+    ],
+)
+def test_the_interval_is_widened_to_students_over_the_logarithms_of_the_groups(logarithms, half):
+    groups, middle = np.exp(logarithms), np.mean(logarithms)
+    repetitions = groups[:, None, None] * np.ones((1, 2, 4))
+    epochs = groups[None, :, None] * np.ones((1, 1, 4))
+    for ratios in (repetitions, epochs):  # of one repetition its epochs are the groups
+        expected = (np.exp(middle - half), np.exp(middle + half))
+        assert interval_of(ratios) == pytest.approx(expected)
+        assert interval_of(1 / ratios) == pytest.approx((1 / expected[1], 1 / expected[0]))
+
+
+def test_no_bound_of_an_interval_is_negative():
+    ratios = np.array([0.02, 0.3])[None, :, None] * np.ones((1, 1, 4))
+    low, high = interval_of(ratios)
+    assert 0 < low < 0.02 and high > 0.3
+
+
+def test_one_group_has_the_bootstraps_interval_alone():
+    low, high = interval_of(np.array([[[1.9, 2.0, 2.1, 2.0, 1.95, 2.05]]]))
+    assert 1.9 <= low < 2.0 < high <= 2.1
+
+
+def test_groups_that_agree_are_not_widened():
+    assert interval_of(np.full((3, 2, 4), 1.5)) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"epochs": 1, "blocks": 6},  # the fewest pairs that give an interval
+        {"epochs": 6, "blocks": 1},  # records without blocks
+        {},
+        {"repetitions": 3, "epochs": 2, "between": 0.005},
+        {"repetitions": 8, "epochs": 2, "between": 0.02, "noise": 0.01},
+        {"repetitions": 3, "epochs": 1, "between": 0.01, "noise": 0.01},
+    ],
+    ids=str,
+)
+def test_the_interval_holds_the_known_ratio_in_about_95_of_100_comparisons(shape):
+    gains = [paired_ratio(compared(1.5, **shape, seed=seed)) for seed in range(200)]
+    assert np.mean([gain["low"] <= 1.5 <= gain["high"] for gain in gains]) >= 0.92
+    assert np.median([gain["high"] - gain["low"] for gain in gains]) < 0.15  # it says something, too
+    assert np.median([gain["ratio"] for gain in gains]) == pytest.approx(1.5, rel=0.005)
+
+
+def test_equal_runs_are_seldom_called_faster_or_slower():
+    gains = [paired_ratio(compared(1.0, repetitions=3, between=0.003, seed=seed)) for seed in range(200)]
+    words = [judge({**gain, "seconds": 60}) for gain in gains]
+    assert words.count("no measurable difference") >= 190
+
+
+def test_the_interval_grows_with_what_varies_between_repetitions():
+    def width(**options):
+        gains = [paired_ratio(compared(1.5, repetitions=4, seed=seed, **options)) for seed in range(20)]
+        return np.mean([gain["high"] - gain["low"] for gain in gains])
+
+    calm, noisy, unsteady = width(noise=0.005), width(noise=0.02), width(noise=0.005, between=0.05)
+    assert noisy > 2 * calm
+    # As many pairs with the same noise inside each repetition: drawing pairs alone would not see the difference.
+    assert unsteady > 5 * calm
+
+
+def test_more_pairs_narrow_the_interval():
+    def width(epochs):
+        gains = [paired_ratio(compared(1.5, epochs=epochs, seed=seed)) for seed in range(20)]
+        return np.mean([gain["high"] - gain["low"] for gain in gains])
+
+    assert width(1) > 2 * width(16)
+
+
+def test_fewer_than_six_pairs_have_a_ratio_and_no_interval():
+    assert FEWEST_PAIRS == 6
+    for shape, known in (((1, 5), False), ((5, 1), False), ((1, 6), True), ((3, 2), True)):
+        gain = paired_ratio(compared(2.0, epochs=shape[0], blocks=shape[1], noise=0))
+        assert gain["ratio"] == pytest.approx(2)
+        assert (gain["low"] is not None) == (gain["high"] is not None) == known, shape
+
+
+def test_no_pairs_have_no_ratio():
+    assert paired_ratio([]) is None
+    assert paired_ratio(paired_runs([flat("tf32", {"seed": 1})], [flat("fp32")])) is None
+
+
+def test_the_same_records_give_the_same_interval_whatever_was_drawn_before():
+    first = paired_ratio(compared(1.5))
+    np.random.seed(1)
+    assert paired_ratio(compared(1.5)) == first
+    assert all(type(first[name]) is float for name in ("ratio", "low", "high"))  # NumPy's own do not go into JSON
+
+
+def test_seconds_are_those_of_the_shorter_side_over_all_pairs():
+    pairs = [(flat(epoch_seconds=[1.0, 1.5]), flat("fp32", epoch_seconds=[3.0, 3.0]))] * 2
+    assert paired_ratio(pairs)["seconds"] == 5
+    assert paired_ratio([(base, own) for own, base in pairs])["seconds"] == 5

@@ -1,0 +1,1 @@
+"""What the tests of explanations share: a network of linear layers, its batches, and a record with a step time."""

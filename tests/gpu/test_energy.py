@@ -1,0 +1,232 @@
+"""What the samples of a card add up to: energy, power, clock, temperature, throttling."""
+
+import time
+
+import pytest
+import torch
+from made_up_nvml import THIS, absent, child_of, fake_nvml, is_running
+from small_training import CPU, make_record
+
+from mixed_precision_study.gpu.energy import integrate, summarise_card, watched
+
+GPU = torch.device("cuda")
+
+
+def test_watched_on_the_cpu_says_why_there_is_nothing():
+    record = make_record()
+    with watched(record, CPU):
+        pass
+    summarise_card(record, 100)
+    assert record.card_reason == record.energy_reason == "no GPU"
+    assert record.card_samples_all == []
+    fields = (
+        "energy_joules energy_source joules_per_1000_samples power_watts_mean power_watts_limit sm_clock_mhz_median"
+    )
+    fields += " sm_clock_mhz_max temperature_celsius_max throttled gpu_shared card_samples"
+    assert {getattr(record, name) for name in fields.split()} == {None}  # never zero
+
+
+def test_watched_without_nvml_says_why_and_runs_the_block(monkeypatch):
+    absent(monkeypatch)
+    record, ran = make_record(gpu_uuid="ab"), []
+    with watched(record, GPU):
+        ran.append(1)
+    summarise_card(record, 100)
+    assert ran == [1]
+    assert record.card_reason == record.energy_reason == "nvidia-ml-py is not installed"
+    assert record.energy_joules is None
+
+
+def counters(*values):
+    """Return a made-up energy counter that gives one value after the other."""
+    left = iter(values)
+    return lambda handle: next(left)
+
+
+def test_watched_adds_a_part_with_counter_samples_and_limits(monkeypatch, sampler):
+    sampler()
+    fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetTotalEnergyConsumption=counters(5_000, 12_500, 20_000, 21_000),
+        nvmlDeviceGetEnforcedPowerLimit=lambda handle: 300_000,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+    )
+    record = make_record(gpu_uuid="ab")
+    for _ in range(2):
+        with watched(record, GPU):
+            time.sleep(0.35)
+    first, second = record.card_samples_all
+    assert (first["joules"], second["joules"]) == (7.5, 1.0)  # the counter is in millijoules
+    for part in (first, second):
+        assert 0.35 <= part["seconds"] < 2
+        assert 1 <= len(part["samples"]) <= 6
+        times = [sample["seconds"] for sample in part["samples"]]
+        assert times[-1] - times[0] <= part["seconds"]  # none from before or after the block
+    assert first["samples"][0]["milliwatts"] > 1000  # the first of all was taken before the block began
+    assert (record.power_watts_limit, record.sm_clock_mhz_max) == (300, 1980)
+    assert record.card_reason is None
+
+
+@pytest.mark.parametrize("values", [(5_000, 5_000), (5_000, 4_000), (0, 0)])
+def test_a_counter_that_does_not_count_gives_no_joules(monkeypatch, sampler, values):
+    sampler()
+    fake_nvml(monkeypatch, nvmlDeviceGetTotalEnergyConsumption=counters(*values))
+    record = make_record(gpu_uuid="ab")
+    with watched(record, GPU):
+        pass
+    assert record.card_samples_all[0]["joules"] is None
+    assert (record.power_watts_limit, record.sm_clock_mhz_max) == (None, None)
+
+
+def test_a_run_that_fails_leaves_no_part_and_no_process(monkeypatch, sampler, tmp_path):
+    sampler()
+    fake_nvml(monkeypatch)
+    record = make_record(gpu_uuid="ab")
+    with pytest.raises(RuntimeError, match="out of memory"), watched(record, GPU):
+        raise RuntimeError("CUDA out of memory")
+    assert record.card_samples_all == []
+    assert not is_running(child_of(tmp_path))
+
+
+def sample(seconds=0.0, milliwatts=100_000, mhz=1500, celsius=50, bits=0, pids=(THIS,)):
+    pids = None if pids is None else list(pids)
+    return {
+        "seconds": seconds,
+        "milliwatts": milliwatts,
+        "mhz": mhz,
+        "celsius": celsius,
+        "bits": bits,
+        "pids": pids,
+    }
+
+
+def part(seconds, joules, *samples):
+    return {"seconds": seconds, "joules": joules, "samples": list(samples)}
+
+
+def summarised(*parts, samples_trained=500):
+    record = make_record()
+    record.card_samples_all = list(parts)
+    summarise_card(record, samples_trained)
+    return record
+
+
+def powers(*points):
+    """Return samples of (seconds, watts)."""
+    return [sample(seconds, watts and watts * 1000) for seconds, watts in points]
+
+
+@pytest.mark.parametrize(
+    ("points", "seconds", "joules"),
+    [
+        ([(0, 100), (1, 100)], 1, 100),
+        ([(0, 100), (1, 200)], 1, 150),
+        ([(10, 0), (11, 100), (14, 200)], 4, 50 + 450),  # unevenly spaced
+        ([(10, 0), (11, 100), (14, 200)], 8, 2 * (50 + 450)),  # stretched to the whole time
+        ([(0, 100), (1, None), (2, 300)], 2, 400),  # a sample without power is passed over
+        ([(0, 0), (2, 0)], 2, 0),
+        ([(0, 100)], 1, None),
+        ([(0, 100), (1, None)], 1, None),
+        ([], 1, None),
+    ],
+)
+def test_power_is_integrated_by_trapezoids(points, seconds, joules):
+    assert integrate(powers(*points), seconds) == joules
+
+
+def test_energy_is_the_counters_where_there_is_one():
+    record = summarised(part(2.0, 300.0, *powers((0, 1), (1, 1))), part(3.0, 200.0, *powers((9, 1), (10, 1))))
+    assert (record.energy_joules, record.energy_source, record.energy_reason) == (500, "counter", None)
+    assert record.joules_per_1000_samples == 1000  # 500 J for 500 samples
+    assert record.power_watts_mean == 100  # 500 J in 5 s
+    assert record.card_samples == 4
+
+
+def test_where_one_part_lacks_the_counter_all_are_integrated():
+    record = summarised(part(2.0, 300.0, *powers((0, 50), (2, 50))), part(4.0, None, *powers((9, 100), (11, 300))))
+    assert (record.energy_joules, record.energy_source) == (2 * 50 + 4 * 200, "power")  # one method for a run
+    assert record.power_watts_mean == 150
+    assert record.joules_per_1000_samples == 1800
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [part(1.0, None, *powers((0, None), (1, None)))],
+        [part(1.0, None, *powers((0, 100)))],
+        [part(1.0, None)],
+        [part(1.0, None, *powers((0, 100), (1, 100))), part(1.0, None)],
+    ],
+    ids=["no power", "one sample", "no samples", "a part without"],
+)
+def test_without_counter_and_power_energy_is_null_with_a_reason(parts):
+    record = summarised(*parts)
+    energy = (record.energy_joules, record.energy_source, record.joules_per_1000_samples, record.power_watts_mean)
+    assert energy == (None,) * 4
+    assert record.energy_reason == "no energy counter, or no two samples of the power"
+
+
+def test_clock_temperature_and_samples_are_over_all_parts():
+    first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
+    record = summarised(part(1.0, 1.0, *first), part(1.0, 1.0, sample(mhz=1980, celsius=None)))
+    assert (record.sm_clock_mhz_median, record.temperature_celsius_max, record.card_samples) == (1200, 70, 3)
+
+
+def test_what_the_card_did_not_say_is_null():
+    nothing = [sample(milliwatts=None, mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
+    record = summarised(part(1.0, None, *nothing))
+    assert record.sm_clock_mhz_median is record.temperature_celsius_max is None  # not NaN, not zero
+    assert record.throttled is record.gpu_shared is None
+    assert record.throttle_fractions == []
+    assert record.card_samples == 3
+
+
+def test_no_samples_have_a_reason_and_keep_the_counter():
+    record = summarised(part(0.01, 2.0))
+    assert (record.energy_joules, record.energy_source, record.card_samples) == (2, "counter", 0)
+    assert record.card_reason == "the timed epochs were too short for a sample"
+    assert record.throttled is record.gpu_shared is record.sm_clock_mhz_median is None
+
+
+def test_each_throttle_reason_has_its_share_of_the_samples():
+    bits = [0x4 | 0x20, 0x4, 0x4, 0x1, 0x2, 0x10, 0x100, 0, None, None]  # idle, set clocks, sync, display: no reasons
+    record = summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in bits)))
+    assert record.throttle_fractions == [["power cap", 3 / 8], ["thermal, software", 1 / 8]]
+    assert record.throttled is True
+
+
+@pytest.mark.parametrize(
+    ("bit", "name"),
+    [
+        (0x4, "power cap"),
+        (0x8, "hardware slowdown"),
+        (0x20, "thermal, software"),
+        (0x40, "thermal, hardware"),
+        (0x80, "power brake"),
+    ],
+)
+@pytest.mark.parametrize(("held", "of", "throttled"), [(1, 20, True), (1, 21, False), (0, 20, False), (20, 20, True)])
+def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bit, name, held, of, throttled):
+    record = summarised(part(1.0, 1.0, *(sample(bits=bit if n < held else 0) for n in range(of))))
+    assert record.throttled is throttled
+    assert record.throttle_fractions == ([[name, held / of]] if held else [])
+
+
+def test_reasons_are_not_added_up():
+    bits = [0x4] + [0x20] + [0] * 28  # each in a thirtieth
+    assert summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in bits))).throttled is False
+
+
+@pytest.mark.parametrize(
+    ("lists", "shared"),
+    [
+        ([[THIS], [THIS]], False),
+        ([[THIS], [THIS, -5], [THIS]], True),  # for a moment
+        ([[-5], [-5]], False),  # this process, by the host's number
+        ([[], [], None], None),
+        ([[], [THIS]], False),
+    ],
+)
+def test_the_card_is_shared_when_another_process_was_seen_on_it(lists, shared):
+    record = summarised(part(1.0, 1.0, *(sample(pids=pids) for pids in lists)))
+    assert record.gpu_shared is shared

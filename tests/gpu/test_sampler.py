@@ -1,0 +1,71 @@
+"""The process that samples a card while the clock runs."""
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+from made_up_nvml import PYNVML, child_of, is_running
+
+from mixed_precision_study.gpu.sampler import sampled
+
+
+def test_the_sampler_takes_about_ten_samples_a_second_and_ends_with_the_block(sampler, tmp_path):
+    sampler()
+    samples = []
+    began = time.perf_counter()
+    with sampled("ab", samples):
+        assert is_running(child_of(tmp_path))
+        time.sleep(1)
+        ended = time.perf_counter()
+    assert not is_running(child_of(tmp_path))
+    assert 5 <= len(samples) <= 13
+    assert [sample["milliwatts"] for sample in samples] == [1000 * (n + 1) for n in range(len(samples))]
+    times = [sample["seconds"] for sample in samples]
+    assert times == sorted(times)
+    assert began < times[0] < times[-1] < ended + 0.5  # the same clock in both processes
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.09
+    # The clock of the multiprocessors, the old name of the throttle reasons, None for what the card would not say.
+    assert {(s["mhz"], s["bits"], s["celsius"], tuple(s["pids"])) for s in samples} == {(1501, 4, None, (7,))}
+
+
+def test_the_sampler_ends_with_a_block_that_raises(sampler, tmp_path):
+    sampler()
+    samples = []
+    with pytest.raises(KeyError), sampled("ab", samples):
+        raise KeyError("training broke")
+    assert not is_running(child_of(tmp_path))
+    assert samples  # what was sampled is kept
+
+
+def test_the_sampler_ends_when_its_standard_input_closes(sampler):
+    """So it also ends when the kernel that started it is killed."""
+    sampler()
+    command = [sys.executable, "-m", "mixed_precision_study.gpu.sampler", "GPU-ab"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert json.loads(child.stdout.readline())["milliwatts"] == 1000
+        child.stdin.close()
+        assert child.wait(timeout=5) == 0
+
+
+@pytest.mark.parametrize("init", ["raise RuntimeError('Driver Not Loaded')", "print('hello')", "import no_such_module"])
+def test_a_sampler_that_fails_gives_no_samples_no_exception_and_no_delay(sampler, init):
+    text = PYNVML.replace('return "handle"', 'raise RuntimeError("no such card")')
+    sampler(init, text)
+    samples, began = [], time.perf_counter()
+    with sampled("ab", samples):
+        waited = time.perf_counter() - began
+    assert waited < 4
+    assert samples == []
+
+
+def test_a_line_that_is_no_sample_is_left_out(sampler):
+    sampler("print('a word of the library')")
+    samples = []
+    with sampled("ab", samples):
+        time.sleep(0.5)
+    assert samples
+    assert all(sample["mhz"] == 1501 for sample in samples)

@@ -1,0 +1,100 @@
+"""A made-up NVML for the tests: as a module of this process, and as one that the process of the sampler finds."""
+
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+
+THIS = os.getpid()
+
+
+class NvmlError(Exception):
+    pass
+
+
+def fails(*_, **__):
+    raise NvmlError("Not Supported")
+
+
+def fake_nvml(monkeypatch, **functions):
+    """Put a made-up pynvml in place; `functions` replace its parts, None takes one away."""
+    memory = types.SimpleNamespace(used=3 * 2**20, total=8 * 2**20)
+    module = types.ModuleType("pynvml")
+    module.NVMLError = NvmlError
+    module.nvmlInit = lambda: None
+    module.nvmlMemory_v2 = 2
+    module.asked = []
+    module.nvmlDeviceGetHandleByUUID = lambda uuid: module.asked.append(uuid) or "handle"
+    module.nvmlDeviceGetHandleByIndex = lambda index: module.asked.append(index) or "handle"
+    module.nvmlDeviceGetMemoryInfo = lambda handle, version=None: memory
+    module.nvmlSystemGetDriverVersion = lambda: "580.1"
+    for name, function in functions.items():
+        if function is None:
+            delattr(module, name)
+        else:
+            setattr(module, name, function)
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    return module
+
+
+def absent(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+
+
+PYNVML = """
+import os, pathlib, types
+pathlib.Path({folder!r}, "child").write_text(str(os.getpid()))
+calls = 0
+
+def nvmlInit():
+    {init}
+
+def nvmlDeviceGetHandleByUUID(uuid):
+    assert uuid == b"GPU-ab", uuid
+    return "handle"
+
+def nvmlDeviceGetPowerUsage(handle):
+    global calls
+    calls += 1
+    return 1000 * calls
+
+def nvmlDeviceGetClockInfo(handle, kind):
+    return 1500 + kind
+
+def nvmlDeviceGetTemperature(handle, kind):
+    raise RuntimeError("Not Supported")
+
+def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
+    return 4
+
+def nvmlDeviceGetComputeRunningProcesses(handle):
+    return [types.SimpleNamespace(pid=7)]
+"""
+
+
+@pytest.fixture
+def sampler(tmp_path, monkeypatch):
+    """Return a function that makes the sampler's process find a made-up pynvml; `init` is the body of nvmlInit."""
+
+    def place(init="pass", text=PYNVML):
+        (tmp_path / "made_up").mkdir(exist_ok=True)
+        (tmp_path / "made_up" / "pynvml.py").write_text(text.format(folder=str(tmp_path), init=init))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "made_up"))
+
+    return place
+
+
+def is_running(process_id):
+    if os.name == "nt":
+        return str(process_id) in subprocess.run(["tasklist"], capture_output=True, text=True, check=True).stdout
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def child_of(folder):
+    return int((folder / "child").read_text())

@@ -1,0 +1,89 @@
+"""Made-up runs of a comparison whose answers are known, for the tests of the judgement."""
+
+import re
+from dataclasses import asdict
+
+import numpy as np
+
+from mixed_precision_study.record import NOT_WRITTEN, new_record
+
+PARAMETERS = {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "seed": 0, "repeats": 1, "repeat": 0}
+PARAMETERS |= {"epochs": 2, "execution": "eager", "channels_last": False, "precisions": ["fp32"]}
+ON_GPU = {"status": "ok", "device_type": "cuda", "gpu_uuid": "GPU-1", "epoch_seconds": [4.0, 4.0]}
+
+
+def flat(precision="amp_fp16", parameters=None, **fields):
+    """Return the record of a run on a GPU as it is read back: the parameters beside every field of RunRecord."""
+    values = {**PARAMETERS, **(parameters or {})}
+    record = new_record("cifar_resnet", values, precision, {**ON_GPU, **fields})
+    return {**values, **{name: value for name, value in asdict(record).items() if name not in NOT_WRITTEN}}
+
+
+def timed(blocks, precision="amp_fp16", parameters=None, **fields):
+    """Return the record of a run with these times, an array (epochs, blocks) of seconds."""
+    blocks = np.asarray(blocks, float)
+    times = {"epoch_seconds": blocks.sum(1).tolist(), "block_seconds": blocks.ravel().tolist()}
+    return flat(precision, {"epochs": len(blocks), **(parameters or {})}, **times, **fields)
+
+
+def compared(ratio, repetitions=1, epochs=3, blocks=8, noise=0.02, between=0.0, seed=0):
+    """Return pairs of noisy runs of which the first is `ratio` times as fast.
+
+    `noise` is the standard deviation of a block, `between` that of whole repetitions, both as parts of the ratio. What
+    slows both runs of a pair alike, as the clock does, is there too: pairing must take it out.
+    """
+    draw, pairs = np.random.default_rng(seed).normal, []
+    for repetition in range(repetitions):
+        size, shift = (epochs, blocks), np.exp(draw(0, between))
+        common = np.exp(draw(0, 0.05, size))
+        own, base = common * np.exp(draw(0, noise, size)), common * ratio * shift * np.exp(draw(0, noise, size))
+        number = {"repeat": repetition}
+        pairs.append((timed(own, "amp_fp16", number), timed(base, "fp32", number)))
+    return pairs
+
+
+# Names and shares of kernel time in which convolution, matmul and attention have 0.7 together.
+DENSE = [["convolution", 0.4], ["matmul", 0.2], ["normalisation", 0.2], ["attention", 0.1], ["elementwise", 0.1]]
+SPARSE = [["elementwise", 0.4], ["convolution", 0.25], ["normalisation", 0.2], ["optimizer", 0.1], ["copy", 0.05]]
+
+
+def profiled(families=DENSE, busy=0.95, precision="amp_fp16", parameters=None, **fields):
+    """Return the record of a run whose kernels were looked at."""
+    figures = {"kernel_family_fractions": families, "gpu_busy_fraction": busy, "tensor_core_fraction": 0.6, **fields}
+    return flat(precision, parameters, **figures)
+
+
+def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0):
+    """Return what paired_ratio returns, with these values."""
+    counts = {"pairs": 6, "repetitions": 1, "seeds": 1}
+    return {"ratio": ratio, "low": low, "high": high, **counts, "seconds": seconds}
+
+
+CASES = {
+    "data loading": profiled(busy=0.5, data_wait_fraction=0.4),
+    "kernel launches": profiled(busy=0.5, data_wait_fraction=0.1),
+    "sizes not multiples of 8": profiled(misaligned_flops_fraction=0.9),
+    "kernels that move memory": profiled(SPARSE),
+    "arithmetic on Tensor Cores": profiled(compute_limit_fraction=0.55),
+    "arithmetic without Tensor Cores": profiled(precision="fp32", tensor_core_fraction=0.0),
+    "not known": flat(),
+}
+FIGURES = {
+    "data loading": "the GPU is idle 50% of the time and the loop waits 40% for its data",
+    "kernel launches": "the GPU is idle 50% of the time between kernel launches",
+    "sizes not multiples of 8": "70% of kernel time is convolution and matmul, and 90% of that work has sizes not",
+    "kernels that move memory": "75% of kernel time moves memory (elementwise 40%, normalisation 20%, optimizer 10%)",
+    "arithmetic on Tensor Cores": "86% of it on Tensor Cores and reaches 55% of what this card was measured to do",
+    "arithmetic without Tensor Cores": "70% of kernel time is convolution and matmul, 0% of it on Tensor Cores",
+    "not known": "what limits it is not known (it was not profiled)",
+}
+
+
+def assert_reads_well(text, sentences=1):
+    """Check that a text is whole sentences, each with one full stop, and that nothing unknown was put into words."""
+    assert text.endswith(".")
+    assert not re.search(r"\.\s*[.;:,)]|\bNone\b|\bnan\b|\binf\b|\(\)|\s\s|\[|\{", text), text
+    assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
+
+
+HOT = {"throttled": True, "throttle_fractions": [["power cap", 0.4], ["heat", 0.05], ["idle", 0.04]]}

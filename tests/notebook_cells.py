@@ -1,0 +1,28 @@
+"""A notebook's code cells, run as a function: for tests and benchmarks."""
+
+import sys
+from types import ModuleType
+
+from mixed_precision_study.runner.notebook_file import code_cells
+
+
+def run_cells(path, last, parameters, display=print):
+    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names.
+
+    Raises LookupError, before anything runs, where there is no such cell, and where there is no such parameter.
+    """
+    module, cells = ModuleType(path.stem), code_cells(path)
+    names = vars(module)
+    if last not in [cell.id for cell in cells]:
+        raise LookupError(f"{path.stem} has no cell {last!r}")
+    names["display"] = display
+    sys.modules[path.stem] = module  # torch.compile looks a function's module up, as it finds a kernel's __main__
+    for cell in cells:
+        exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)
+        if cell.sets_parameters:
+            if unknown := set(parameters) - set(names):
+                raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
+            names.update(parameters)
+        if cell.id == last:
+            break
+    return names

@@ -1,0 +1,799 @@
+"""The batch runner on tiny notebooks that write real records, fail, die, hang or learn nothing."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+from unittest.mock import Mock
+
+import nbformat
+import pytest
+import yaml
+from tiny_suite import (
+    BASE,
+    PARAMETERS,
+    ROOT,
+    START,
+    SUMMARY,
+    WRITE,
+    call,
+    command,
+    records_of,
+    survivors,
+    write_notebook,
+    write_suite,
+)
+
+from mixed_precision_study.errors import Mistake
+from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
+from mixed_precision_study.runner import cli, estimates, output_folder
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.devices import Device, visible_gpus
+from mixed_precision_study.runner.plan import notebook_choices, notebook_defaults, plan
+from mixed_precision_study.runner.scheduler import Batch, Slot, close_batch, home, judge, unfinished
+from mixed_precision_study.runner.studies import parse_overrides
+
+MIX = {
+    "ok": {"lr": 1},
+    "flat": {},
+    **{mode: {"precisions": ["fp32"]} for mode in ("fail", "stop", "kill", "silent", "late")},
+}
+STUDIES = {
+    "mix": {
+        "description": "every end",
+        "runs": [{"notebook": "tiny", "cpu": {"mode": mode, **values}} for mode, values in MIX.items()],
+    },
+    "one": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32"]}}]},
+    "flaky": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": "flaky"}}]},
+    "hang": {"runs": [{"notebook": "tiny", "cpu": {"precisions": ["fp32", "tf32"], "mode": "hang"}}]},
+    "gpu_only": {"runs": [{"notebook": "tiny", "minutes": 4, "sweep": {"model": ["a", "b"], "seed": [0, 1]}}]},
+}
+TURNS = {
+    "twice": {
+        "runs": [
+            {"notebook": "turns", "parameters": {"repeats": 2}, "cpu": {"repeats": 2}, "minutes": 8},
+            {"notebook": "turns", "parameters": {"model": "small"}, "minutes": 3},
+        ]
+    },
+    "swept": {"runs": [{"notebook": "turns", "sweep": {"repeats": [1, 3], "seed": [0, 1]}, "minutes": 16}]},
+    "alone": {"runs": [{"notebook": "alone", "parameters": {"repeats": 2}, "minutes": 4}]},
+}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A folder with studies, the notebook they run and a summary."""
+    folder = tmp_path_factory.mktemp("suite")
+    write_notebook(folder / "summary.ipynb", *SUMMARY)
+    return write_suite(folder, STUDIES)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """The same without a summary, which takes longer than a tiny run."""
+    return write_suite(tmp_path_factory.mktemp("bare"), STUDIES)
+
+
+@pytest.fixture(scope="module")
+def turns(tmp_path_factory):
+    """A folder with a notebook that can be told the number of its repetition, one that cannot, and studies."""
+    folder = tmp_path_factory.mktemp("turns")
+    (folder / "studies.yaml").write_text(yaml.safe_dump(TURNS))
+    added = "\nrepeats = 1\nrepeat = 0\n"
+    start, write = START.replace(" mode ", " mode repeats repeat "), WRITE.replace('"tiny"', '"turns"')
+    write_notebook(folder / "turns.ipynb", PARAMETERS + added, start, write)
+    write_notebook(folder / "alone.ipynb", PARAMETERS + "\nrepeats = 1\n", "pass")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def batch(suite):
+    """One run of the study in which runs end in every way, and its output folder."""
+    output = suite / "mixed {ends} [1]"  # papermill puts parameters into braces, nbconvert looks for patterns
+    return call(suite, "mix", "--output-dir", output, "--jobs", 2), output
+
+
+def test_ok_run_leaves_record_and_executed_notebook(batch):
+    done, output = batch
+    records = [record for record in map(json.loads, (p.read_text() for p in output.glob("*.json")))]
+    ok = {record["precision"]: record for record in records if record["mode"] == "ok"}
+    assert sorted(ok) == ["amp_bf16", "fp32"]
+    for record in ok.values():
+        assert (record["status"], record["lr"], record["metric"]) == ("ok", 1.0, [0.2, 0.9])
+        cells = nbformat.read(output / f"{record['run_id']}.ipynb", 4).cells
+        assert any("study mix" in out.get("text", "") for cell in cells for out in cell.get("outputs", ()))
+        assert not (output / "logs" / f"{record['run_id']}.log").exists()
+    assert "2.5 s/epoch, 1,234 samples/s, 57 MiB peak, accuracy 0.9" in done.stdout
+    assert "NO GPU" in done.stdout
+    assert "9/9" in done.stdout
+    assert len(re.findall(r"^cpu[01]  tiny-\S+  begins$", done.stdout, re.MULTILINE)) == 9
+
+
+def test_each_end_has_its_status_reason_and_exit_status(batch):
+    done, output = batch
+    records = records_of(output)
+    assert done.returncode == 1, done.stdout + done.stderr
+    ends = {mode: (record["status"], record["reason"]) for mode, record in records.items()}
+    assert ends["fail"] == ("failed", "ValueError: no such layer")
+    assert ends["stop"] == ("failed", "model is 'x'; possible are tiny and small.")
+    assert ends["kill"][0] == "killed"
+    assert "kernel died" in ends["kill"][1]
+    assert ends["silent"][0] == "failed"
+    assert "without writing a record" in ends["silent"][1]
+    assert ends["late"] == ("ok", None)
+    assert "after the record: RuntimeError: the chart broke" in done.stdout
+    for mode in ("fail", "kill"):
+        assert (output / "logs" / f"{records[mode]['run_id']}.log").stat().st_size
+        assert records[mode]["started_at"] <= records[mode]["finished_at"]
+        assert records[mode]["device_type"] == "cpu"
+    assert not survivors("mix")
+
+
+def test_run_no_better_than_chance_is_diverged(batch):
+    done, output = batch
+    flat = [json.loads(p.read_text()) for p in output.glob("*.json")]
+    flat = {record["precision"]: record for record in flat if record["mode"] == "flat"}
+    assert flat["fp32"]["status"] == "ok"
+    assert flat["amp_bf16"]["status"] == "diverged"
+    assert flat["amp_bf16"]["reason"].startswith("ended no better than chance")
+    assert flat["amp_bf16"]["metric"] == [0.1, 0.1]
+    assert "diverged" in done.stdout
+
+
+def test_table_lists_every_run_under_a_header_with_units(batch):
+    done, output = batch
+    lines = done.stdout.splitlines()
+    header = next(number for number, line in enumerate(lines) if line.startswith("run  "))
+    assert "epoch (s)" in lines[header]
+    assert "peak (MiB)" in lines[header]
+    rows = lines[header + 1 : header + 10]
+    assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
+    assert sorted(row.split()[0] for row in rows) == sorted(path.stem for path in output.glob("*.json"))
+
+
+def test_summary_is_executed_and_exported(batch):
+    done, output = batch
+    assert "9 records" in (output / "summary.ipynb").read_text()
+    assert "9 records" in (output / "summary.html").read_text(encoding="utf-8")
+    assert "summary.html" in done.stdout
+
+
+def test_second_start_executes_nothing(suite, batch):
+    _, output = batch
+    pattern = re.compile(r"tiny-.*\.(json|ipynb)")
+    before = {p.name: p.stat().st_mtime_ns for p in output.iterdir() if pattern.fullmatch(p.name)}
+    done = call(suite, "mix", "--output-dir", output)
+    after = {p.name: p.stat().st_mtime_ns for p in output.iterdir() if pattern.fullmatch(p.name)}
+    assert before == after
+    assert len(before) == 18
+    assert "9 finished already and skipped" in done.stdout
+    assert done.returncode == 1  # what failed is still failed
+
+
+def test_dry_run_starts_nothing_and_marks_the_finished(suite, batch):
+    _, output = batch
+    before = {p: p.stat().st_mtime_ns for p in output.rglob("*")}
+    done = call(suite, "mix", "--output-dir", output, "--dry-run", "--retry-failed")
+    assert done.returncode == 0
+    assert done.stdout.count("(finished)") == 5
+    assert done.stdout.count("tiny-tiny-auto") == 9
+    assert before == {p: p.stat().st_mtime_ns for p in output.rglob("*")}
+    nowhere = suite / "nowhere"
+    assert "(finished)" not in call(suite, "mix", "--output-dir", nowhere, "--dry-run").stdout
+    assert not nowhere.exists()
+
+
+def test_run_id_is_the_one_the_notebook_computes(suite):
+    defaults = notebook_defaults(suite / "tiny.ipynb")
+    study = {"runs": [{"notebook": "tiny", "parameters": {"lr": 1}, "sweep": {"seed": [0, 1]}}]}
+    overrides = cli.parse_overrides([("loss_scale", "1024"), ("model", "7"), ("precisions", "fp32, tf32")])
+    comparisons, _ = cli.plan(study, suite, suite / "out", overrides, on_gpu=True)
+    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]] * 2
+    for seed, runs in enumerate(comparisons):
+        own = {**defaults, "lr": 1.0, "seed": seed, "loss_scale": 1024, "model": "7"}
+        for run in runs:
+            assert run.run_id == run_id_of("tiny", own, run.precision)
+            assert run.run_id == run_id_of("tiny", run.parameters, run.precision)
+            assert type(run.parameters["lr"]) is float
+
+
+def test_retry_failed_and_fresh(bare, tmp_path):
+    output, data = tmp_path / "out", tmp_path / "data"
+    data.mkdir()
+    words = ("flaky", "--output-dir", output, "-p", "data_dir", data)
+    assert call(bare, *words).returncode == 1
+    assert records_of(output)["flaky"]["status"] == "failed"
+    (data / "mended").touch()
+    assert "1 finished already" in call(bare, *words).stdout
+    assert records_of(output)["flaky"]["status"] == "failed"
+    again = call(bare, *words, "--retry-failed")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "no summary was made" in again.stdout
+    assert records_of(output)["flaky"]["status"] == "ok"
+    assert call(bare, *words, "--fresh").returncode == 0
+    (archive,) = tmp_path.glob("out.archived-*")
+    assert len(list(archive.glob("tiny-*.json"))) == len(list(output.glob("tiny-*.json"))) == 1
+
+
+def test_unreadable_record_is_made_again_and_a_broken_summary_is_told(suite, tmp_path):
+    output = tmp_path / "broken"
+    output.mkdir()
+    (run,) = cli.plan(STUDIES["one"], suite, output, {}, on_gpu=False)[0][0]
+    run.record_path.write_text('{"run_id": "tiny')
+    done = call(suite, "one", "--output-dir", output)
+    assert cli.read_record(run.record_path)["status"] == "ok"
+    assert done.returncode == 1
+    assert "the summary failed, the records are whole" in done.stdout
+    assert not (output / "summary.html").exists()
+
+
+def test_timeout_kills_the_kernel_and_what_it_started(bare, tmp_path):
+    done = call(bare, "hang", "--output-dir", tmp_path, "--timeout", 0.1, "-p", "precisions", "fp32")
+    record = records_of(tmp_path)["hang"]
+    assert record["status"] == "timeout"
+    assert "0.1" in record["reason"]
+    assert done.returncode == 1
+    assert not survivors("hang")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_ends_all_and_writes_no_record(bare, tmp_path, number):
+    process = subprocess.Popen(command(bare, "hang", "--output-dir", tmp_path), stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(survivors("hang")) < 3 and time.monotonic() < deadline:  # papermill, kernel, the kernel's child
+        time.sleep(0.2)
+    process.send_signal(number)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "interrupted: 0 of 2 runs" in text
+    assert "the same command runs the rest" in text
+    assert not list(tmp_path.glob("*.json"))
+    assert not survivors("hang")
+
+
+WRONG = {
+    "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one."),
+    "parameter": (["one", "-p", "epoch", "3"], "notebook tiny has no parameter epoch; it has batch_size"),
+    "precision": (["one", "-p", "precisions", "fp32,fp64"], "unknown precision fp64; possible are fp32, tf32"),
+    "whole number": (["one", "-p", "batch_size", "1.5"], "batch_size of notebook tiny must be a whole number, not 1.5"),
+    "flag": (["one", "-p", "channels_last", "1"], "channels_last of notebook tiny must be true or false, not 1"),
+    "number": (["one", "-p", "lr", "fast"], "lr of notebook tiny must be a number, not 'fast'"),
+    "text": (["one", "-p", "model", "[a]"], "model of notebook tiny must be text"),
+    "value": (["one", "-p", "model", "[a"], "not readable"),
+    "gpu": (["one", "--gpus", "99"], "there is no GPU 99"),
+    "output_dir": (["one", "-p", "output_dir", "x"], "use --output-dir"),
+    "needs gpu": (["gpu_only"], "needs a GPU"),
+    "repeat": (["one", "-p", "repeat", "1"], "repeat cannot be set with -p, for run_all.py numbers the repetitions"),
+    "ray": (["one", "--ray", "auto", "--gpus", "0"], "--gpus 0 is for this machine"),
+    "jobs": (["one", "--jobs", "0"], "--jobs 0 must be"),
+    "many jobs": (["one", "--jobs", "100000000"], "must be a whole number from 1 to 1000"),
+    "deep": (["one", "-p", "lr", "[" * 2000], "-p lr " + "[" * 100 + "... is not readable"),
+    "timeout": (["one", "--timeout", "0"], "--timeout 0 must be"),
+    "stall": (["one", "--stall-minutes", "-1"], "--stall-minutes -1 must be a number of minutes, or 0"),
+    "letters": (["one", "--output-dir", "\udcff"], "--output-dir '\\udcff' is not UTF-8"),
+    "data letters": (["one", "-p", "data_dir", "/\udcff"], "-p data_dir '/\\udcff' is not UTF-8"),
+    "home": (["one", "--output-dir", "~nosuchuser/x"], "--output-dir ~nosuchuser/x: there is no such home folder"),
+    "data home": (["one", "-p", "data_dir", "~nosuchuser/x"], "-p data_dir ~nosuchuser/x: there is no such home"),
+    "no folder": (["one", "--output-dir", ""], "--output-dir is empty"),
+    "no address": (["one", "--ray", ""], "--ray is empty"),
+    "no data": (["one", "-p", "data_dir", ""], "data_dir is empty"),
+    "no csv": (["one", "-p", "csv_path", "/nowhere.csv"], "csv_path /nowhere.csv is no file here"),
+    "digits": (["one", "-p", "lr", "1" * 400], "lr of notebook tiny must be a number"),
+    "seed": (["one", "-p", "seed", "9" * 23], "it must be below 4294967296"),
+    "whole": (
+        ["one", "-p", "batch_size", "9" * 30],
+        "batch_size is 999999999999999999999999999999; it must be below 9223372036854775808",
+    ),
+    "endless": (["one", "-p", "batch_size", "9" * 400], "9...; it must be below 9223372036854775808"),
+    "long": (["one", "-p", "model", "x" * 300], "... has too long a name for its files; use shorter values"),
+    "empty": (["one", "-p", "precisions", "[]"], "precisions is empty; possible are fp32, tf32"),
+    "loss scale": (["one", "-p", "loss_scale", ""], 'loss_scale of notebook tiny must be "dynamic" or a number'),
+}
+
+
+@pytest.mark.parametrize("words, sentence", WRONG.values(), ids=WRONG)
+def test_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, words, sentence):
+    output = tmp_path / "out"
+    argv = ["--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(output), *words]
+    assert cli.main(argv) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    "text, sentence",
+    [
+        ("a: [", "not valid YAML"),
+        ("- a", "must map names to studies"),
+        ("", "must map names to studies"),
+        ("one: {runs: 3}", "needs a plain name and a list of entries"),
+        ("../up: {runs: [{notebook: tiny}]}", "needs a plain name"),
+        ("one: {runs: [{cpu: {}}]}", "must name its `notebook`"),
+        ("one: {runs: [{notebook: tiny, extra: 1}]}", "`extra`"),
+        ("one: {runs: [{notebook: tiny, sweep: {seed: 1}}]}", "must sweep `seed` over a list"),
+        ("one: {runs: [{notebook: tiny, cpu: {repeat: 1}}]}", "must give `repeats`, not `repeat`"),
+        ("one: {runs: [{notebook: tiny, sweep: {repeat: [0, 1]}}]}", "must give `repeats`, not `repeat`"),
+        ("one: {runs: [{notebook: absent, cpu: {}}]}", "there is no notebook absent"),
+        ("one: {runs: [{notebook: torn, cpu: {}}]}", "notebook torn must be a notebook"),
+        ("one: {runs: [{notebook: untagged, cpu: {}}]}", "notebook untagged must be a notebook with a cell tagged"),
+        ("one: {runs: [{notebook: derived, cpu: {}}]}", "notebook derived must be a notebook with a cell tagged"),
+        ("one: {runs: [{notebook: poor, cpu: {}}]}", "lacks the parameters dataset, model"),
+        ("one: {runs: [{notebook: poor, cpu: {}}]}\nboth: &a [*a]", "needs a plain name"),
+        ("one: {runs: [{notebook: tiny, cpu: {1: 2}}]}", "notebook tiny has no parameter 1; it has"),
+        ("one: {runs: [{notebook: tiny, minutes: long}]}", "wrong kind of value at `minutes`"),
+        ("one: {runs: [{notebook: tiny, minutes: .inf}]}", "wrong kind of value at `minutes`"),
+        ("one: " + "[" * 2000, "not valid YAML"),
+        ("one: {runs: [{notebook: deep, cpu: {}}]}", "notebook deep must be a notebook"),
+    ],
+)
+def test_wrong_studies_file_or_notebook(tmp_path, capsys, text, sentence):
+    (tmp_path / "studies.yaml").write_text(text)
+    (tmp_path / "torn.ipynb").write_text('{"cells": [')
+    (tmp_path / "deep.ipynb").write_text("[" * 100_000)
+    write_notebook(tmp_path / "derived.ipynb", "x = 3 * y")
+    write_notebook(tmp_path / "poor.ipynb", "seed = 1")
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)
+    write_notebook(tmp_path / "untagged.ipynb", "seed = 1")
+    book = json.loads((tmp_path / "untagged.ipynb").read_text())
+    book["cells"][0]["metadata"] = {}
+    (tmp_path / "untagged.ipynb").write_text(json.dumps(book))
+    assert cli.main(["one", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert said.count("\n") == 1
+
+
+def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
+    nodes = contextlib.nullcontext((run_process, [Device(0, "node-cpu0")]))
+    monkeypatch.setattr(cli, "devices_for", lambda args: nodes)
+    argv = ["one", "--studies", str(suite / "studies.yaml"), "--dry-run", "-p", "csv_path", "/nowhere.csv"]
+    assert cli.main([*argv, "--ray", "auto"]) == 0
+    (tmp_path / "my.csv").touch()
+    assert cli.main([*argv[:-1], "my.csv"]) == 0
+
+
+def test_closed_output_does_not_stop_a_batch(bare, tmp_path):
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", *command(bare, "one", "--output-dir", tmp_path)]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert records_of(tmp_path)["ok"]["status"] == "ok"
+    assert "1 runs took" in (tmp_path / "logs" / "batch.log").read_text()
+
+
+def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    argv = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "file" / "out")]
+    assert cli.main(argv) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--output-dir", "data_dir"])
+def test_link_that_leads_back_to_itself_is_one_sentence(suite, tmp_path, capsys, option):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    words = ["--output-dir", "a"] if option == "--output-dir" else ["-p", "data_dir", "a", "--output-dir", "out"]
+    status = cli.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, *words])
+    if sys.version_info < (3, 13) or option == "--output-dir":  # newer ones leave such a data_dir to the notebook
+        assert status == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), NotImplementedError("no flock"), OSError(38, "No flock")]
+)
+def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, monkeypatch, error):
+    """As where the lock is another user's file, or the file system knows no locks."""
+    monkeypatch.setattr(output_folder.FileLock, "acquire", Mock(side_effect=error))
+    words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
+    assert cli.main(words) == 2
+    assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
+
+
+def test_choices_that_only_the_notebook_can_tell_are_left_to_it(tmp_path):
+    write_notebook(tmp_path / "own.ipynb", PARAMETERS, "check_parameters({}, choices={'model': list(MODELS)})")
+    assert notebook_choices(tmp_path / "own.ipynb") is None
+    write_notebook(tmp_path / "plain.ipynb", PARAMETERS, "check_parameters({}, choices={'model': ('a', 'b')})")
+    assert notebook_choices(tmp_path / "plain.ipynb") == {"choices": {"model": ("a", "b")}}
+
+
+def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", ".", "--fresh"]) == 2
+    assert "choose another --output-dir" in capsys.readouterr().err
+
+
+def test_fresh_renames_only_what_a_batch_has_made(suite, tmp_path, capsys, monkeypatch):
+    (tmp_path / "home" / "letters").mkdir(parents=True)
+    words = ["one", "--studies", str(suite / "studies.yaml"), *BASE, "--fresh", "--output-dir"]
+    assert cli.main([*words, str(tmp_path / "home")]) == 2
+    assert "home, in which no batch has run" in capsys.readouterr().err
+    (tmp_path / "mounted" / "logs").mkdir(parents=True)
+    (tmp_path / "mounted" / "logs" / "batch.log").touch()
+    monkeypatch.setattr(output_folder.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
+    assert cli.main([*words, str(tmp_path / "mounted")]) == 2
+    assert "cannot rename" in capsys.readouterr().err
+
+
+def test_fresh_sets_no_folder_aside_where_it_must_not_touch_another(suite, tmp_path, capsys):
+    for name in ("flaky", "one"):
+        (tmp_path / name / "logs").mkdir(parents=True)
+        (tmp_path / name / "logs" / "batch.log").touch()
+    words = ["flaky", "one", "--studies", str(suite / "studies.yaml"), *BASE, "--output-dir", str(tmp_path), "--fresh"]
+    with output_folder.locked(tmp_path / "one"):
+        assert cli.main(words) == 2
+    assert "one is in use by another batch" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]
+
+
+def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monkeypatch, capsys):
+    (runs,), _ = cli.plan(STUDIES["hang"], bare, tmp_path, {}, on_gpu=False)
+    for run, status in zip(runs, ("ok", "failed"), strict=True):
+        write_record(RunRecord(run.run_id, "tiny", run.precision, run.parameters, status=status), tmp_path)
+    monkeypatch.setattr(cli, "run_batch", Mock(side_effect=KeyboardInterrupt))
+    words = ["hang", "--studies", str(bare / "studies.yaml"), *BASE, "--output-dir", str(tmp_path)]
+    for word, kept in (("--no-progress-bar", 2), ("--retry-failed", 1)):
+        assert cli.main([*words, word]) == 1
+        said = capsys.readouterr().out
+        assert f"; {kept} finished already and skipped" in said
+        assert f"interrupted: {kept} of 2 runs of hang are finished and kept" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metric": 0.5},
+        {"metric": ["good"], "metric_better": "higher"},
+        {"metric": [0.5], "chance_metric": 0.1},  # without metric_better
+        {"epoch_seconds": 3},
+        {"metric": [10**400], "metric_better": "higher", "chance_metric": 0.1},
+        {"samples_per_second": "fast"},
+        {"status": "failed", "reason": 7},
+        {"gpu_uuid": 1},
+    ],
+    ids=lambda changes: " ".join(changes),
+)
+def test_record_that_a_person_has_spoilt_is_made_again(suite, tmp_path, capsys, changes):
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    record = {"run_id": comparison[0].run_id, "status": "ok", "epoch_seconds": [2.0], "metric": []}
+    args = cli.parse_arguments([])
+    for spoilt, again in ((record, []), ({**record, **changes}, comparison)):
+        comparison[0].record_path.write_text(json.dumps(spoilt))
+        assert unfinished(comparison, args) == again
+        assert judge(comparison) == {}
+        assert home(comparison, [Device(0, "gpu0", "GPU-0")]) is None
+        assert ("not run" in cli.table([comparison])) is bool(again)
+    comparison[0].record_path.write_text("[" * 100_000)
+    assert unfinished(comparison, args) == comparison
+
+
+def test_records_of_other_code_are_never_overwritten(suite, tmp_path):
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    for number in range(3):
+        record = {"run_id": comparison[0].run_id, "status": "ok", "code_hash": "../a", "number": number}
+        comparison[0].record_path.write_text(json.dumps(record))
+        cli.set_aside_records([comparison])
+        assert not comparison[0].record_path.exists()
+    kept = {path.parent.name: json.loads(path.read_text())["number"] for path in tmp_path.glob("*/*.json")}
+    assert kept == {"other_code-___a": 0, "other_code-___a-2": 1, "other_code-___a-3": 2}
+
+
+def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(suite, tmp_path, capsys):
+    """The report would compare them with what is measured now; those of another notebook, or of this code, stay."""
+    (comparison,), _ = cli.plan(STUDIES["one"], suite, tmp_path, {}, on_gpu=False)
+    (run,), data = comparison, {"synthetic": True, "data_dir": "elsewhere"}
+    codes = {"a": ("tiny", "old"), "b": ("tiny", run.code_hash), "c": ("large", "old"), "d": ("tiny", None)}
+    for run_id, (notebook, code) in codes.items():
+        record = {"run_id": run_id, "notebook": notebook, "status": "ok", "code_hash": code, **data}
+        (tmp_path / f"{run_id}.json").write_text(json.dumps(record))
+    (tmp_path / "a.ipynb").touch()
+    (tmp_path / "e.json").write_text("[]")
+    cli.set_aside_records([comparison])
+    folder = tmp_path / "other_code-old"
+    said = f"1 records were measured by other code; they are kept in {folder} without being run again\n"
+    assert capsys.readouterr().out == said
+    assert sorted(path.name for path in folder.iterdir()) == ["a.ipynb", "a.json"]
+    assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["b", "c", "d", "e"]
+
+
+def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_path, capsys):
+    """Not where it has none, not again and again, and not where the data do not come from there or were not wanted."""
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)  # its data come by csv_path
+    write_notebook(tmp_path / "text.ipynb", PARAMETERS.replace('csv_path = ""\n', ""))
+    entries = [("text", "auto"), ("text", "synthetic"), ("tiny", "auto")]
+    study = {"runs": [{"notebook": name, "cpu": {"dataset": data, "precisions": ["fp32"]}} for name, data in entries]}
+    args = cli.parse_arguments([])
+
+    def asked(data_dir):
+        overrides = parse_overrides([("data_dir", str(tmp_path / data_dir))])
+        comparisons, _ = plan(study, tmp_path, tmp_path, overrides, on_gpu=False)
+        return [run for (run,) in comparisons]
+
+    def again(data_dir):
+        return [run.run_id for run in asked(data_dir) if unfinished([run], args)]
+
+    for folder in ("empty/text", "cached/cache/text", "full/text", "other/text"):
+        (tmp_path / folder).mkdir(parents=True)
+        if folder != "empty/text":
+            (tmp_path / folder / "train.txt").touch()
+    for run in asked("absent"):
+        record = RunRecord(run.run_id, run.notebook.stem, "fp32", run.parameters, status="ok", synthetic=True)
+        write_record(record, tmp_path)
+    assert not (again("absent") or again("empty") or again("cached"))
+    text = asked("full")[0]
+    assert again("full") == [text.run_id]
+    cli.set_aside_records([[run] for run in asked("full")])
+    kept = tmp_path / "made_up_data"
+    said = f"1 records are of made-up data, and data_dir is another one now; they are kept in {kept} and run again\n"
+    assert capsys.readouterr().out == said
+    assert [path.name for path in kept.iterdir()] == [text.record_path.name]
+    for synthetic, folder in ((True, "full"), (False, "other")):  # the data in it may be those of another notebook
+        record = RunRecord(text.run_id, "text", "fp32", text.parameters, status="ok", synthetic=synthetic)
+        write_record(record, tmp_path)
+        assert again(folder) == []
+
+
+def test_what_takes_longest_begins_first(turns, tmp_path):
+    _, (long, short) = planned(turns, "twice")
+    devices, args = [Device(0, "gpu0")], cli.parse_arguments([])
+    orders = []
+    for seconds in ({}, {run.run_id: 100.0 if run in short else 1.0 for run in (*long, *short)}):
+        orders.append([comparison for comparison, _, _ in cli.jobs_of([short, long], devices, args, seconds)])
+    assert orders == [[long, short], [short, long]]  # by the minutes of the study, then as recorded
+
+
+@pytest.mark.parametrize(
+    "jobs, seconds",
+    [
+        ([[5], [3], [3]], 5.5),  # 11 s shared evenly; no order reaches it, and none beats it
+        ([[5, 3], [3]], 8),  # what is compared stays on one device
+        ([[], [4]], 4),
+    ],
+)
+def test_what_no_order_could_beat_is_stored_with_a_batch(tmp_path, capsys, jobs, seconds):
+    (tmp_path / "logs").mkdir()
+    done = Batch("made-up", None, 60, [], {}, 3, [], done=3, jobs=jobs)
+    slots = [Slot(Device(index, f"cpu{index}")) for index in range(2)]
+    close_batch(tmp_path, done, slots, 2 * seconds, "")
+    assert json.loads((tmp_path / "logs" / "batch.json").read_text())["ideal_seconds"] == seconds
+    assert f"no order on 2 devices could take less than {seconds:.1f} s (50%)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ['{"run_seconds": {"x": null}}', '{"run_seconds": [3]}', "[]", "{"])
+def test_times_that_cannot_be_read_are_not_known(tmp_path, text):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(text)
+    assert estimates.read_seconds(tmp_path) == {}
+
+
+def test_nothing_waits_for_ever(tmp_path, monkeypatch, capsys):
+    """A run has a limit also where none is asked for; a summary that hangs is stopped."""
+    assert cli.parse_arguments([]).timeout == 24 * 60
+    monkeypatch.setattr(cli, "SUMMARY_SECONDS", 0.1)
+    (tmp_path / "logs").mkdir()
+    write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', "import time; time.sleep(600)")
+    assert cli.summarise("hanging", tmp_path, tmp_path / "source.ipynb") is False
+    assert "has not ended within" in capsys.readouterr().out
+    assert not survivors("hanging")
+
+
+def test_list_needs_neither_papermill_nor_pytorch(suite):
+    code = "import sys; from mixed_precision_study.runner import cli; status = cli.main(sys.argv[1:]); "
+    code += "sys.exit(status or 'papermill' in sys.modules or 'torch' in sys.modules)"
+    words = [sys.executable, "-c", code, "--list", "--studies", str(suite / "studies.yaml")]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"gpu_only +8 runs +about 4 minutes", done.stdout)
+    assert "every end" in done.stdout
+
+
+def test_paths_below_the_suite_are_relative(tmp_path, monkeypatch):
+    assert cli.place(ROOT / "outputs" / "quick") == "outputs/quick"
+    assert cli.place(tmp_path) == tmp_path.resolve().as_posix()
+    monkeypatch.chdir(tmp_path)
+    paths = cli.parse_overrides([("data_dir", "here"), ("csv_path", "a.csv")])
+    assert paths["data_dir"][1] == (tmp_path.resolve() / "here").as_posix()
+    assert paths["csv_path"][1] == (tmp_path.resolve() / "a.csv").as_posix()
+
+
+def fake_nvml(as_bytes, count=2):
+    """Return a stand-in for pynvml; nvidia-ml-py3 7.352.0 answers in bytes."""
+    text = str.encode if as_bytes else str
+    return types.SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: count,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda index: text(f"GPU-{index}{index}{index}-abc"),
+        nvmlDeviceGetName=lambda index: text("NVIDIA Made-up"),
+    )
+
+
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_gpus_from_either_binding(monkeypatch, as_bytes):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(as_bytes))
+    assert visible_gpus() == [
+        (0, "gpu0", "GPU-000-abc", "NVIDIA Made-up"),
+        (1, "gpu1", "GPU-111-abc", "NVIDIA Made-up"),
+    ]
+
+
+def test_gpus_without_binding_come_from_nvidia_smi(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert visible_gpus() == []
+    lines = "0, GPU-aa-bb, NVIDIA Made-up, large\n1, GPU-cc-dd, NVIDIA Other\n"
+    answer = types.SimpleNamespace(stdout=lines)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: answer)
+    assert [gpu.visible for gpu in visible_gpus()] == ["GPU-aa-bb", "GPU-cc-dd"]
+    assert visible_gpus()[0].name == "NVIDIA Made-up, large"
+
+
+@pytest.mark.parametrize(
+    "setting, seen",
+    [("1", [1]), ("1,0", [1, 0]), ("GPU-111", [1]), ("", []), ("-1", []), ("0,7,1", [0]), ("MIG-x/1/0", ["MIG-x/1/0"])],
+)
+def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(True))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    expected = [one if isinstance(one, str) else f"GPU-{one}{one}{one}-abc" for one in seen]
+    assert [gpu.visible for gpu in visible_gpus()] == expected
+
+
+def test_gpu_that_pytorch_cannot_use(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(False))
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
+    with pytest.raises(cli.Mistake, match="CUDA build"):
+        cli.choose_devices("1", None)
+    with pytest.raises(cli.Mistake, match="the GPUs here are 0, 1"):
+        cli.choose_devices("0,5", None)
+    with pytest.raises(cli.Mistake, match="--jobs is for the CPU"):
+        cli.choose_devices("all", 2)
+    assert [device.label for device in cli.choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
+
+
+def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkeypatch, capsys):
+    started = []
+
+    def launch(run, study, commit, device, attempt):
+        started.append((run.run_id, device.visible))
+        fields = {"status": "ok", "gpu_uuid": device.visible.removeprefix("GPU-")}
+        record = RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
+        run.log_path.write_text("")
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        active = run_process.Active(run, process, run_process.private_folder(), run_process.signature(run.record_path))
+        write_record(record, run.folder)
+        return active
+
+    devices = [Device(index, f"gpu{index}", f"GPU-{index}", "Made-up") for index in range(2)]
+    monkeypatch.setattr(run_process, "launch", launch)
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: devices)
+    monkeypatch.setattr(cli, "summarise", lambda *words: True)
+    argv = ["gpu_only", "--studies", str(suite / "studies.yaml"), "--no-progress-bar", "--output-dir", str(tmp_path)]
+    assert cli.main([*argv, "--dry-run"]) == 0
+    assert capsys.readouterr().out.count("tiny-") == 8
+    assert cli.main(argv) == 0
+    comparisons, _ = cli.plan(STUDIES["gpu_only"], suite, tmp_path, {}, on_gpu=True)
+    where = dict(started)
+    homes = [{where[run.run_id] for run in runs} for runs in comparisons]
+    assert len(started) == 8
+    assert all(len(home) == 1 for home in homes)
+    assert set.union(*homes) == {"GPU-0", "GPU-1"}
+    # A comparison that lost one record is completed on the GPU on which the rest of it ran.
+    lost = next(runs[1] for runs, home in zip(comparisons, homes, strict=True) if home == {"GPU-1"})
+    lost.record_path.unlink()
+    started.clear()
+    assert cli.main(argv) == 0
+    assert started == [(lost.run_id, "GPU-1")]
+
+
+def planned(folder, study, *pairs, on_gpu=True):
+    """Return what a study of TURNS becomes: per comparison [(precision, repetition)], in order, and the comparisons."""
+    overrides = parse_overrides(pairs)
+    comparisons, _ = plan(TURNS[study], folder, folder / "out", overrides, on_gpu)
+    return [[(run.precision, run.parameters["repeat"]) for run in runs] for runs in comparisons], comparisons
+
+
+ONCE = [("fp32", 0), ("amp_bf16", 0)]
+TWICE = [*ONCE, ("amp_bf16", 1), ("fp32", 1)]
+THRICE = [*TWICE, ("fp32", 2), ("amp_bf16", 2)]
+
+
+def test_repetitions_alternate_between_kernels_in_one_comparison(turns):
+    assert planned(turns, "twice")[0] == [TWICE, ONCE]
+    assert planned(turns, "twice", on_gpu=False)[0] == [TWICE]
+    assert planned(turns, "twice", ("repeats", "1"))[0] == [ONCE, ONCE]
+    orders, comparisons = planned(turns, "twice", ("repeats", "3"))
+    assert orders == [THRICE, THRICE]
+    for runs in comparisons:
+        assert len({run.run_id for run in runs}) == 6
+        for run in runs:
+            assert run.parameters["repeats"] == 1
+            assert run.run_id == run_id_of("turns", run.parameters, run.precision)
+    assert [precision for precision, _ in planned(turns, "twice", ("precisions", "fp32"))[0][0]] == ["fp32", "fp32"]
+
+
+def test_what_is_asked_for_twice_runs_once_and_what_is_compared_stays_together(turns):
+    assert planned(turns, "swept")[0] == [THRICE, THRICE]  # a comparison per seed; one repetition is part of three
+    assert planned(turns, "swept", ("repeats", "2"))[0] == [TWICE, TWICE]
+    entries = [{"notebook": "turns", "parameters": {"precisions": names}} for names in (["fp32"], ["fp32", "tf32"])]
+    comparisons, _ = plan({"runs": entries}, turns, turns, {}, True)
+    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]]
+
+
+def test_notebook_that_is_not_told_its_repetition_repeats_by_itself(turns):
+    for pairs, repeats, minutes in (((), 2, 2), ((("repeats", "3"),), 3, 3)):
+        overrides = parse_overrides(pairs)
+        ((first, second),), _ = plan(TURNS["alone"], turns, turns, overrides, True)
+        assert (first.precision, second.precision) == ("fp32", "amp_bf16")
+        assert first.parameters["repeats"] == second.parameters["repeats"] == repeats
+        assert "repeat" not in first.parameters
+        assert first.minutes == pytest.approx(minutes)
+
+
+def test_repeats_below_one_are_left_to_the_check_of_the_notebook(turns):
+    _, comparisons = planned(turns, "twice", ("repeats", "-1"))
+    assert [[run.parameters["repeats"] for run in runs] for runs in comparisons] == [[-1, -1]] * 2
+
+
+def test_repeats_beyond_reason_are_refused_before_they_are_counted(turns):
+    with pytest.raises(Mistake, match="repeats is 1001; it can be 1000 at most"):
+        planned(turns, "twice", ("repeats", "1001"))
+
+
+@pytest.mark.parametrize(
+    "study, pairs, minutes",
+    [
+        ("twice", (), [8, 3]),
+        ("twice", [("repeats", "6")], [24, 18]),  # three and six times what the entries ask for
+        ("twice", [("repeats", "1")], [4, 3]),
+        ("twice", [("precisions", "fp32")], [4, 1.5]),
+        ("swept", [], [6, 6]),  # of the four passes per seed, the first is asked for twice
+        ("swept", [("repeats", "4")], [8, 8]),
+        ("swept", [("seed", "0")], [6]),
+    ],
+)
+def test_minutes_follow_the_number_of_trainings(turns, study, pairs, minutes):
+    _, comparisons = planned(turns, study, *pairs)
+    assert [sum(run.minutes for run in runs) for runs in comparisons] == pytest.approx(minutes)
+    assert all(run.minutes == pytest.approx(runs[0].minutes) for runs in comparisons for run in runs)
+
+
+def test_list_and_dry_run_show_every_repetition(turns, tmp_path, capsys, monkeypatch):
+    argv = ["--studies", str(turns / "studies.yaml"), "--output-dir", str(tmp_path / "out"), "--no-progress-bar"]
+    assert cli.main(["--list", *argv]) == 0
+    assert re.search(r"^twice +6 runs +about 11 minutes", capsys.readouterr().out, re.MULTILINE)
+    assert cli.main(["--list", "-p", "repeats", "3", *argv]) == 0
+    assert re.search(r"^twice +12 runs +about 21 minutes", capsys.readouterr().out, re.MULTILINE)
+    device = Device(0, "gpu0", "GPU-0", "Made-up")
+    monkeypatch.setattr(cli, "choose_devices", lambda *words: [device])
+    assert cli.main(["twice", "--dry-run", "-p", "model", "same", *argv]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  turns-")]
+    assert [line[0].split("-")[3] for line in lines] == [precision for precision, _ in TWICE]  # two entries, one model
+    assert not (tmp_path / "out").exists()
+
+
+def test_repetitions_run_one_after_the_other_and_record_their_number(turns, tmp_path):
+    done = call(turns, "twice", "--output-dir", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("turns-*.json")]
+    numbers = {record["run_id"]: (record["precision"], record["repeat"]) for record in records}
+    finished = re.findall(r"^\[\d/4\] cpu0  (\S+)  ok", done.stdout, re.MULTILINE)
+    assert [numbers[run_id] for run_id in finished] == TWICE
+    assert {record["repeats"] for record in records} == {1}
+    assert len({comparison_key(record) for record in records}) == 1
+    lost = next(run_id for run_id, number in numbers.items() if number == ("amp_bf16", 1))
+    (tmp_path / f"{lost}.json").unlink()
+    again = call(turns, "twice", "--output-dir", tmp_path)
+    assert "3 finished already and skipped" in again.stdout
+    assert (tmp_path / f"{lost}.json").exists()

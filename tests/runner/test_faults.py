@@ -1,0 +1,464 @@
+"""What goes wrong in a long batch, each of it really done; docs/batches.md has the table.
+
+After each: no finished record is lost, none is false, the rest of the batch is done, and the same command completes
+exactly what is missing.
+"""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from unittest.mock import Mock
+
+import nbformat
+import pytest
+from tiny_suite import (
+    ACT,
+    AFTER,
+    BASE,
+    PARAMETERS,
+    START,
+    WRITE,
+    call,
+    command,
+    records_of,
+    survivors,
+    write_notebook,
+    write_suite,
+)
+
+from mixed_precision_study.runner import cli, scheduler, status
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.notebook_file import hash_of
+from mixed_precision_study.runner.plan import plan
+
+ONE = {"precisions": ["fp32"]}
+ENDS = ("hang", "memory", "nan", "kill", "kill_papermill", "download", "fail", "ok")
+STUDIES = {
+    "ends": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in ENDS]},
+    "wait": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "wait", "seed": seed}} for seed in range(3)]},
+    "full": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": mode}} for mode in ("ok", "fill", "late")]},
+    "nearly": {"runs": [{"notebook": "tiny", "cpu": {**ONE, "mode": "nearly"}}]},
+    "changed": {"runs": [{"notebook": name, "cpu": ONE} for name in ("broken", "edited", "tiny")]},
+}
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    return write_suite(tmp_path_factory.mktemp("faults"), STUDIES)
+
+
+def wait_for(condition, seconds=40):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def whole(folder):
+    """Return {seed: record}, having made sure that every file there can be read and no temporary one is left."""
+    records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    for path in folder.glob("*.ipynb"):
+        nbformat.read(path, 4)
+    assert not [*folder.rglob("*.tmp"), *folder.rglob(run_process.NOTED)]
+    return {record["seed"]: record for record in records}
+
+
+def stamps(folder):
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json")}
+
+
+@contextlib.contextmanager
+def started(suite, tmp_path, *words, **options):
+    """Start the study `wait` and yield (process, output folder) when two of its runs have begun."""
+    output = tmp_path / "out"
+    words = command(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path, *words)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **{**pipes, **options}) as runner:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+            yield runner, output
+        finally:
+            runner.kill()
+
+
+def completed(suite, tmp_path, output, missing):
+    """Let the runs end, start the batch again, and check that exactly the `missing` ones were done."""
+    data = tmp_path / "second"  # where leftovers of the first batch do not look
+    data.mkdir()
+    (data / "go").touch()
+    before = stamps(output)
+    assert len(before) == 3 - missing
+    done = call(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", data)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{3 - missing} finished already and skipped" in done.stdout
+    assert f"[{missing}/{missing}]" in done.stdout
+    assert before.items() <= stamps(output).items()
+    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+    return done
+
+
+@pytest.fixture(scope="module")
+def ends(suite, tmp_path_factory):
+    """A batch in which runs hang, die, run out of memory and fail beside one another."""
+    data = tmp_path_factory.mktemp("data")
+    (data / "train.txt").write_text("a file that was cut off on the w")
+    output = suite / "ends"
+    words = ("ends", "--output-dir", output, "--jobs", 3, "--timeout", 0.3, "-p", "data_dir", data)
+    return call(suite, *words), output, data
+
+
+REASONS = {
+    "ok": ("ok", "None"),
+    "fail": ("failed", "ValueError: no such layer"),
+    "kill": ("killed", r"the kernel died: ended by SIGKILL"),
+    "kill_papermill": ("killed", r"papermill was ended by SIGKILL"),
+    "hang": ("timeout", r"stopped after 0\.3\d* minutes \(--timeout\)"),
+    "memory": ("oom", r"RuntimeError: .*can't allocate memory"),
+    "nan": ("diverged", "the training loss is not finite after 1 steps"),
+    "download": ("failed", "OSError: train.txt came with a wrong checksum: it was changed or cut off on the way"),
+}
+
+
+@pytest.mark.parametrize("mode", REASONS)
+def test_each_end_is_told_from_the_others(ends, mode):
+    done, output, data = ends
+    record, (status, reason) = records_of(output)[mode], REASONS[mode]
+    assert (record["status"], bool(re.match(reason, str(record["reason"])))) == (status, True), record["reason"]
+    assert len(record["code_hash"]) == 12
+    assert done.returncode == 1
+    assert not survivors("ends")
+    assert not list((data / "wikitext-2").iterdir())  # nothing of the corrupt download is kept
+    if mode == "nan":
+        assert record["train_loss"] == [None]
+
+
+def test_after_all_that_the_same_command_does_only_what_was_spoilt(suite, ends):
+    _, output, data = ends
+    before = stamps(output)
+    paths = {record["mode"]: output / f"{record['run_id']}.json" for record in records_of(output).values()}
+    paths["ok"].write_text(paths["ok"].read_text()[:700])  # truncated by hand
+    paths["nan"].unlink()
+    done = call(suite, "ends", "--output-dir", output, "--jobs", 2, "-p", "data_dir", data)
+    assert "6 finished already and skipped" in done.stdout
+    after = stamps(output)
+    assert {name for name in after if after[name] != before[name]} == {paths["ok"].name, paths["nan"].name}
+    assert {mode: record["status"] for mode, record in records_of(output).items()} == {
+        mode: status for mode, (status, _) in REASONS.items()
+    }
+    times = json.loads((output / "logs" / "batch.json").read_text())
+    assert times["runs_executed"] == 2
+    assert 0 < times["ideal_seconds"] <= times["makespan_seconds"]
+    assert {paths["ok"].stem, paths["memory"].stem} <= set(times["run_seconds"])
+    assert paths["fail"].stem not in times["run_seconds"]  # how long a failure took says nothing
+    log = (output / "logs" / "batch.log").read_text()
+    assert f"{paths['hang'].stem}  timeout" in log
+    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+  .*6 finished already", log, re.MULTILINE)
+
+
+def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path):
+    with started(suite, tmp_path) as (runner, output):
+        (tmp_path / "go-0").touch()
+        wait_for(lambda: len(stamps(output)) == 1)
+        wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
+        left = {process.pid for process in survivors("wait")}
+        private = {Path(process.environ()[run_process.MARK]) for process in survivors("wait")}
+        runner.kill()
+        runner.wait()
+        done = completed(suite, tmp_path, output, missing=2)
+    assert re.search(r"ended \d processes that an interrupted batch had left", done.stdout)
+    assert not left & {process.pid for process in survivors("wait")}
+    assert private
+    assert not any(folder.exists() for folder in private)
+
+
+def test_interrupted_once_lets_end_what_can_and_says_what_was_stopped(suite, tmp_path):
+    """Ctrl-C as a terminal sends it: to the whole group of the process."""
+    with started(suite, tmp_path, start_new_session=True) as (runner, output):
+        began = time.monotonic()
+        os.killpg(runner.pid, signal.SIGINT)
+        (tmp_path / "go-0").touch()
+        said, errors = runner.communicate(timeout=30)
+        assert time.monotonic() - began < 10
+    assert (runner.returncode, errors) == (1, "")
+    assert "Ctrl-C again stops at once" in said
+    assert re.search(r"stopped, and to be run again: tiny-\S+-s1-\w+$", said, re.MULTILINE)
+    assert "1 of 3 runs of wait are finished and kept; the same command runs the rest" in said
+    assert list(whole(output)) == [0]
+    assert not survivors("wait")
+    completed(suite, tmp_path, output, missing=2)
+
+
+def test_interrupted_twice_stops_at_once(suite, tmp_path):
+    with started(suite, tmp_path) as (runner, output):
+        runner.send_signal(signal.SIGINT)
+        time.sleep(1)
+        began = time.monotonic()
+        runner.send_signal(signal.SIGINT)
+        said, errors = runner.communicate(timeout=30)
+        assert time.monotonic() - began < 4
+    assert (runner.returncode, errors) == (1, "")
+    assert "the same command runs the rest" in said
+    assert whole(output) == {}
+    assert not survivors("wait")
+
+
+@pytest.fixture
+def not_under_nohup():
+    """What is started in the test gets SIGHUP even where the tests themselves run under nohup, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path, not_under_nohup):
+    terminal, other = pty.openpty()
+    with started(suite, tmp_path, stdout=other, stderr=other) as (runner, output):
+        os.close(other)
+        os.close(terminal)
+        runner.send_signal(signal.SIGHUP)
+        for seed in range(2):
+            (tmp_path / f"go-{seed}").touch()
+        assert runner.wait(timeout=30) == 1
+    assert sorted(whole(output)) == [0, 1]
+    log = (output / "logs" / "batch.log").read_text()
+    assert "stopping: 7 s for" in log
+    assert "interrupted: 2 of 3 runs of wait are finished and kept" in log
+
+
+def test_stream_that_cannot_show_a_line_ends_nothing():
+    kept = io.BytesIO()
+    stream = status.Steady(io.TextIOWrapper(kept, encoding="ascii"))
+    stream.write("not \u2192 there")
+    stream.flush()
+    assert kept.getvalue() == rb"not \u2192 there"
+    gone = Mock(**{"write.side_effect": BrokenPipeError, "flush.side_effect": OSError(5, "Input/output error")})
+    status.Steady(gone).write("text")
+    status.Steady(gone).flush()
+    assert (gone.write.called, gone.flush.called) == (True, True)
+    assert stream.encoding == "ascii"
+
+
+def test_second_batch_on_a_folder_is_refused_naming_the_first(suite, tmp_path):
+    with started(suite, tmp_path) as (runner, output):
+        second = call(suite, "wait", "--output-dir", output)
+        fresh = call(suite, "wait", "--output-dir", output, "--fresh")
+        (tmp_path / "go").touch()
+        said, _ = runner.communicate(timeout=60)
+    for refused in (second, fresh):
+        assert refused.returncode == 2
+        pattern = rf"run_all.py: \S+ is in use by another batch \(process {runner.pid} on \S+ since 20\S+\); .*\n"
+        assert re.fullmatch(pattern, refused.stderr)
+    assert runner.returncode == 0, said
+    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+    assert not list(tmp_path.glob("out.archived*"))
+
+
+@contextlib.contextmanager
+def small_disk(folder, *options):
+    """Mount a small file system of its own at `folder`, where that is allowed."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join(("size=160k", *options)), "tmpfs", str(folder)]
+    if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    with small_disk(tmp_path / "disk") as disk:
+        words = ("full", "--output-dir", disk / "out", "-p", "data_dir", data)
+        done = call(suite, *words)
+        assert done.returncode == 1
+        assert re.fullmatch(
+            r"run_all.py: stopped: .*No space left on device.*; finished runs are kept; .*\n", done.stderr
+        )
+        assert list(records_of(disk / "out")) == ["ok"]
+        kept = stamps(disk / "out")
+        whole(disk / "out")
+        (disk / "out" / "filler").unlink()
+        (data / "mended").touch()
+        again = call(suite, *words)
+        assert "1 finished already and skipped" in again.stdout
+        assert [record["status"] for record in records_of(disk / "out").values()] == ["ok"] * 3
+        assert kept.items() <= stamps(disk / "out").items()
+
+
+def test_record_that_has_room_where_the_notebook_has_none_is_not_written(suite, tmp_path):
+    with small_disk(tmp_path / "disk") as disk:
+        done = call(suite, "nearly", "--output-dir", disk / "out")
+        assert done.returncode == 1
+        assert re.fullmatch(r"run_all.py: stopped: .*No space left on device.*\n", done.stderr)
+        assert not list((disk / "out").glob("*.json"))
+        assert shutil.disk_usage(disk).free > 8192
+
+
+@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root can mount: the test above is the better one")
+def test_file_that_cannot_grow_stops_the_batch_likewise(suite, tmp_path):
+    """A limit on the size of files, where no file system can be mounted: the run fails, and so does its record."""
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)); "
+    run = "os.execv(sys.argv[1], sys.argv[1:])"
+    words = [sys.executable, "-c", limit + run, *command(suite, "full", "--output-dir", tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1
+    assert re.fullmatch(r"run_all.py: stopped: .*File too large.*; finished runs are kept; .*\n", done.stderr)
+    assert whole(tmp_path / "out") == {}
+
+
+def test_read_only_output_folder_is_one_sentence(suite, tmp_path):
+    with small_disk(tmp_path / "disk", "ro") as disk:
+        done = call(suite, "full", "--output-dir", disk)
+    assert done.returncode == 2
+    pattern = r"run_all.py: the output folder \S+ cannot be written \(Read-only file system\); choose another .*\n"
+    assert re.fullmatch(pattern, done.stderr)
+
+
+JUMP = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int result = real(id, now);
+    FILE *file = id == CLOCK_REALTIME ? fopen(getenv("CLOCK_JUMP"), "r") : NULL;
+    long seconds = 0;
+    if (file) {
+        if (fscanf(file, "%ld", &seconds) == 1) now->tv_sec += seconds;
+        fclose(file);
+    }
+    return result;
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler to set the clock for one program")
+def test_clock_that_jumps_ends_no_run(suite, tmp_path):
+    (tmp_path / "jump.c").write_text(JUMP)
+    library, clock = tmp_path / "jump.so", tmp_path / "clock"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "jump.c", "-ldl"], check=True)
+    environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_JUMP": str(clock)}
+    with started(suite, tmp_path, "--timeout", 5, env=environment) as (runner, output):
+        clock.write_text("86400")  # a day ahead
+        time.sleep(1)
+        (tmp_path / "go-0").touch()
+        wait_for(lambda: len(stamps(output)) == 1)
+        clock.write_text("-86400")  # and two days back
+        time.sleep(1)
+        (tmp_path / "go").touch()
+        said, _ = runner.communicate(timeout=60)
+    assert runner.returncode == 0, said
+    records = whole(output)
+    assert [record["status"] for record in records.values()] == ["ok"] * 3
+    assert all(0 < float(seconds) < 60 for seconds in re.findall(r"ok  ([\d.]+) s", said))
+    assert json.loads((output / "logs" / "batch.json").read_text())["makespan_seconds"] < 120
+
+
+def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
+    terminal, other = pty.openpty()
+    shown = []
+
+    def read():
+        with contextlib.suppress(OSError):
+            while text := os.read(terminal, 4096):
+                shown.append(text.decode(errors="replace"))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    words = [word for word in command(suite, "wait") if word != "--no-progress-bar"]
+    words += ["--output-dir", str(tmp_path / "out"), "--jobs", "2", "-p", "data_dir", str(tmp_path)]
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=other, text=True) as runner:
+        try:
+            wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+            (tmp_path / "go-0").touch()
+            wait_for(lambda: "end about" in "".join(shown))
+            (tmp_path / "go").touch()
+            said, _ = runner.communicate(timeout=60)
+        finally:
+            runner.kill()
+    os.close(other)
+    text = "".join(shown)
+    assert re.search(r"cpu0  tiny-\S+  starting  0:\d\d", text)
+    assert re.search(r"cpu1  tiny-\S+  cell 4/6  0:\d\d, about 0:\d\d left", text)
+    assert "end: known after the first run" in text
+    assert re.search(r"0:\d\d left, end about \d\d:\d\d", text)
+    assert "\r" not in said
+    assert "begins" not in said  # the lines of the devices show it
+    assert (tmp_path / "out/logs/batch.log").read_text().count("  begins\n") == 3
+    assert said.count("  ok  ") == 6  # three lines as the runs end, and the table
+
+
+def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_runs(suite, tmp_path, monkeypatch, capsys):
+    """One is spoilt, one edited, each after the first look at it and before papermill reads it."""
+    shutil.copy(suite / "studies.yaml", tmp_path)
+    books = {name: tmp_path / f"{name}.ipynb" for name in ("broken", "edited", "tiny")}
+    for name, path in books.items():
+        write_notebook(path, PARAMETERS, START, ACT, WRITE.replace('"tiny"', f'"{name}"'))
+    comparisons, _ = plan(STUDIES["changed"], tmp_path, tmp_path / "out", {}, on_gpu=False)
+    start, edited = run_process.start_notebook, books["edited"].read_text().replace("1234.0", "5678.0")
+
+    def changed(notebook, *words):
+        text = {"broken": '{"cells": [', "edited": edited}.get(notebook.stem)
+        if text and notebook.read_text() != text:
+            notebook.write_text(text)
+        return start(notebook, *words)
+
+    monkeypatch.setattr(run_process, "start_notebook", changed)
+    monkeypatch.setattr(run_process, "START_ATTEMPTS", 2)
+    monkeypatch.setattr(scheduler, "START_WAIT_SECONDS", 0)
+    words = ["changed", "--studies", tmp_path / "studies.yaml", *BASE, "--output-dir", tmp_path / "out", "--jobs", 3]
+    assert cli.main([*map(str, words)]) == 1
+    said = capsys.readouterr().out
+    records = {path.name.split("-")[0]: json.loads(path.read_text()) for path in (tmp_path / "out").glob("*-*.json")}
+    ends = {name: (record["status"], record["code_hash"]) for name, record in records.items()}
+    codes = {name: hash_of(books[name].read_text()) for name in ("edited", "tiny")}
+    assert ends == {"broken": ("failed", run_process.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
+    assert "the kernel did not start: OSError: the notebook was edited while its run was starting" in said
+    books["edited"].write_text('{"cells": [')  # just as the next study with it begins
+    scheduler.set_aside_records(comparisons)
+    assert all(run.record_path.exists() for (run,) in comparisons)
+
+
+def test_changed_notebook_is_run_again_and_its_old_records_are_kept_apart(suite, tmp_path):
+    for name in ("studies.yaml", "tiny.ipynb"):
+        shutil.copy(suite / name, tmp_path / name)
+    output = tmp_path / "out"
+    words = ("full", "--output-dir", output, "-p", "mode", "ok")
+    assert call(tmp_path, *words).returncode == 0
+    (old,) = whole(output).values()
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS + "\n# a comment here changes nothing", START, ACT, WRITE, AFTER)
+    assert "1 finished already" in call(tmp_path, *words).stdout
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER + "\nextra = 1")
+    assert "(finished)" not in call(tmp_path, *words, "--dry-run").stdout
+    done = call(tmp_path, *words)
+    assert (
+        f"1 records were measured by other code; they are kept in {output}/other_code-{old['code_hash']}" in done.stdout
+    )
+    (new,) = whole(output).values()
+    assert new["run_id"] == old["run_id"]
+    assert new["code_hash"] != old["code_hash"]
+    aside = output / f"other_code-{old['code_hash']}"
+    assert json.loads((aside / f"{old['run_id']}.json").read_text()) == old
+    assert (aside / f"{old['run_id']}.ipynb").exists()
+    path = output / f"{new['run_id']}.json"
+    path.write_text(json.dumps({**new, "code_hash": None}))  # as in records that are older than this field
+    assert "1 finished already" in call(tmp_path, *words).stdout

@@ -1,0 +1,169 @@
+"""A tiny notebook that writes real records or ends in every other way, and what starts it as a person does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import psutil
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMETERS = """
+dataset = "auto"  # "auto" or a name
+model = "tiny"
+precisions = ["fp32", "amp_bf16"]
+batch_size = 4  # samples
+lr = 0.1
+loss_scale = "dynamic"
+channels_last: bool = False
+seed = 0
+csv_path = ""
+mode = "ok"
+data_dir = "data"
+output_dir = "outputs/tiny"
+"""
+START = f"""
+import json, os, signal, subprocess, sys, time
+from pathlib import Path
+NOTEBOOKS = {str(ROOT / "notebooks")!r}
+from mixed_precision_study.record import RunRecord, run_id_of, write_record
+
+class Stop(Exception):
+    pass
+
+names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
+parameters = {{name: globals()[name] for name in names.split()}}
+print("study", os.environ["MIXED_PRECISION_STUDY"])
+"""
+ACT = """
+if mode == "fail":
+    raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
+if mode == "stop":
+    raise Stop("model is 'x'; possible are tiny and small.")
+if mode == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if mode == "kill_papermill":
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(600)
+if mode == "freeze":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if mode == "kill_actor":
+    import psutil
+    psutil.Process().parents()[1].kill()
+    time.sleep(600)
+if mode == "poison":
+    raise RuntimeError("CUDA error: an illegal instruction was encountered")
+if mode == "lost" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0":
+    raise RuntimeError("CUDA error: unspecified launch failure")
+if mode == "wait":
+    Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
+    while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
+        time.sleep(0.05)
+if mode == "stall":
+    Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
+    time.sleep(600)
+if mode == "train":
+    from mixed_precision_study.progress import progress
+    with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
+        for _ in range(30):
+            bar.advance()
+        Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
+        while not Path(data_dir, "go").exists():
+            time.sleep(0.05)
+if mode in ("fill", "nearly") and not Path(data_dir, "mended").exists():
+    with open(Path(output_dir, "filler"), "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        finally:
+            file.truncate(file.tell() - 16384 * (mode == "nearly"))  # the record of a failure has room again
+if mode in ("nan", "memory"):
+    import torch
+    from mixed_precision_study.errors import Diverged
+    from mixed_precision_study.experiment import guarded
+    record = RunRecord(run_id_of("tiny", parameters, precisions[0]), "tiny", precisions[0], parameters)
+    with guarded(record, output_dir, torch.device("cpu")):
+        if mode == "memory":
+            torch.zeros(2**50)
+        record.train_loss.append((torch.zeros(()) / 0).item())
+        raise Diverged("the training loss is not finite after 1 steps")
+if mode == "download":
+    cells = json.loads(Path(NOTEBOOKS, "lstm_language_model.ipynb").read_text(encoding="utf-8"))["cells"]
+    (source,) = ["".join(cell["source"]) for cell in cells if cell.get("id") == "data-reading"]
+    names = {"os": os, "hashlib": __import__("hashlib")}
+    exec(source, names)
+    names["WIKITEXT_URL"] = Path(data_dir).resolve().as_uri() + "/"
+    names["download_wikitext"](Path(data_dir, "wikitext-2"))
+if mode == "hang":
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    time.sleep(600)
+if mode == "flaky" and not Path(data_dir, "mended").exists():
+    raise ValueError("not mended yet")
+"""
+WRITE = """
+for precision in precisions if mode not in ("silent", "nan", "memory") else ():
+    record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
+    record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
+    record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
+    record.metric = [0.2, 0.9]
+    if mode == "flat" and precision != "fp32":
+        record.metric = [0.1, 0.1]
+    record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
+    write_record(record, output_dir)
+"""
+AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
+SUMMARY = (
+    'records_dir = "."',
+    "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')\n"
+    "assert 'broken' not in Path(records_dir).name",
+)
+BASE = ("--gpus", "none", "--no-progress-bar")
+
+
+def write_notebook(path, *sources):
+    """Write a notebook whose first cell is tagged `parameters`."""
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    cells[0].metadata["tags"] = ["parameters"]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def write_suite(folder, studies):
+    """Write the tiny notebook with all its ends, and the studies beside it; return the folder."""
+    (folder / "studies.yaml").write_text(yaml.safe_dump(studies))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+    return folder
+
+
+def command(folder, *words):
+    return [
+        sys.executable,
+        str(ROOT / "run_all.py"),
+        "--studies",
+        str(folder / "studies.yaml"),
+        *BASE,
+        *map(str, words),
+    ]
+
+
+def call(folder, *words, **options):
+    """Run the command line as a person does and return what became of it."""
+    return subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=240, **options)
+
+
+def records_of(folder):
+    return {record["mode"]: record for record in map(json.loads, (p.read_text() for p in folder.glob("*.json")))}
+
+
+def survivors(study):
+    """Return the processes that were started for a study and still live."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MIXED_PRECISION_STUDY") == study and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found

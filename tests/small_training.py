@@ -1,0 +1,102 @@
+"""What the tests of training share: a small network, batches, trainers on the CPU, and records to be filled."""
+
+import copy
+import math
+
+import torch
+
+from mixed_precision_study import record as records
+from mixed_precision_study.precision import PRECISIONS
+from mixed_precision_study.training import Trainer
+
+CPU = torch.device("cpu")
+MODES = tuple(PRECISIONS)
+SCALED = ("amp_fp16", "o2_fp16", "o3_fp16")
+
+
+def small_network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8, 4),
+    )
+
+
+def compute_loss(network, batch, carry):
+    images, labels = batch
+    images = images.to(next(network.parameters()).dtype)
+    return torch.nn.functional.cross_entropy(network(images).float(), labels), carry
+
+
+def overflowing(network, batch, carry):
+    """A loss whose gradients are infinite where batch[2] says so."""
+    loss, carry = compute_loss(network, batch[:2], carry)
+    return loss * (math.inf if batch[2] else 1.0), carry
+
+
+def make_batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
+
+
+def make_trainer(precision, loss=compute_loss, **options):
+    options = {"lr": 0.1, "momentum": 0.9, **options}
+    scale = options.pop("loss_scale", 1024.0 if precision == "o3_fp16" else "dynamic")
+    return Trainer(small_network(), precision, loss, device=CPU, loss_scale=scale, **options)
+
+
+def make_record(precision="fp32", **facts):
+    parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
+    facts = {"sample_unit": "images", "metric_name": "accuracy", **facts}
+    return records.new_record("n", parameters, precision, facts)
+
+
+def everything(trainer):
+    """Return copies of all that a skipped step must leave as it was."""
+    momenta = [value for state in trainer.optimizer.state.values() for value in state.values() if value is not None]
+    return copy.deepcopy([[w.detach() for w in trainer.weights], [m.detach() for m in trainer.masters], momenta])
+
+
+def same_bits(first, second):
+    return len(first) == len(second) and all(
+        len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def flagged_loss(network, batch, carry):
+    """A loss whose gradients are infinite where batch[2] is; a graph's batch is tensors only."""
+    loss, carry = compute_loss(network, batch[:2], carry)
+    return loss * batch[2], carry
+
+
+def flagged(seed, overflow):
+    return (*make_batch(seed), torch.tensor(math.inf if overflow else 1.0))
+
+
+class Words(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder, self.body = torch.nn.Embedding(16, 8), getattr(torch.nn, kind)(8, 8, 2)
+        self.decoder = torch.nn.Linear(8, 16)
+
+    def forward(self, words, hidden):
+        output, hidden = self.body(self.encoder(words), hidden)
+        return self.decoder(output), hidden
+
+
+def word_loss(network, batch, carry):
+    words, following = batch
+    logits, hidden = network(words, carry)
+    hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten()), hidden
+
+
+def text(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(16, (5, 3), generator=generator) for _ in range(2))

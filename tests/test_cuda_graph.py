@@ -1,0 +1,556 @@
+"""The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager mode's."""
+
+import contextlib
+import random
+import types
+
+import pytest
+import torch
+from conftest import run_cells
+from small_training import (
+    CPU,
+    MODES,
+    SCALED,
+    Words,
+    everything,
+    flagged,
+    flagged_loss,
+    make_batch,
+    make_record,
+    same_bits,
+    small_network,
+    text,
+    word_loss,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mixed_precision_study import cuda_graph
+from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceSGD
+from mixed_precision_study.errors import Diverged, Unsupported
+from mixed_precision_study.gpu.nvml import MIB
+from mixed_precision_study.inference import largest_difference
+from mixed_precision_study.memory import read_peaks
+from mixed_precision_study.profiling import count_work
+from mixed_precision_study.training import DeviceTally, Trainer, TrainingLog, timed_epoch, warm_up
+
+ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
+
+
+def half_kernel_is_whole():
+    """PyTorch 2.9's fused SGD for the CPU misses some elements of a fp16 tensor; the GPU's is another."""
+    weight = torch.ones(100, dtype=torch.float16)
+    optimizer = DeviceSGD([weight], 0.5)
+    weight.grad = torch.ones(100, dtype=torch.float16)
+    optimizer.step()
+    return bool((weight == 0.5).all())
+
+
+def needs_half_kernel(dtype):
+    if dtype in (torch.float16, "o3_fp16") and not half_kernel_is_whole():
+        pytest.skip("this PyTorch's fused SGD is wrong for fp16 on the CPU")
+
+
+def make_trainer(precision, execution="cuda_graph", loss=flagged_loss, **options):
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-2, "nesterov": True, **options}
+    scale = options.pop("loss_scale", 1024.0 if precision == "o3_fp16" else "dynamic")
+    return Trainer(small_network(), precision, loss, device=CPU, execution=execution, loss_scale=scale, **options)
+
+
+def pair(precision, **options):
+    return [make_trainer(precision, execution, **options) for execution in ("eager", "cuda_graph")]
+
+
+def assert_close(first, second, tolerance):
+    for a, b in zip(first.masters, second.masters, strict=True):
+        torch.testing.assert_close(a.float(), b.float(), rtol=tolerance, atol=tolerance)
+
+
+# The whole step
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("precision", MODES)
+def test_losses_and_weights_are_those_of_eager_mode(precision, clip):
+    needs_half_kernel(precision)
+    eager, captured = pair(precision, clip=clip)
+    for step in range(12):
+        for trainer in (eager, captured):
+            trainer.set_lr(0.1 / (step + 1))
+        losses = [trainer.step(flagged(step, overflow=False))[0].item() for trainer in (eager, captured)]
+        assert losses[1] == pytest.approx(losses[0], rel=ROUNDING[precision]), step
+    assert_close(eager, captured, ROUNDING[precision])
+    assert captured.steps == 12
+    assert captured.skipped_steps == eager.skipped_steps == 0
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_the_first_forward_pass_is_eager_modes_to_the_bit(precision):
+    eager, captured = (trainer.step(flagged(0, overflow=False))[0] for trainer in pair(precision))
+    assert torch.equal(eager, captured)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_skipped_step_changes_no_bit(precision, at):
+    trainer = make_trainer(precision)
+    for step in range(at):
+        trainer.step(flagged(step, overflow=False))
+    before = everything(trainer)
+    trainer.step(flagged(9, overflow=True))
+    assert trainer.skipped_steps == 1
+    assert same_bits(before, everything(trainer))
+    assert all(a.isfinite().all() for group in everything(trainer) for a in group)
+    trainer.step(flagged(10, overflow=False))
+    assert trainer.skipped_steps == 1
+    assert not same_bits(before, everything(trainer))
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+def test_gradients_of_two_types_are_unscaled_and_skipped_together(execution):
+    if execution == "cuda_graph":  # whose update is the fused one
+        needs_half_kernel("o3_fp16")
+    trainer, plain = (
+        make_trainer("o3_fp16", way, keep_batchnorm_fp32=True, loss_scale=scale)
+        for way, scale in ((execution, 256.0), ("eager", 1.0))
+    )
+    for step in range(4):
+        losses = [taken.step(flagged(step, overflow=False))[0].item() for taken in (trainer, plain)]
+        assert losses[0] == pytest.approx(losses[1], rel=ROUNDING["o3_fp16"])
+    assert {weight.dtype for weight in trainer.weights} == {torch.float16, torch.float32}
+    assert_close(trainer, plain, ROUNDING["o3_fp16"])
+    before = everything(trainer)
+    trainer.step(flagged(9, overflow=True))
+    assert trainer.skipped_steps == 1
+    assert same_bits(before, everything(trainer))
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_first_step_that_is_skipped_leaves_the_next_one_as_eager_mode_takes_it(precision):
+    needs_half_kernel(precision)
+    eager, captured = pair(precision)
+    for overflow in (True, False, False):
+        for trainer in (eager, captured):
+            trainer.step(flagged(1, overflow))
+    assert_close(eager, captured, ROUNDING[precision])
+
+
+def test_without_scaling_an_overflow_is_not_hidden():
+    trainer = make_trainer("fp32")
+    trainer.step(flagged(0, overflow=True))
+    assert trainer.skipped_steps == 0
+    assert not trainer.masters[0].isfinite().all()
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_scale_is_gradscalers_at_every_step(precision, seed):
+    draw, (eager, captured) = random.Random(seed), pair(precision)
+    eager.scaler.set_growth_interval(3)
+    captured.scaler.growth_interval = 3
+    for step in range(40):
+        overflow = step == 0 or draw.random() < 0.2
+        for trainer in (eager, captured):
+            trainer.step(flagged(step, overflow))
+        assert captured.scaler.get_scale() == eager.scaler.get_scale(), step
+        assert captured.scaler.state_dict() == eager.scaler.state_dict()
+        assert captured.skipped_steps == eager.skipped_steps
+
+
+@pytest.mark.parametrize("precision", SCALED)
+def test_a_fixed_scale_stays(precision):
+    trainer = make_trainer(precision, loss_scale=128)
+    for overflow in (False, True, False):
+        trainer.step(flagged(0, overflow))
+    assert trainer.scaler.get_scale() == 128
+    assert trainer.skipped_steps == 1
+
+
+@pytest.mark.parametrize(("precision", "scale"), [("fp32", "dynamic"), ("amp_bf16", 64), ("o3_fp16", "dynamic")])
+def test_modes_without_scaling_have_none(precision, scale):
+    trainer = make_trainer(precision, loss_scale=scale)
+    assert not trainer.scaler.is_enabled()
+    assert trainer.scaler.get_scale() == 1
+
+
+# An epoch
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_the_record_of_an_epoch_is_that_of_eager_mode(precision):
+    needs_half_kernel(precision)
+    records = []
+    for trainer in pair(precision):
+        record = make_record(precision)
+        for _ in range(2):
+            batches = [flagged(n, overflow=precision in SCALED and n in (0, 4)) for n in range(6)]
+            timed_epoch(record, trainer, batches, lambda step: 0.1 / (step + 1))
+        records.append(record)
+    eager, captured = records
+    for name in ("skipped_steps", "overflow_steps", "loss_scale_trace"):
+        assert getattr(eager, name) == getattr(captured, name), name
+    assert captured.skipped_steps == (4 if precision in SCALED else 0)
+    assert captured.train_loss == pytest.approx(eager.train_loss, rel=ROUNDING[precision])
+    assert len(captured.step_ms_all) == 12
+
+
+def test_an_epoch_in_which_every_step_is_skipped_has_diverged():
+    trainer, record = make_trainer("amp_fp16", loss_scale=64), make_record("amp_fp16")
+    with pytest.raises(Diverged, match=r"every step was skipped.*loss scale 64"):
+        timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
+    assert record.skipped_steps == 2
+
+
+def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
+    trainer, log = make_trainer("fp32"), TrainingLog(1, 16, torch.zeros(()))
+    seen = []
+    for number in range(1, 4):
+        loss, _ = trainer.step(flagged(number, overflow=False))
+        log.step(number, loss)
+        seen.append(loss.item())
+    assert [entry[1] for entry in log.entries()] == seen
+    assert len(set(seen)) == 3
+
+
+def test_a_tally_longer_than_its_room_is_read_in_between():
+    outcome = torch.zeros(2)
+    tally = DeviceTally(outcome, room=3)
+    for number in range(7):
+        outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
+        tally.step(None)
+    mean, skipped = tally.end()
+    assert mean == (0 + 2 + 3 + 4 + 6) / 5
+    assert skipped == [False, True, False, False, False, True, False]
+
+
+@pytest.mark.parametrize("count", [0, 3, 6])
+def test_a_tally_of_full_rooms_loses_nothing(count):
+    tally = DeviceTally(torch.tensor([2.0, 0.0]), room=3)
+    for _ in range(count):
+        tally.step(None)
+    assert tally.end() == (2.0 if count else None, [False] * count)
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_warm_up_puts_everything_back_where_it_was(precision):
+    trainer, record = make_trainer(precision), make_record(precision)
+    start = [[weight.detach().clone() for weight in group] for group in (trainer.weights, trainer.masters)]
+    places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
+    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=False)]))
+    assert same_bits(start, everything(trainer)[:2])
+    assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
+    assert all(a is b["momentum_buffer"] for a, b in zip(momenta, trainer.optimizer.state.values(), strict=True))
+    assert not any(momentum.any() for momentum in momenta)
+    assert trainer.steps == trainer.skipped_steps == 0
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize(("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)])
+def test_a_scale_that_falls_to_the_end_of_the_warm_up_has_not_settled(precision, execution, skipped, scale):
+    """As with a hidden state that is no longer finite: every step is skipped, and the scale tells nothing any more."""
+    trainer, record = make_trainer(precision, execution), make_record(precision)
+    trainer.model = torch.nn.Identity()  # on the CPU a warm-up has three steps if something is compiled, else one
+    warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
+    assert (record.warmup_steps, record.warmup_skipped_steps) == (3, sum(skipped))
+    assert trainer.scaler.get_scale() == scale
+    assert trainer.steps == trainer.skipped_steps == 0
+
+
+def word_trainers(kind):
+    make = lambda execution: Trainer(  # noqa: E731
+        Words(kind), "fp32", word_loss, device=CPU, execution=execution, lr=0.5, clip=0.25
+    )
+    return make("eager"), make("cuda_graph")
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_the_hidden_state_goes_from_step_to_step_and_starts_anew(kind):
+    eager, captured = word_trainers(kind)
+    places = set()
+    for _ in range(2):  # epochs
+        carries = [None, None]
+        for step in range(4):
+            losses = []
+            for number, trainer in enumerate((eager, captured)):
+                loss, carries[number] = trainer.step(text(step), carries[number])
+                losses.append(loss.item())
+            assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+            parts = cuda_graph.parts(carries[1])
+            places.add(tuple(part.data_ptr() for part in parts))
+            for a, b in zip(cuda_graph.parts(carries[0]), parts, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    assert len(places) == 1
+    assert_close(eager, captured, 1e-6)
+
+
+def test_a_carry_from_elsewhere_is_copied_in():
+    eager, captured = word_trainers("LSTM")
+    other = tuple(torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(n)) for n in (5, 6))
+    for first in (other, None, other):  # at the very first step, too
+        losses = [trainer.step(text(1), first)[0].item() for trainer in (eager, captured)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+    assert not any(part is place for part, place in zip(other, captured.captured.carry, strict=True))
+
+
+def test_the_learning_rate_is_read_where_it_lies():
+    trainer = make_trainer("fp32", momentum=0.0, weight_decay=0.0, nesterov=False)
+    place = trainer.optimizer.lr
+    trainer.step(flagged(0, overflow=False))
+    trainer.set_lr(0.0)
+    before = everything(trainer)
+    trainer.step(flagged(1, overflow=False))
+    assert same_bits(before, everything(trainer))
+    assert trainer.optimizer.lr is trainer.optimizer.param_groups[0]["lr"] is place
+
+
+def test_a_batch_of_another_shape_is_refused():
+    trainer = make_trainer("fp32")
+    trainer.step(flagged(0, overflow=False))
+    images, labels, scale = flagged(0, overflow=False)
+    for wrong in ((images[:8], labels[:8], scale), (images.double(), labels, scale)):
+        with pytest.raises(Unsupported, match=r"batches of one shape, \(16"):
+            trainer.step(wrong)
+
+
+# Nothing is asked of the device
+
+
+class Asked(TorchDispatchMode):
+    """Counts the operations whose result the host must wait for, none of which a CUDA graph can hold."""
+
+    WAITING = (
+        torch.ops.aten._local_scalar_dense,
+        torch.ops.aten.nonzero,
+        torch.ops.aten.masked_select,
+        torch.ops.aten._unique2,
+        torch.ops.aten.equal,
+        torch.ops.aten.is_nonzero,
+    )
+
+    def __init__(self):
+        super().__init__()
+        self.times = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.times += operation._overloadpacket in self.WAITING
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_step_asks_the_device_for_nothing(precision):
+    asked = []
+    for trainer in pair(precision, clip=0.5):
+        with Asked() as counter:
+            trainer.eager_step(flagged(0, overflow=False))
+        asked.append(counter.times)
+    assert asked == [1 if precision in SCALED else 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
+        ("efficientnet_regression", {"model": "test_efficientnet", "image_height": 32, "image_width": 32}),
+        ("lstm_language_model", {"model": "lstm", "units": 16}),
+        ("lstm_language_model", {"model": "transformer", "units": 16}),
+    ],
+)
+def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
+    names = run_cells(name, "train", dataset="synthetic", max_steps=2, **options)
+    if name == "lstm_language_model":
+        vocabulary, heads = len(names["data"].vocabulary), names["heads"]
+        network = names["LanguageModel"](options["model"], vocabulary, 16, 2, 0.2, heads, names["bptt"])
+        batches = names["text_batches"](names["train_rows"])
+    else:
+        network = names["make_network"](*([names["model"], 10] if name == "cifar_resnet" else [names["model"]]))
+        batches = names["train_batches"](0, torch.float32, names["batch_size"])
+    trainer = names["Trainer"](
+        network, "fp32", names["compute_loss"], device=CPU, execution="cuda_graph", lr=0.1, clip=0.25
+    )
+    _, carry = trainer.step(next(batches))
+    again = trainer.captured.batch  # making another one is not part of the step
+    with Asked() as counter:
+        for _ in range(2):
+            loss, carry = trainer.step(again, carry)
+    assert counter.times == 0
+    assert loss.isfinite()
+
+
+# SGD in one kernel
+
+
+OPTIONS = [
+    {},
+    {"momentum": 0.9},
+    {"weight_decay": 0.01},
+    {"momentum": 0.9, "weight_decay": 0.01},
+    {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
+]
+
+
+def make_weights(dtype):
+    """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(*shape, generator=generator) for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,))]
+    weights = [w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w for n, w in enumerate(weights)]
+    return [torch.nn.Parameter(weight.to(dtype)) for weight in weights]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_the_update_is_that_of_torchs_sgd(options, dtype):
+    needs_half_kernel(dtype)
+    ours, theirs = make_weights(dtype), make_weights(dtype)
+    optimizers = DeviceSGD(ours, 0.1, **options), torch.optim.SGD(theirs, 0.1, foreach=True, **options)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        for mine, other in zip(ours, theirs, strict=True):
+            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)  # always contiguous: another layout
+            mine.grad = other.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    tolerance = 1e-6 if dtype == torch.float32 else 5e-3  # torch rounds to fp16 in between
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+
+
+def test_a_weight_without_a_gradient_stays():
+    weights = make_weights(torch.float32)
+    before = [weight.detach().clone() for weight in weights]
+    weights[3].grad = torch.ones(5)
+    DeviceSGD(weights, 0.1, momentum=0.9).step()
+    assert [torch.equal(a, b) for a, b in zip(before, weights, strict=True)] == [True, True, True, False]
+
+
+# Capture
+
+
+class Device:
+    """Stands for torch.cuda where only the order of calls matters."""
+
+    def __init__(self, monkeypatch, fails=None):
+        self.calls, self.fails = [], fails
+        stream = types.SimpleNamespace(wait_stream=lambda other: None)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+        fake = types.SimpleNamespace(replay=self.replay, reset=lambda: self.calls.append("reset"))
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: fake)
+        monkeypatch.setattr(torch.cuda, "graph", self.graph)
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 700)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
+        state = types.SimpleNamespace(
+            clone_state=lambda: "new", graphsafe_set_state=lambda new: self.calls.append(f"generator {new}")
+        )
+        monkeypatch.setattr(torch.cuda, "default_generators", [state])
+        self.steps = CapturedStep(self.take, torch.zeros(()), torch.device("cpu", 0))
+        self.steps.stream, self.steps.before_capture = stream, lambda: self.calls.append("before")
+
+    def take(self, batch, carry):
+        self.calls.append("step")
+        return batch.sum(), None
+
+    def replay(self):
+        self.calls.append("replay")
+
+    @contextlib.contextmanager
+    def graph(self, graph, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local"
+        self.calls.append("capture")
+        try:
+            yield
+        finally:
+            if self.fails:
+                raise RuntimeError("capture invalidated")
+
+
+def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(monkeypatch):
+    device = Device(monkeypatch)
+    for _ in range(6):
+        device.steps.step(torch.ones(2), None)
+    assert device.calls == ["step"] * 3 + ["before", "capture", "step"] + ["replay"] * 3
+    assert device.steps.unseen_bytes == 500
+    assert device.steps.taken == 6
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "says"),
+    [
+        (
+            RuntimeError("operation not permitted when stream is capturing\nmore"),
+            Unsupported,
+            "not permitted",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "out of memory"),
+    ],
+)
+def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, says):
+    device = Device(monkeypatch, fails=True)
+
+    def take(batch, carry):
+        if device.steps.taken == EAGER_STEPS:
+            raise cause
+        return batch.sum(), None
+
+    device.steps.take = take
+    for _ in range(3):
+        device.steps.step(torch.ones(2), None)
+    with pytest.raises(kind, match=says) as raised:
+        device.steps.step(torch.ones(2), None)
+    assert "\n" not in str(raised.value)
+    assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
+    if kind is Unsupported:
+        assert str(raised.value).startswith("this training step cannot be captured in a CUDA graph (RuntimeError")
+
+
+# Instruments
+
+
+def test_the_work_of_a_step_is_counted_as_in_eager_mode(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device=None: 0)
+    counted = []
+    for trainer in pair("fp32"):
+        record = make_record()
+        record.step_ms_median = 1.0
+        count_work(record, trainer, iter([flagged(0, overflow=False)]), None)
+        counted.append(record.flops_per_step)
+        assert trainer.steps == 0
+        assert record.bytes_per_step > 0
+    assert counted[0] == counted[1] > 0
+
+
+def test_a_model_trained_by_replays_is_used_as_it_is():
+    trainer = make_trainer("fp32")
+    trainer.step(flagged(0, overflow=False))
+    infer = lambda network, batch, count: network(batch[0][:count])  # noqa: E731
+    assert largest_difference(trainer, infer, make_batch(), 4) == 0
+
+
+def test_memory_of_a_graph_is_added_to_the_peak(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2 * MIB)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 9 * MIB)
+    record = make_record()
+    read_peaks(record, torch.device("cuda"), unseen=3 * MIB)
+    assert (record.peak_allocated_mib, record.peak_reserved_mib) == (5, 9)
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 9)  # never below it
+
+
+def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
+    device = Device(monkeypatch)
+    for _ in range(4):
+        device.steps.step(torch.ones(2), None)
+    allocated = iter([1000, 1300, 900])  # as three epochs begin
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
+    assert [device.steps.unseen() for _ in range(3)] == [500, 200, 500]
+
+
+def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
+    assert CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0
+
+
+def test_a_step_outside_the_graph_ends_its_use():
+    """cuDNN may free the dropout state that the graph goes on using; the next step captures anew."""
+    trainer = make_trainer("fp32", execution="cuda_graph")
+    trainer.captured.graph = object()
+    trainer.eager_step(flagged(0, overflow=False))
+    assert trainer.captured.graph is None

@@ -1,0 +1,47 @@
+"""Packages, device, software and host."""
+
+import os
+import subprocess
+
+import pytest
+import torch
+from small_training import CPU, make_record
+
+from mixed_precision_study.environment import describe_environment, require_packages, suite_commit
+from mixed_precision_study.errors import Stop
+
+
+def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
+    with pytest.raises(Stop, match="pip install no-such-package"):
+        require_packages({"no_such_module": "no-such-package", "torch": "torch"})
+    called = []
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
+    monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command))
+    require_packages({"no_such_module": "no-such-package"})
+    assert called[0][-1] == "no-such-package"
+
+
+def test_the_environment_is_described():
+    record = make_record()
+    describe_environment(record, CPU)
+    assert record.torch_version == torch.__version__
+    assert record.device_type == "cpu"
+    assert record.gpu_name is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no such limit")
+def test_the_hosts_cores_are_those_that_the_process_may_use():
+    allowed, record = os.sched_getaffinity(0), make_record()
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        describe_environment(record, CPU)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert record.host_cores == 1
+
+
+def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):
+    monkeypatch.setattr("mixed_precision_study.environment.ROOT", tmp_path)  # the package lies in no clone
+    assert suite_commit() is None
+    monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")
+    assert suite_commit() == "abc"

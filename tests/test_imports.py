@@ -1,0 +1,149 @@
+"""Which module of the package may import which, and that importing one loads no more than it needs."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from conftest import ENVIRONMENT, ROOT
+
+NAME = "mixed_precision_study"
+PACKAGE = ROOT / NAME
+BASE = {"errors", "record", "parameters"}
+JUDGING = {"analysis", "report", "runner"}
+RULES = {  # module or folder: all that it may import of the package
+    "errors": set(),
+    "record": set(),
+    "parameters": {"errors"},
+    "precision": BASE,
+    "gpu": BASE | {"gpu"},
+    "timing": BASE | {"gpu"},
+    "memory": BASE | {"gpu"},
+    "progress": BASE | {"gpu"},
+    "analysis": BASE | {"analysis"},
+    "report": BASE | {"analysis", "report"},
+    "runner": BASE | {"gpu.nvml", "runner"},
+}
+
+
+def module_of(path):
+    """Return a file's name within the package, as in `gpu.nvml`; that of a folder for its __init__.py."""
+    return ".".join(part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__")
+
+
+def is_module(name):
+    path = PACKAGE.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def imports_of(path):
+    """Return the modules of the package that a file imports, anywhere in it."""
+    folder = list(path.parent.relative_to(PACKAGE).parts)
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {".".join(words[1:]) for words in names if words[0] == NAME}
+        elif isinstance(node, ast.ImportFrom):
+            words = (node.module or "").split(".") if node.module else []
+            if node.level:
+                words = folder[: len(folder) - node.level + 1] + words
+            elif words[:1] == [NAME]:
+                words = words[1:]
+            else:
+                continue
+            for alias in node.names:  # a module of that folder, or a name in that module
+                inner = ".".join([*words, alias.name])
+                found.add(inner if is_module(inner) else ".".join(words))
+    return found - {""}  # the package itself has but its version and when it was first asked for
+
+
+FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or module_of(path)}
+MEASURING = [name for name in FILES if name.partition(".")[0] not in JUDGING | {"standalone"}]
+
+
+def within(name, places):
+    """Return whether a module is one of `places` or lies in one of them."""
+    return any(name == place or name.startswith(f"{place}.") for place in places)
+
+
+@pytest.mark.parametrize("place", RULES)
+def test_a_module_imports_only_what_lies_below_it(place):
+    files = [name for name in FILES if within(name, [place])]
+    if not files:
+        pytest.skip(f"there is no {place} yet")
+    for name in files:
+        wrong = {other for other in imports_of(FILES[name]) if not within(other, RULES[place])}
+        assert not wrong, f"{name} imports {', '.join(sorted(wrong))}"
+
+
+def test_what_measures_never_imports_what_judges():
+    assert {"training", "experiment", "data.batches", "gpu.energy"} <= set(MEASURING)
+    wrong = {name: imports_of(FILES[name]) for name in MEASURING}
+    assert {name for name, others in wrong.items() if any(within(other, JUDGING) for other in others)} == set()
+
+
+def test_the_training_does_not_know_of_the_experiment():
+    seen, todo = set(), {"training"}
+    while todo:
+        name = todo.pop()
+        seen.add(name)
+        todo |= imports_of(FILES[name]) & set(FILES) - seen
+    assert "experiment" not in seen
+
+
+def test_the_imports_are_found_in_whatever_form_they_are_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
+    for folder, name in (("gpu", "nvml"), ("report", "load"), ("", "record")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{name}.py").touch()
+    path = tmp_path / "report" / "load.py"
+    for line, found in {
+        "from ..record import RunRecord": {"record"},
+        "from .. import record": {"record"},
+        "from ..gpu import nvml": {"gpu.nvml"},
+        "from ..gpu.nvml import Card": {"gpu.nvml"},
+        "from . import load": {"report.load"},
+        "def f():\n    from .load import read": {"report.load"},
+        "import mixed_precision_study.gpu.nvml as card": {"gpu.nvml"},
+        "from mixed_precision_study import record": {"record"},
+        "from .. import __version__": set(),
+        "import json, torch\nfrom pathlib import Path": set(),
+    }.items():
+        path.write_text(line)
+        assert imports_of(path) == found, line
+
+
+def fresh(code):
+    """Return what a fresh process prints that runs some code in an empty folder."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def loaded(modules, heavy):
+    """Return which of `heavy` a fresh process has loaded that imported some modules, which must print nothing."""
+    out = fresh(f"import sys\nfor name in {modules!r}:\n    __import__(name)\nprint(*({heavy!r} & set(sys.modules)))")
+    assert out.count("\n") == 1
+    return out.split()
+
+
+def test_the_package_itself_loads_nothing():
+    assert loaded([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}) == []
+
+
+@pytest.mark.parametrize("folder", ["runner", "report", "analysis"])
+def test_what_judges_and_what_starts_runs_load_no_torch(folder):
+    modules = [f"{NAME}.{name}" for name in FILES if within(name, [folder])]
+    modules = [name for name in modules if not name.endswith("execute_notebook")]  # a program, not a module
+    if not modules:
+        pytest.skip(f"there is no {folder} yet")
+    assert loaded(modules, {"torch"}) == []
+
+
+def test_importing_the_training_chooses_no_device_and_prints_nothing():
+    code = f"import {NAME}.training, {NAME}.gpu.nvml as nvml, torch\nassert not torch.cuda.is_initialized()"
+    assert fresh(f"{code}\nassert nvml.CARDS_BEFORE == {{}}") == ""

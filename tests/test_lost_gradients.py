@@ -1,0 +1,85 @@
+"""Which gradients fp16 would lose."""
+
+import math
+
+import pytest
+import torch
+from explained_training import make_record, make_trainer
+
+from mixed_precision_study.loss_scaling import flush_fraction, read_gradients
+from mixed_precision_study.profiling import count_work
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "fraction"),
+    [
+        # The smallest number of fp16 is 2^-24; 2^-25 lies halfway to 0 and is rounded to it.
+        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1.0, 3 / 5),
+        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1024.0, 0),
+        ([2**-24, 2**-35, -(2**-36), 2**-34], 1024.0, 2 / 4),
+        ([0.0, 0.0, 1.0, 2**-30], 1.0, 1 / 2),  # elements that are 0 are not counted
+        ([0.0, 0.0], 1.0, 0),
+        ([1.0, 2.0], 2.0**20, 0),  # what overflows is not lost to 0
+    ],
+)
+def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
+    gradients = torch.tensor(values)
+    assert flush_fraction([gradients], scale) == pytest.approx(fraction)
+    assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
+
+
+class Weights(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size))
+
+
+def linear_loss(network, batch, carry):
+    """A loss whose gradient is the batch."""
+    return (network.weight.float() * batch).sum(), carry
+
+
+SMALL = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 0.0, 0.5])
+
+
+def test_lost_gradients_are_measured_with_and_without_the_scale():
+    record, trainer = make_record("amp_fp16"), make_trainer("amp_fp16", linear_loss, Weights(5), loss_scale=1024.0)
+    trainer.step(SMALL)
+    read_gradients(record, trainer, iter([SMALL]), None)
+    assert record.gradient_flush_fraction_scale_1 == pytest.approx(3 / 4)
+    assert record.gradient_flush_fraction_scaled == pytest.approx(1 / 4)
+    assert record.gradient_reason is None
+    assert trainer.steps == 1
+
+
+def test_gradients_of_the_last_step_are_not_added(monkeypatch):
+    """The gradients are those of a fresh copy in fp32, whatever the run has left behind."""
+    caught = []
+    monkeypatch.setattr(
+        "mixed_precision_study.loss_scaling.flush_fraction", lambda gradients, scale: caught.append(gradients[0]) or 0.0
+    )
+    batch = torch.tensor([0.5, 0.25])
+    for before in (
+        lambda trainer: None,
+        lambda trainer: count_work(make_record(), trainer, iter([batch]), None),
+    ):
+        trainer = make_trainer("o2_fp16", linear_loss, Weights(2), loss_scale=8.0)
+        trainer.step(batch)
+        before(trainer)
+        read_gradients(make_record("o2_fp16"), trainer, iter([batch]), None)
+    assert [gradient.tolist() for gradient in caught] == [[0.5, 0.25]] * 4
+    assert {gradient.dtype for gradient in caught} == {torch.float32}
+
+
+def test_gradients_that_are_not_finite_leave_a_reason():
+    record, trainer = make_record("amp_fp16"), make_trainer("amp_fp16", linear_loss, Weights(2), loss_scale=64.0)
+    read_gradients(record, trainer, iter([torch.tensor([1.0, math.inf])]), None)
+    assert record.gradient_flush_fraction_scale_1 is record.gradient_flush_fraction_scaled is None
+    assert record.gradient_reason == "the gradients are not finite even in fp32"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_bf16"])
+def test_only_fp16_can_lose_gradients(precision):
+    record, trainer = make_record(precision), make_trainer(precision, linear_loss, Weights(5))
+    read_gradients(record, trainer, iter([]), None)
+    assert record.gradient_flush_fraction_scale_1 is record.gradient_reason is None

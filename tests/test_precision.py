@@ -1,0 +1,90 @@
+"""The precision modes: switches, types of weights, autocast, and what a device cannot run."""
+
+import pytest
+import torch
+from small_training import CPU, MODES, compute_loss, make_batch, make_trainer
+
+from mixed_precision_study.errors import Unsupported
+from mixed_precision_study.precision import check_supported, set_fp32_precision
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_the_switches_are_set_and_read_back(precision):
+    wanted = "tf32" if precision == "tf32" else "ieee"
+    assert set_fp32_precision(precision) == {"matmul": wanted, "conv": wanted, "rnn": wanted}
+    assert torch.backends.cudnn.conv.fp32_precision == wanted
+    assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # torch.compile reads the older flag
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
+    trainer = make_trainer(precision)
+    convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
+    half = precision in ("o2_fp16", "o3_fp16")
+    assert convolution.weight.dtype == linear.weight.dtype == (torch.float16 if half else torch.float32)
+    assert norm.weight.dtype == norm.running_mean.dtype == (torch.float16 if precision == "o3_fp16" else torch.float32)
+    assert {m.dtype for m in trainer.masters} == {torch.float16 if precision == "o3_fp16" else torch.float32}
+    optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
+    assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
+
+
+def test_half_weights_cast_by_hand_keep_batch_norm_in_fp32_and_have_no_master_copy():
+    trainer = make_trainer("o3_fp16", keep_batchnorm_fp32=True)
+    convolution, norm = trainer.network[0], trainer.network[1]
+    assert (convolution.weight.dtype, norm.weight.dtype, norm.running_var.dtype) == (
+        torch.float16,
+        torch.float32,
+        torch.float32,
+    )
+    assert all(a is b for a, b in zip(trainer.weights, trainer.masters, strict=True))
+    assert all(weight.dtype == torch.float32 for weight in make_trainer("fp32", keep_batchnorm_fp32=True).weights)
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after_it(precision):
+    seen = []
+
+    def loss(network, batch, carry):
+        seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
+        return compute_loss(network, batch, carry)
+
+    make_trainer(precision, loss).step(make_batch())
+    wanted = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
+    assert seen[0][0] is (wanted is not None)
+    assert wanted is None or seen[0][1] == wanted
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_unsupported_modes_say_why(monkeypatch):
+    for precision in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16"):
+        with pytest.raises(Unsupported, match=f"{precision} needs an NVIDIA GPU"):
+            check_supported(precision, "eager", CPU)
+    check_supported("fp32", "eager", CPU)
+    check_supported("amp_bf16", "compile", CPU)
+    with pytest.raises(Unsupported, match='execution="cuda_graph" needs an NVIDIA GPU'):
+        check_supported("fp32", "cuda_graph", CPU)
+    with pytest.raises(Unsupported, match='execution="compile_cuda_graph" needs an NVIDIA GPU'):
+        check_supported("amp_bf16", "compile_cuda_graph", CPU)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    turing = torch.device("cuda")
+    check_supported("amp_fp16", "eager", turing)
+    check_supported("amp_fp16", "cuda_graph", turing)
+    with pytest.raises(Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
+        check_supported("tf32", "eager", turing)
+    with pytest.raises(Unsupported, match="emulate bfloat16"):
+        check_supported("amp_bf16", "eager", turing)
+
+
+def test_where_fp16_arithmetic_is_wrong_its_modes_are_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    ampere, wrong = torch.device("cuda"), "a convolution in fp16 differs from fp32 by nan of its norm"
+    for precision in MODES:
+        check_supported(precision, "eager", ampere, "passed")
+        check_supported(precision, "eager", ampere, None)  # not checked
+        if "fp16" in precision:
+            with pytest.raises(Unsupported, match=f"fp16 arithmetic is wrong on this GPU: {wrong}"):
+                check_supported(precision, "eager", ampere, wrong)
+        else:
+            check_supported(precision, "eager", ampere, wrong)

@@ -1,0 +1,61 @@
+"""The progress bar, and what run_all.py is told of it."""
+
+import os
+import threading
+import types
+
+import psutil
+
+from mixed_precision_study.progress import progress, progress_wanted
+
+
+def test_progress_is_silent_when_asked(monkeypatch, capsys):
+    with progress(3, "loud") as bar:
+        bar.advance()
+    assert "loud" in capsys.readouterr().out
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    with progress(3, "quiet") as bar:
+        bar.advance()
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv("TQDM_DISABLE")
+    parent = types.SimpleNamespace(cmdline=lambda: ["python", "-m", "papermill", "--no-progress-bar"])
+    monkeypatch.setattr(psutil, "Process", lambda pid: parent)
+    assert not progress_wanted()
+
+
+def test_progress_is_told_by_a_thread_and_never_by_a_step(tmp_path, monkeypatch):
+    """What run_all.py shows of a training: written at once, every few seconds and at the end."""
+    path, tellers, steps = tmp_path / "progress", [], threading.Event()
+    replace = os.replace
+
+    def noted(source, target):
+        tellers.append(threading.current_thread())
+        replace(source, target)
+        if path.read_text().endswith("step 30/40"):
+            steps.set()
+
+    monkeypatch.setattr(os, "replace", noted)
+    monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(path))
+    with progress(40, "fp32, epoch 1/2", seconds=0.05) as bar:
+        assert path.read_text() == "fp32, epoch 1/2, step 0/40"
+        before = len(tellers)
+        for _ in range(30):
+            bar.advance()
+        assert steps.wait(10)
+        assert threading.main_thread() not in tellers[before:]
+        bar.advance()
+    assert path.read_text() == "fp32, epoch 1/2, step 31/40"
+    assert [path.name for path in tmp_path.iterdir()] == ["progress"]
+    monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(tmp_path / "gone" / "progress"))
+    with progress(1, "nowhere") as bar:  # ends nothing
+        bar.advance()
+
+
+def test_progress_is_told_to_nobody_where_nobody_asks(tmp_path, monkeypatch):
+    """As on Colab: no thread, no file."""
+    monkeypatch.setenv("TQDM_DISABLE", "1")  # the bar has a thread of its own
+    threads = threading.active_count()
+    with progress(1, "alone") as bar:
+        bar.advance()
+        assert threading.active_count() == threads
+    assert not list(tmp_path.iterdir())

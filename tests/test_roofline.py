@@ -1,0 +1,147 @@
+"""What a card was measured to do, and how near a run comes to it."""
+
+import json
+import time
+
+import pytest
+import torch
+from explained_training import MIB, make_record, make_trainer
+from small_training import CPU
+
+from mixed_precision_study import record as records
+from mixed_precision_study.precision import PRECISIONS
+from mixed_precision_study.roofline import kept, measure_ceiling, measure_copy, measure_limits, rate_of
+
+
+def pretend_events(monkeypatch, milliseconds):
+    """Let CUDA events tell these times, one after the other; returns the times that are left."""
+    left = list(milliseconds)
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            pass
+
+        def elapsed_time(self, end):
+            return left.pop(0)
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    return left
+
+
+def test_a_rate_is_the_best_of_three_runs_or_more(monkeypatch):
+    left, runs = pretend_events(monkeypatch, [4.0, 2.0, 5.0, 1.0]), []
+    assert rate_of(lambda: runs.append(1), CPU, seconds=0) == 500
+    assert left == [1.0]
+    assert len(runs) == 6  # three to warm up
+
+
+def test_ceilings_are_flops_and_bytes_by_the_measured_rate(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 * MIB, 2**40))
+    monkeypatch.setattr("mixed_precision_study.roofline.rate_of", lambda work, device: 1000.0)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    ceiling = measure_ceiling(torch.bfloat16, CPU)
+    assert ceiling["matmul"] == pytest.approx(2 * 4096**3 * 1000 / 1e12)
+    assert ceiling["conv"] == pytest.approx(2 * (128 * 256 * 28 * 28) * (256 * 9) * 1000 / 1e12)
+    assert torch.backends.cudnn.benchmark is False  # as it was
+    assert measure_copy(CPU) == pytest.approx(2 * MIB * 1000 / 1e9)  # read and written
+
+
+def measuring(value, times):
+    """Return a measurement that gives `value` and counts in `times` how often it was taken."""
+
+    def measure():
+        times.append(1)
+        return value
+
+    return measure
+
+
+def test_a_ceiling_is_measured_once_in_a_session(tmp_path):
+    path, times = tmp_path / ".ceilings.json", []
+    for _ in range(3):
+        assert kept(path, "fp32", measuring({"matmul": 50.0}, times), shared=False) == {"matmul": 50.0}
+    assert len(times) == 1
+    assert kept(path, "copy", measuring(3.5, times), shared=False) == 3.5
+    assert len(times) == 2
+    assert kept(path, "fp32", measuring({}, times), shared=True) == {"matmul": 50.0}  # known, so no harm
+    assert json.loads(path.read_text())["copy"] == 3.5
+
+
+@pytest.mark.parametrize(("age", "measured"), [(11.9 * 3600, 0), (12.1 * 3600, 1), (-60, 1)])
+def test_a_ceiling_is_believed_for_twelve_hours(tmp_path, age, measured):
+    path, times = tmp_path / ".ceilings.json", []
+    path.write_text(json.dumps({"time": time.time() - age, "fp32": 1.0, "copy": 2.0}))
+    assert kept(path, "fp32", measuring(9.0, times), shared=False) == (9.0 if measured else 1.0)
+    assert len(times) == measured
+    assert ("copy" in json.loads(path.read_text())) is (not measured)  # nothing of the old session is kept
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '"fp32"', "{}", '{"fp32": 1.0}'])
+def test_a_broken_file_is_measured_anew(tmp_path, text):
+    path, times = tmp_path / ".ceilings.json", []
+    path.write_text(text)
+    for _ in range(2):
+        assert kept(path, "fp32", measuring(9.0, times), shared=None) == 9.0
+    assert len(times) == 1
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_memory(tmp_path):
+    (tmp_path / "file").write_text("")
+    times = []
+    for path in (tmp_path / "file" / ".ceilings.json", tmp_path / "none" / ".ceilings.json"):
+        for _ in range(2):
+            assert kept(path, "fp32", measuring(9.0, times), shared=False) == 9.0
+    assert len(times) == 4
+
+
+def test_beside_another_process_nothing_is_measured(tmp_path):
+    path, times = tmp_path / ".ceilings.json", []
+    with pytest.raises(RuntimeError, match="another process uses the GPU"):
+        kept(path, "fp32", measuring(9.0, times), shared=True)
+    assert times == []
+    assert not path.exists()
+
+
+def pretend_ceilings(monkeypatch):
+    asked = []
+    ceiling = {"matmul": 50.0, "conv": 40.0}
+    monkeypatch.setattr(
+        "mixed_precision_study.roofline.measure_ceiling", lambda dtype, device: asked.append(dtype) or ceiling
+    )
+    monkeypatch.setattr("mixed_precision_study.roofline.measure_copy", lambda device: asked.append("copy") or 4000.0)
+    return asked
+
+
+def test_a_run_is_set_against_the_measured_ceilings(monkeypatch, tmp_path):
+    asked = pretend_ceilings(monkeypatch)
+    figures = {"achieved_tflop_per_second": 10.0, "bytes_per_step": 4e9, "gpu_busy_ms_per_step": 2.0}
+    record = make_record(gpu_uuid="ab", torch_version="2.9", **figures)
+    measure_limits(record, make_trainer("amp_bf16"), tmp_path)
+    assert (record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second) == (50, 40)
+    assert record.ceiling_copy_gb_per_second == 4000
+    assert record.compute_limit_fraction == pytest.approx(0.2)  # of the higher ceiling
+    assert record.bandwidth_limit_fraction == pytest.approx(0.5)  # 4 GB in 2 ms are 2000 GB/s
+    assert asked == [torch.bfloat16, "copy"]
+    assert [path.name for path in tmp_path.iterdir()] == [".ceilings-ab-torch2.9.json"]
+    assert records.read_records(tmp_path) == ([], [])  # and it is not taken for a record
+
+
+def test_each_arithmetic_has_its_own_ceiling(monkeypatch, tmp_path):
+    asked = pretend_ceilings(monkeypatch)
+    for precision in PRECISIONS:
+        scale = {"loss_scale": 1024.0} if precision == "o3_fp16" else {}
+        measure_limits(make_record(), make_trainer(precision, **scale), tmp_path)
+    assert asked == [torch.float32, "copy", torch.float32, torch.float16, torch.bfloat16]
+    (path,) = tmp_path.iterdir()
+    assert set(json.loads(path.read_text())) == {"time", "float32", "tf32", "float16", "bfloat16", "copy"}
+
+
+def test_without_the_figures_of_the_run_fractions_are_null(monkeypatch, tmp_path):
+    pretend_ceilings(monkeypatch)
+    record = make_record()
+    measure_limits(record, make_trainer(), tmp_path)
+    assert record.ceiling_matmul_tflop_per_second == 50
+    assert record.compute_limit_fraction is record.bandwidth_limit_fraction is None

@@ -1,0 +1,86 @@
+"""cuDNN's search: bounded, timed, and told apart from compiling."""
+
+import math
+import types
+
+import pytest
+import torch
+from small_training import make_batch, make_record, make_trainer
+
+from mixed_precision_study.training import SEARCH_LIMIT, allow_search, read_search, warm_up
+
+
+def pretend_trainer(kind="cuda", layer=torch.nn.Conv2d(1, 1, 1)):  # noqa: B008
+    return types.SimpleNamespace(device=torch.device(kind), network=torch.nn.Sequential(layer))
+
+
+def test_the_search_is_bounded_and_reported(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    record = make_record()
+    read_search(record, pretend_trainer(), 3.0, 0.5)
+    assert (record.search_seconds, record.search_reason) == (None, "cuDNN's search is off")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 0)
+    allow_search()
+    assert torch.backends.cudnn.benchmark is True
+    assert torch.backends.cudnn.benchmark_limit == SEARCH_LIMIT == 10
+    record = make_record()
+    read_search(record, pretend_trainer(), 3.0, 0.5)
+    assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (2.5, 10, None)
+    read_search(record, pretend_trainer(), 0.6, 0.5)
+    assert record.search_seconds == 2.5  # a later repeat finds everything searched
+    none = make_record()
+    read_search(none, pretend_trainer(), 0.4, 0.5)
+    assert none.search_seconds == 0
+
+
+@pytest.mark.parametrize(
+    ("most", "step_seconds", "limit"),
+    [(10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (0, 2.8, 3), (0, 0.0, 0), (2, 2.8, 2)],
+)
+def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most, step_seconds, limit):
+    monkeypatch.setattr("mixed_precision_study.training.SEARCH_LIMIT", most)
+    for switch in ("benchmark", "benchmark_limit"):
+        monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
+    allow_search(step_seconds)
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, limit)
+
+
+def test_where_nothing_is_searched_a_reason_says_why(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    for trainer, reason in (
+        (pretend_trainer("cpu"), "no GPU"),
+        (pretend_trainer(layer=torch.nn.Linear(2, 2)), "the model has no convolution"),
+    ):
+        record = make_record()
+        read_search(record, trainer, 3.0, 0.5)
+        assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (None, None, reason)
+    record = make_record()
+    warm_up(record, make_trainer("fp32"), lambda: iter([make_batch()]))
+    assert record.search_reason == "no GPU"
+
+
+def test_compiling_is_no_part_of_the_search(monkeypatch):
+    given, spent = [], iter([10.0, 12.5, *[12.5] * 9])
+    monkeypatch.setattr(
+        "mixed_precision_study.training.read_compiler", lambda trainer: {"graphs": 0, "seconds": next(spent)}
+    )
+    monkeypatch.setattr(
+        "mixed_precision_study.training.read_search",
+        lambda record, trainer, first, steady: given.append((first, steady)),
+    )
+    trainer, record = make_trainer("fp32"), make_record()
+    warm_up(record, trainer, lambda: iter([make_batch()]))
+    ((first, steady),) = given
+    assert first == pytest.approx(steady - 2.5)  # one step on the CPU, of which compiling "took" 2.5 s
+    assert math.isfinite(steady)
+
+
+def test_a_search_in_a_probe_is_the_runs():
+    network = torch.nn.Conv2d(1, 1, 1)
+    trainer = types.SimpleNamespace(network=network, device=torch.device("cuda"))
+    record = types.SimpleNamespace(search_reason=None, search_seconds=None)
+    searched, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    read_search(record, trainer, 5.0, 1.0)  # in the last probe
+    read_search(record, trainer, 1.1, 1.0)  # in the warm-up, which finds everything searched
+    torch.backends.cudnn.benchmark = searched
+    assert (record.search_seconds, record.search_reason) == (4.0, None)
