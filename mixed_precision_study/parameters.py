@@ -28,8 +28,8 @@ class Parameter:
 
     The type of `default` is the type it must have; a whole number will do for a float. `help` is the comment beside it
     in the notebook, with the unit. Numbers lie from `least` on, `above` a bound, or `below` one. `choices` are all
-    values that are possible. `word` is one text that is possible in place of a number. `models`: the value may also be
-    any model of timm.
+    values that are possible. `word` is one text that is possible in place of a number. `models`: any model of timm is
+    possible, too.
     """
 
     name: str
@@ -145,7 +145,7 @@ CIFAR_RESNET = (
         "model",
         "resnet18",
         "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm",
-        choices=("wide_resnet28_10",),
+        choices=("resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet28_10"),
         models=True,
     ),
     PRECISIONS_WANTED,
@@ -281,7 +281,8 @@ def as_literal(value):
 def did_you_mean(name, names):
     """Return a hint at the nearest of `names`, or at all of them where none is near."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"possible are {', '.join(sorted(names))}."
+    known = f"it has {', '.join(sorted(names))}."
+    return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
 
 
 def check_names(notebook, names, declared):
@@ -319,8 +320,7 @@ def check_parameters(notebook, namespace):
     check_names(notebook, names_set_by_cells(namespace.get("In", ())), declared)
     values = {one.name: namespace[one.name] for one in declared if one.name in namespace}
     checked = check_values(notebook, values, declared)
-    model = next(one for one in declared if one.name == "model")
-    if model.models and checked["model"] not in model.choices:
+    if is_timm_model(notebook, checked["model"]):
         check_timm_model(checked["model"])
     check_output_dir(checked["output_dir"])
     return SimpleNamespace(**checked)
@@ -341,6 +341,12 @@ def names_set_by_cells(cells):
         elif found and source.startswith("# Parameters\n"):  # as papermill begins the cell that it adds
             names = names + found
     return names
+
+
+def is_timm_model(notebook, model):
+    """Return whether only timm can tell whether there is this model."""
+    declared = next(one for one in EXPERIMENTS[notebook] if one.name == "model")
+    return declared.models and model not in (declared.default, *declared.choices)
 
 
 def check_timm_model(name):
