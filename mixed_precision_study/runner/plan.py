@@ -177,9 +177,9 @@ def plan(study, notebooks, folder, overrides, on_gpu):
 
 
 def check_values(comparisons):
-    """Raise Mistake at the first value that a notebook of the suite would refuse, so that a batch does not start with it.
+    """Raise Mistake at the first value that a notebook of the suite would refuse, before any run starts.
 
-    Models of timm that are not known here are looked up in a process of its own: that loads PyTorch, which takes seconds
+    Models of timm that are not known here are looked up in a process of its own. It loads PyTorch, which takes seconds
     and must not hold memory of a GPU that is about to be measured.
     """
     models = []
