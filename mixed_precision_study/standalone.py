@@ -10,8 +10,10 @@ import argparse
 import base64
 import io
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -63,9 +65,16 @@ def standalone_notebook(path, packed):
 
 
 def build_wheel(folder):
-    """Build the wheel into `folder` and return its path; pip needs the build backend, so perhaps the network."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    """Build the wheel into `folder` and return its path; pip may need the network for setuptools.
+
+    It is built from a copy: setuptools leaves folders behind, and would take old modules out of them again.
+    """
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(PACKAGE, Path(copy, PACKAGE.name), ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "requirements.txt"):
+            shutil.copy(ROOT / name, copy)
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), copy]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Mistake(f"the wheel could not be built: {done.stderr.strip().splitlines()[-1]}")
     return max(folder.glob(f"{PACKAGE.name}-*.whl"), key=lambda path: path.stat().st_mtime)
