@@ -1,1 +1,42 @@
 """What the tests of explanations share: a network of linear layers, its batches, and a record with a step time."""
+
+import itertools
+
+import torch
+from small_training import CPU
+
+from mixed_precision_study import record as records
+from mixed_precision_study.training import Trainer
+
+MIB = 2**20
+
+
+def make_record(precision="fp32", **facts):
+    parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
+    return records.new_record("n", parameters, precision, {"step_ms_median": 2.0, **facts})
+
+
+def random(*size, grad=False):
+    return torch.randn(*size, requires_grad=grad)
+
+
+def compute_loss(network, batch, carry):
+    return network(batch).float().square().mean(), carry
+
+
+def make_network(sizes=(16, 24, 8, 8)):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes)]
+    return torch.nn.Sequential(*layers)
+
+
+def make_trainer(precision="fp32", loss=compute_loss, network=None, **options):
+    options = {"lr": 0.1, "momentum": 0.9, **options}
+    return Trainer(network or make_network(), precision, loss, device=CPU, **options)
+
+
+def made_batches(given, count=1, rows=4):
+    """Yield batches and add each to `given`."""
+    for number in range(count):
+        given.append(random(rows, 16))
+        yield given[number]
