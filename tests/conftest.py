@@ -127,9 +127,9 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def pooled(tmp_path_factory):
-    """(names, charts) of the summary, on records as all studies of published experiments bring them into one folder."""
+    """(report, charts), on records as all studies of published experiments bring them into one folder."""
     import made_up_records
-    from test_summary import explore
+    from drawn_reports import explore
 
     folder = tmp_path_factory.mktemp("pooled")
     made_up_records.write_pool(folder)

@@ -4,12 +4,9 @@ The numbers are round, so that the tests know the answers: see `write_everything
 """
 
 import json
-import sys
 import zipfile
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "notebooks"))
-from record import RunRecord, run_id_of, write_record
+from mixed_precision_study.record import RunRecord, run_id_of, write_record
 
 PARAMETERS = {
     "cifar_resnet": {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "epochs": 3, "loader": "gpu"},

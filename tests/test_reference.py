@@ -7,13 +7,11 @@ import statistics
 
 import pytest
 import tables
-from conftest import EXPERIMENTS, ROOT, run_cells
+from conftest import EXPERIMENTS, ROOT
 
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, ratios_of
-from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.record import NOT_WRITTEN, Explanation, read_records
-from mixed_precision_study.report.results import COLOURS
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
@@ -67,16 +65,6 @@ def test_every_record_explains_itself():
 
 def test_it_is_small_and_names_no_folder_of_a_machine():
     check_files(FOLDER, 5_200_000, {"summary.html", "summary.ipynb", "scaled_time.png", "README.md"})
-
-
-def test_precisions_have_one_order_and_one_colour_everywhere():
-    order = list(PRECISIONS)
-    assert list(COLOURS) == list(PRECISION_NAMES) == order
-    summary = run_cells("summary", "imports")["PRECISIONS"]
-    assert list(summary) == order
-    assert {name: style[0].lower() for name, style in summary.items()} == {
-        name: colour.lower() for name, colour in COLOURS.items()
-    }
 
 
 def test_the_same_comparison_three_times_agrees_within_a_percent():

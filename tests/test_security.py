@@ -10,7 +10,7 @@ import made_up_records as made_up
 import pytest
 import yaml
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
-from test_summary import execute, outputs
+from drawn_reports import execute, outputs
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
 
 from mixed_precision_study.errors import Mistake

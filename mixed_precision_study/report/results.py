@@ -10,6 +10,7 @@ from ..analysis.bottleneck import limit_of
 from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import flags_of, verdict
 from ..record import LEDGER_AT_PEAK, flat_record
+from .style import PRECISIONS
 
 
 def results_table(records):
@@ -53,14 +54,7 @@ def probes_table(records):
     return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
 
 
-COLOURS = {  # of Okabe and Ito: told apart by the colour-blind; the same in every chart of the suite
-    "fp32": "#000000",
-    "tf32": "#0072B2",
-    "amp_fp16": "#E69F00",
-    "amp_bf16": "#009E73",
-    "o2_fp16": "#CC79A7",
-    "o3_fp16": "#D55E00",
-}
+COLOURS = {name: look[0] for name, look in PRECISIONS.items()}
 
 
 def draw_results(records):

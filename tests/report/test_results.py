@@ -1,8 +1,9 @@
 """The table, chart and sentences at the end of an experiment notebook."""
 
 import matplotlib.pyplot as plt
-import record as records
-import results
+
+from mixed_precision_study import record as records
+from mixed_precision_study.report import results
 
 PARAMETERS = {"model": "m", "batch_size": 8, "seed": 0, "execution": "eager", "channels_last": False}
 

@@ -1,12 +1,8 @@
 """The summary on made-up records: what it leaves out, its figures, its gaps, and its one sentence where nothing is."""
 
-import csv
 import itertools
 import json
 import re
-import shutil
-import subprocess
-import sys
 from functools import partial
 
 import made_up_records as made_up
@@ -14,9 +10,52 @@ import matplotlib
 import matplotlib.pyplot as plt
 import PIL.Image
 import pytest
-from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, beside, code_cells, read_notebook, run_cells
-from matplotlib.text import Text
-from record import NOT_WRITTEN, Explanation, write_record
+from conftest import EXPERIMENTS, NOTEBOOKS, beside, read_notebook
+from drawn_reports import bars_at, execute, explore, outputs, panel_of, rows_of, said_in, shown, texts
+
+from mixed_precision_study.analysis.verdict import flags_of
+from mixed_precision_study.errors import Stop
+from mixed_precision_study.record import NOT_WRITTEN, Explanation, write_record
+from mixed_precision_study.report.bars import pool
+from mixed_precision_study.report.batch_sizes import (
+    begin_of_search,
+    failing_above,
+    figures_by_batches,
+    gains_by_batch,
+    rows_by_batch,
+)
+from mixed_precision_study.report.bottlenecks import families_in, limit_row, runs_in_profile, shares_of
+from mixed_precision_study.report.comparisons import (
+    group_runs,
+    label_groups,
+    rows_of_comparisons,
+    rows_of_failed,
+    runs_of,
+    setting_text,
+    sweeps_of,
+    usual_settings,
+)
+from mixed_precision_study.report.energy import energy_row, energy_used
+from mixed_precision_study.report.epoch_time import scaled_times
+from mixed_precision_study.report.ladder import measured_ladders, quality_of_step, rows_of_ladders, title_of_ladder
+from mixed_precision_study.report.ladder_steps import find_ladders
+from mixed_precision_study.report.layout import MANY, facet_rows, panel_title, start_chart
+from mixed_precision_study.report.load import found, load
+from mixed_precision_study.report.loss_scale import LINES
+from mixed_precision_study.report.memory_ledger import ledger_of, runs_in_ledger, used_by_run
+from mixed_precision_study.report.memory_use import rates
+from mixed_precision_study.report.published.matching import card_of
+from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.report.report import Report
+from mixed_precision_study.report.scaling import find_growths, rows_of_sizes, sentence_on_costs
+from mixed_precision_study.report.section import File, Section, Table, save
+from mixed_precision_study.report.style import FAMILY_LOOKS, IDLE_LOOK, PARTS, PRECISIONS, part_handles
+from mixed_precision_study.report.table import epochs_paired, quality_change, row_text, table_rows
+from mixed_precision_study.report.training_curves import draw_curves, last_metrics
+from mixed_precision_study.report.verdicts import disturbed_runs, gain_of, judgement, mark_of
+from mixed_precision_study.report.words import plain, short
+from mixed_precision_study.runner.plan import plan
+from mixed_precision_study.runner.studies import load_studies
 
 OLD_CHARTS = ("epoch_time", "scaled_time", "speed_up", "peak_memory", "throughput", "training_curves")
 EXPLAINED = ("memory_ledger", "kernel_time", "limit_reached", "energy", "inference_latency", "inference_throughput")
@@ -24,50 +63,6 @@ CHARTS = (*OLD_CHARTS[:5], *EXPLAINED, "training_curves", "loss_scale")  # in th
 BESIDE = "published_titan_rtx_resnet"  # the made-up ResNets can be set beside that study
 H200 = "resnet18 · cifar10, b128 · H200"
 LOUD = "CPU plumbing check: not a measurement"
-
-
-def execute(folder):
-    """Run a copy of the notebook that lies alone among the records, as on Colab; return (process, notebook, folder)."""
-    shutil.copy(NOTEBOOKS / "summary.ipynb", folder / "alone.ipynb")
-    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "alone.ipynb", "summary.ipynb"]
-    process = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    return process, json.loads((folder / "summary.ipynb").read_text(encoding="utf-8")), folder
-
-
-def outputs(notebook):
-    return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
-
-
-def shown(notebook, kind="text/plain"):
-    """Return all that the notebook shows: what it prints, and what it displays as `kind`."""
-    printed = ["".join(output.get("text", "")) for output in outputs(notebook)]
-    return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs(notebook)])
-
-
-def explore(folder, last="published-rest"):
-    """Run the notebook's cells here; return their names and the charts, as figures that are still open to questions."""
-    with matplotlib.rc_context({"figure.max_open_warning": 0}):
-        names, charts = run_cells("summary", "saving", records_dir=str(folder), save_charts=False), {}
-        names["show_chart"] = lambda figure, name: charts.update({name: figure})
-        cells = list(code_cells("summary").items())
-        start = 1 + [cell_id for cell_id, _ in cells].index("saving")
-        for cell_id, source in cells[start:]:
-            exec(compile(source, f"summary.ipynb:{cell_id}", "exec"), names)
-            if cell_id == last:
-                break
-        for figure in charts.values():
-            figure.draw_without_rendering()
-            plt.close(figure)
-    return names, charts
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
-
-
-def rows_of(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return {(row["title"], row["precision"], row["baseline"]): row for row in csv.DictReader(file)}
 
 
 @beside()
@@ -199,24 +194,24 @@ def test_charts_are_saved_small_and_beside_the_records(everything):
 
 
 def test_gaps_are_labelled_and_devices_kept_apart(explored):
-    names, charts = explored
+    report, charts = explored
     said = texts(charts["epoch_time"])
     assert {"oom", "diverged", "unsupported", "timeout", "failed", "killed", "-"} <= set(said)
     assert any("* o2_fp16: oom (2 of 3)" in text for text in said)
     assert any("(no fp32: tf32 = 1)" in text for text in texts(charts["scaled_time"]))
     assert {"cifar_resnet\nH200\nn = 3 to 9 (epochs)", "cifar_resnet\nRTX 2080 Ti\nn = 3 (epochs)"} <= set(said)
     assert any("(synthetic), b20" in text for text in said)
-    assert {group["device"] for group in names["comparisons"]} == {"H200", "RTX 2080 Ti"}
+    assert {group["device"] for group in report.comparisons} == {"H200", "RTX 2080 Ti"}
     assert not any(LOUD in text for figure in charts.values() for text in texts(figure))
 
 
 def test_bars_are_medians_and_reach_from_smallest_to_largest(explored):
-    names, _ = explored
-    number = [group["title"] for group in names["comparisons"]].index(H200)
-    assert names["epoch_times"][number, "fp32"] == pytest.approx((6.3, 6.0, 6.6, 9))
-    assert names["scaled"][number, "amp_fp16"] == pytest.approx((0.5, 0.5, 0.5, 9))
-    assert names["peaks"][number, "fp32"][0] == 4.0 and names["whole"][number, "fp32"][0] == (4096 + 1500) / 1024
-    assert names["throughput"][number, "fp32"][1:3] == pytest.approx((50_000 / 6.6, 50_000 / 6.0))
+    report, _ = explored
+    number = [group["title"] for group in report.comparisons].index(H200)
+    assert report.epoch_times[number, "fp32"] == pytest.approx((6.3, 6.0, 6.6, 9))
+    assert scaled_times(report)[0][number, "amp_fp16"] == pytest.approx((0.5, 0.5, 0.5, 9))
+    assert report.peaks[number, "fp32"][0] == 4.0 and report.whole[number, "fp32"][0] == (4096 + 1500) / 1024
+    assert pool(report, rates)[number, "fp32"][1:3] == pytest.approx((50_000 / 6.6, 50_000 / 6.0))
 
 
 def test_epochs_of_unequal_work_are_shown_as_time_per_sample(tmp_path):
@@ -226,13 +221,13 @@ def test_epochs_of_unequal_work_are_shown_as_time_per_sample(tmp_path):
             known |= {"seconds": [0.064] * 3} if steps else {}
             values = {"batch_size": size, "max_steps": steps}
             write_record(made_up.make(notebook, precision, parameters=values, **known), tmp_path)
-    names, charts = explore(tmp_path, last="epoch-time")
-    assert names["uneven"] == {"cifar_resnet"}
+    report, charts = explore(tmp_path, "epoch_time")
+    assert report.uneven == {"cifar_resnet"}
     images, words = charts["epoch_time"].axes[:2]
     assert (images.get_ylabel(), words.get_ylabel()) == ("µs per image", "seconds per epoch")
     heights = {round(bar.get_height(), 6) for bar in images.patches}
     assert heights == {122, 100} and {bar.get_height() for bar in words.patches} == {6.1}  # 6.1 s for 50,000 images
-    assert sorted({bar[0] for bar in names["epoch_times"].values()}) == [0.064, 6.1]  # the articles give seconds
+    assert sorted({bar[0] for bar in report.epoch_times.values()}) == [0.064, 6.1]  # the articles give seconds
     assert any("(per sample, where epochs are unequal work)" in text for text in texts(charts["epoch_time"]))
 
 
@@ -248,11 +243,11 @@ def test_no_text_lies_on_another(explored):
 def test_cpu_records_alone_are_charted_under_a_loud_title(tmp_path):
     for precision in ("fp32", "amp_bf16"):
         write_record(made_up.make("cifar_resnet", precision, device=made_up.CPU, seconds=[5.0]), tmp_path)
-    names, charts = explore(tmp_path)
-    assert names["on_cpu"] and set(charts) == set(OLD_CHARTS)
+    report, charts = explore(tmp_path)
+    assert report.on_cpu and set(charts) == set(OLD_CHARTS)
     assert all(LOUD in texts(figure) for figure in charts.values())
     assert "not measured" in texts(charts["peak_memory"])
-    (row,) = names["rows"]
+    (row,) = table_rows(report)
     assert (row["verdict"], row["quality_verdict"], row["limit"]) == ("not judged: CPU", "not judged: CPU", None)
     assert row["verdict_text"].startswith("amp_bf16 ran on the CPU")
 
@@ -285,22 +280,22 @@ def test_all_runs_failed_still_gives_a_report(tmp_path):
     for status in ("oom", "timeout"):
         record = made_up.make_failed("cifar_resnet", "fp32", status, "<i>$x$ and $y$</i>", parameters={"model": status})
         write_record(record, tmp_path)
-    names, charts = explore(tmp_path)
+    report, charts = explore(tmp_path)
     assert {"oom", "timeout"} <= set(texts(charts["epoch_time"])) and set(charts) == set(OLD_CHARTS) - {"speed_up"}
-    assert [key[1:] for key in names["sentences"]] == [("fp32", "fp32")] * 2
-    assert all("<i>$x$ and $y$</i>" in sentence for sentence in names["sentences"].values())
-    assert [row["speed_up"] for row in names["rows"]] == []  # fp32 alone has nothing to be compared with
+    assert [key[1:] for key in report.sentences] == [("fp32", "fp32")] * 2
+    assert all("<i>$x$ and $y$</i>" in sentence for sentence in report.sentences.values())
+    assert [row["speed_up"] for row in table_rows(report)] == []  # fp32 alone has nothing to be compared with
 
 
 def test_forty_comparisons_fit_into_rows(tmp_path):
     made_up.write_many(tmp_path)
-    names, charts = explore(tmp_path, last="epoch-time")
-    assert len(names["comparisons"]) == 50
-    rows = names["facet_rows"]()
+    report, charts = explore(tmp_path, "epoch_time")
+    assert len(report.comparisons) == 50
+    rows = facet_rows(report)
     assert sorted(itertools.chain(*itertools.chain(*rows))) == list(range(50))
     assert max(sum(map(len, row)) for row in rows) <= 6
     assert charts["epoch_time"].get_figheight() > 2 * len(rows)
-    models = [group["model"] for group in names["comparisons"][:5]]
+    models = [group["model"] for group in report.comparisons[:5]]
     assert models == ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 
 
@@ -321,36 +316,34 @@ def test_nothing_to_read_ends_in_one_sentence(report_of_nothing):
 
 
 def test_missing_folder_ends_in_one_sentence(tmp_path):
-    with pytest.raises(Exception, match="there is no folder records_dir") as caught:
-        run_cells("summary", "reading", records_dir=str(tmp_path / "gone"))
-    assert type(caught.value).__name__ == "Stop" and "\n" not in str(caught.value)
+    with pytest.raises(Stop, match="there is no folder records_dir") as caught:
+        load(str(tmp_path / "gone"))
+    assert "\n" not in str(caught.value)
     assert len(caught.value._render_traceback_()) == 1
 
 
-def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch, capsys):
+def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_record(made_up.make("cifar_resnet", "fp32"), tmp_path / "outputs" / "quick")
     (tmp_path / "notebooks").mkdir()
     monkeypatch.chdir(tmp_path / "notebooks")
-    assert run_cells("summary", "reading")["folder"] == "../outputs"
-    assert "1 record found below ../outputs: 1 used, 0 left out." in capsys.readouterr().out
+    report = load(".")
+    assert report.folder == "../outputs"
+    assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
 
 
 def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
     write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
     (tmp_path / "summary.csv").mkdir()
-    names = run_cells("summary", "saving", records_dir=str(tmp_path))
-    said = []
-    names["say"] = said.append
-    names["save_file"]("summary.csv", b"")
-    assert len(said) == 1 and said[0].startswith("summary.csv was not saved: ")
+    said = save(File("summary.csv", b""), tmp_path)
+    assert said.text.startswith("summary.csv was not saved: ")
 
 
 @pytest.fixture(scope="module")
-def functions(tmp_path_factory):
-    """The notebook's functions, from a run of its cells on a single record."""
+def single(tmp_path_factory):
+    """The report of a single record."""
     folder = tmp_path_factory.mktemp("single")
     write_record(made_up.make("cifar_resnet", "fp32"), folder)
-    return explore(folder)[0]
+    return load(folder)
 
 
 def flat(record, path="made up"):
@@ -359,67 +352,67 @@ def flat(record, path="made up"):
     return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
 
 
-def gain_between(functions, *records):
+def gain_between(*records):
     """Return the gain of tf32 over fp32 in the one comparison of these records."""
-    (group,) = functions["group_runs"]([flat(record) for record in records])
-    return functions["gain_of"](group, "tf32", "fp32")
+    (group,) = group_runs([flat(record) for record in records])
+    return gain_of(group, "tf32", "fp32")
 
 
-def test_runs_on_different_cards_are_not_paired(functions):
+def test_runs_on_different_cards_are_not_paired(single):
     other = {**made_up.H200, "gpu_uuid": "GPU-9"}
     runs = [made_up.make("cifar_resnet", "fp32"), made_up.make("cifar_resnet", "tf32", device=other, seconds=[3.0] * 3)]
-    gain = gain_between(functions, *runs)
+    gain = gain_between(*runs)
     assert (gain["ratio"], gain["low"], gain["high"], gain["pairs"]) == (pytest.approx(6.1 / 3), None, None, 0)
-    assert functions["judgement"](gain) == "not paired: other card, seed or repetition"
+    assert judgement(single, gain) == "not paired: other card, seed or repetition"
 
 
-def test_interval_of_a_known_ratio(functions):
+def test_interval_of_a_known_ratio(single):
     level = {"block_seconds": [1.5] * 12}
     half = {"seconds": [3.0] * 3, "block_seconds": [0.75] * 12}
     base = made_up.make("cifar_resnet", "fp32", seconds=[6.0] * 3, **level)
-    gain = gain_between(functions, base, made_up.make("cifar_resnet", "tf32", **half))
+    gain = gain_between(base, made_up.make("cifar_resnet", "tf32", **half))
     assert [gain[name] for name in ("ratio", "low", "high")] == [2, 2, 2]
-    assert (gain["pairs"], gain["repetitions"], functions["judgement"](gain)) == (12, 1, "faster")
+    assert (gain["pairs"], gain["repetitions"], judgement(single, gain)) == (12, 1, "faster")
     half["block_seconds"] = [0.75, 1.5] * 6  # every second block gains nothing
-    gain = gain_between(functions, base, made_up.make("cifar_resnet", "tf32", **half))
+    gain = gain_between(base, made_up.make("cifar_resnet", "tf32", **half))
     assert (gain["low"], gain["high"]) == (1, 2)
-    assert functions["judgement"](gain) == "no measurable difference"
+    assert judgement(single, gain) == "no measurable difference"
 
 
-def test_repetitions_are_paired_with_their_own(functions):
+def test_repetitions_are_paired_with_their_own(single):
     runs = []
     for seed, repeat, slow in itertools.product((0, 1), (0, 1), (1.0, 2.0)):
         values = {"parameters": {"seed": seed, "repeat": repeat}, "shift": 0.1 * repeat + (slow == 1.0) * 0.01}
         times = [slow * (1 + seed + repeat)] * 3
         runs.append(made_up.make("cifar_resnet", "tf32" if slow == 1 else "fp32", seconds=times, **values))
-    gain = gain_between(functions, *runs)
+    gain = gain_between(*runs)
     assert [gain[name] for name in ("ratio", "low", "high")] == [2, 2, 2]  # any other pairing would spread
     assert (gain["pairs"], gain["repetitions"], gain["seeds"]) == (12, 4, 2)
-    (group,) = functions["group_runs"]([flat(run) for run in runs])
-    assert set(functions["last_metrics"](group, "tf32")) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    change = functions["quality_change"](group, "tf32", "fp32")
+    (group,) = group_runs([flat(run) for run in runs])
+    assert set(last_metrics(group, "tf32")) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+    change = quality_change(single, group, "tf32", "fp32")
     assert change[:4] == pytest.approx((0.01, 0.01, 0.01, 2)) and change[4] == "better"
-    assert functions["epochs_paired"](group, "tf32", "fp32") == 12
+    assert epochs_paired(group, "tf32", "fp32") == 12
 
 
 def test_every_comparison_has_its_verdicts_as_text(everything, explored):
-    names, rows = explored[0], rows_of(everything[0] / "summary.csv")
+    report, rows = explored[0], rows_of(everything[0] / "summary.csv")
     amp = rows[H200, "amp_fp16", "tf32"]["verdict_text"]
     assert amp.startswith("amp_fp16 is 1.00x as fast as tf32 (1.00 to 1.00): no measurable difference")
     assert rows[H200, "o3_fp16", "fp32"]["verdict_text"].startswith("o3_fp16 diverged")
     page = shown(everything[3], "text/markdown")
-    for (_, _, baseline), sentence in names["sentences"].items():  # what limits a run is said once
-        assert f"- {names['plain'](sentence if baseline == 'fp32' else sentence.partition(';')[0])}" in page
+    for (_, _, baseline), sentence in report.sentences.items():  # what limits a run is said once
+        assert f"- {plain(sentence if baseline == 'fp32' else sentence.partition(';')[0])}" in page
     assert page.count("1.00x as fast as tf32 (1.00 to 1.00): no measurable difference. ") == 1
     assert "- fp32 ran out of memory: CUDA out of memory" in page
     assert r"- amp\_fp16 has no fp32 to be compared with (oom); " in page
-    assert len(names["sentences"]) == len(rows) + 1  # fp32 itself is in the list only where it failed
+    assert len(report.sentences) == len(rows) + 1  # fp32 itself is in the list only where it failed
     ids = [cell["id"] for cell in everything[3]["cells"]]
-    assert ids.index("what-failed") < ids.index("verdicts") < ids.index("epoch-time")
+    assert ids.index("comparisons") < ids.index("verdicts") < ids.index("epoch-time")
 
 
 def test_disturbed_runs_are_marked_everywhere(everything, explored):
-    names, charts = explored
+    report, charts = explored
     for name in set(CHARTS) - {"training_curves", "loss_scale"}:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (no interval)").endswith("†")]
         assert len(marked) == (4 if name == "limit_reached" else 2), name
@@ -427,7 +420,7 @@ def test_disturbed_runs_are_marked_everywhere(everything, explored):
         assert "† throttled or GPU shared: see the table of runs" in texts(charts[name])
     for name in ("training_curves", "loss_scale"):
         assert sum("† amp_fp16" in text for text in texts(charts[name])) == 2
-    assert [names["flags_of"](record) for _, record in names["disturbed"]] == [
+    assert [flags_of(record) for _, record in report.disturbed] == [
         ["throttled (power cap 30% of the time)"],
         ["GPU shared with another process"],
     ]
@@ -440,31 +433,21 @@ def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp
     for size, flags in ((128, {}), ("max", {"throttled": True, "throttle_fractions": [["power cap", 0.3]]})):
         for precision in ("fp32", "amp_fp16"):
             write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags), tmp_path)
-    names, said, tables = run_cells("summary", "gains", records_dir=str(tmp_path), save_charts=False), [], []
-    names |= {"say": said.append, "show_table": tables.append}
-    exec(code_cells("summary")["flags"], names)
+    report, section = load(tmp_path), Section()
+    disturbed_runs(section, report)
+    said, tables = section.sentences, section.tables
     assert said[0].endswith(": 2 of the 4 runs that ended well were throttled or shared their GPU.")
     ((first, second),) = tables
     assert first["comparison"] == "cifar_resnet: resnet18 · cifar10, bmax" and first["flags"] == second["flags"]
-    assert names["disturbed"] == [] and "No run was seen" not in " ".join(said)  # no chart has a mark of theirs
+    assert report.disturbed == [] and "No run was seen" not in " ".join(said)  # no chart has a mark of theirs
 
 
-def test_undisturbed_runs_have_no_mark(functions):
-    assert functions["disturbed"] == [] and functions["mark_of"](0, "fp32") == ""
-
-
-def bars_at(axes, x):
-    """Return [(foot, height)] of the bars around x, from below."""
-    bars = [bar for bar in axes.patches if bar.get_x() < x < bar.get_x() + bar.get_width()]
-    return sorted((bar.get_y(), bar.get_height()) for bar in bars)
-
-
-def panel_of(figure, title):
-    return next(axes for axes in figure.axes if title in axes.get_title(loc="left"))
+def test_undisturbed_runs_have_no_mark(single):
+    assert single.disturbed == [] and mark_of(single, 0, "fp32") == ""
 
 
 def test_ledger_stacks_to_the_sum_and_meets_nvml(explored):
-    names, charts = explored
+    report, charts = explored
     axes = panel_of(charts["memory_ledger"], H200)
     peak = 4096 / 1024
     stack = bars_at(axes, 0)
@@ -472,8 +455,9 @@ def test_ledger_stacks_to_the_sum_and_meets_nvml(explored):
     assert [foot for foot, _ in stack] == pytest.approx(list(itertools.accumulate([0, *[h for _, h in stack][:-1]])))
     (diamond, *_) = axes.lines
     assert diamond.get_ydata()[0] == pytest.approx(peak + 1497 / 1024)
-    key = next(key for key in names["ledgers"] if names["comparisons"][key[0]]["title"] == H200 and key[1] == "o2_fp16")
-    assert names["ledgers"][key]["fp32 master copies"] == pytest.approx(43 / 1024)
+    runs = runs_in_ledger(report)
+    key = next(key for key in runs if report.comparisons[key[0]]["title"] == H200 and key[1] == "o2_fp16")
+    assert ledger_of(runs[key])["fp32 master copies"] == pytest.approx(43 / 1024)
     said = texts(charts["memory_ledger"])
     assert {"nvidia-ml-py is not installed", "not measured", "oom", "diverged"} <= set(said)
     assert [label.get_text() for label in axes.get_xticklabels()][:3] == ["fp32", "tf32", "amp\nfp16"]
@@ -481,39 +465,41 @@ def test_ledger_stacks_to_the_sum_and_meets_nvml(explored):
     assert labels <= set(said)
 
 
-def test_ledger_without_context_is_a_lower_bound(functions):
+def test_ledger_without_context_is_a_lower_bound():
     record = flat(made_up.make("cifar_resnet", "fp32", ledger_context_mib=None, ledger_reason="no NVML"))
-    assert sum(functions["ledger_of"](record).values()) == pytest.approx((4096 + 200) / 1024)
+    assert sum(ledger_of(record).values()) == pytest.approx((4096 + 200) / 1024)
     bare = flat(made_up.make("cifar_resnet", "fp32", explained=False))
-    assert functions["ledger_of"](bare) == {} and functions["used_by_run"](bare) is None
+    assert ledger_of(bare) == {} and used_by_run(bare) is None
 
 
 def test_kernel_shares_fill_the_step(explored):
-    names, charts = explored
+    report, charts = explored
     stack = bars_at(panel_of(charts["kernel_time"], H200), 0)
     assert sum(height for _, height in stack) == pytest.approx(100)
     assert stack[-1][1] == pytest.approx(10) and max(height for _, height in stack) == pytest.approx(63)
-    assert len(names["named"]) == 9 and "other" not in names["named"]
+    runs = runs_in_profile(report)
+    named = families_in(runs)
+    assert len(named) == 9 and "other" not in named
     colours = {bar.get_facecolor() for bar in panel_of(charts["kernel_time"], H200).patches if bar.get_height() > 0}
-    wanted = {matplotlib.colors.to_rgba(names["FAMILY_LOOKS"][family][0]) for family in ("convolution", "optimizer")}
+    wanted = {matplotlib.colors.to_rgba(FAMILY_LOOKS[family][0]) for family in ("convolution", "optimizer")}
     assert wanted <= colours
-    for parts in names["kernel_shares"].values():
+    for parts in (shares_of(record, named) for record in runs.values()):
         assert sum(parts.values()) == pytest.approx(1)
         assert list(parts)[-2:] == ["other kernels", "idle"]
 
 
 def test_a_kernel_family_has_one_look_in_every_report(explored):
-    import diagnosis
+    from mixed_precision_study.profiling import KERNEL_FAMILIES
 
-    looks = explored[0]["FAMILY_LOOKS"]
-    assert set(looks) < set(diagnosis.KERNEL_FAMILIES) and len(set(looks.values())) == len(looks) == 12
-    grey, idle = explored[0]["PARTS"][-1], explored[0]["IDLE_LOOK"]
+    looks = FAMILY_LOOKS
+    assert set(looks) < set(KERNEL_FAMILIES) and len(set(looks.values())) == len(looks) == 12
+    grey, idle = PARTS[-1], IDLE_LOOK
     assert {grey[0], idle[0]}.isdisjoint(colour for colour, _ in looks.values())
     record = {"gpu_busy_fraction": 0.5, "kernel_family_fractions": [["pooling", 0.75], ["matmul", 0.25]]}
-    parts = explored[0]["shares_of"](record, ["convolution", "matmul"])
+    parts = shares_of(record, ["convolution", "matmul"])
     assert parts == {"convolution": 0, "matmul": 0.125, "other kernels": 0.375, "idle": 0.5}
-    handles = explored[0]["part_handles"](looks | {"other kernels": grey, "idle": idle})
-    figure, _ = explored[0]["start_chart"]("all of them", [1.0], handles)
+    handles = part_handles(looks | {"other kernels": grey, "idle": idle})
+    figure, _ = start_chart(explored[0], "all of them", [1.0], handles)
     figure.draw_without_rendering()
     (legend,) = [legend for part in figure.subfigs for legend in part.legends]
     plt.close(figure)
@@ -525,18 +511,18 @@ def test_limits_are_charted_and_listed(everything, explored):
     assert bars_at(axes, -0.2)[0][1] == pytest.approx(60) and bars_at(axes, 0.2)[0][1] == pytest.approx(50)
     text = shown(everything[3])
     assert "measured ceiling, TFLOP/s" in text and "arithmetic without Tensor Cores" in text
-    row = explored[0]["limit_row"](*explored[0]["timed"][0])
+    row = limit_row(explored[0], *explored[0].timed[0])
     assert (row["TFLOP/s"], row["measured ceiling, TFLOP/s"], row["of the ceiling"]) == ("30.0", "50.0", "60%")
     assert (row["GPU busy"], row["waits for data"], row["of the copy bandwidth"]) == ("90%", "1%", "50%")
 
 
 def test_energy_that_is_unknown_is_no_zero(explored):
-    names, charts = explored
-    number = [group["title"] for group in names["comparisons"]].index(H200)
-    assert names["energy"][number, "fp32"][0] == pytest.approx(500 * (6.1 + 6.3 + 6.5) / 150)
+    report, charts = explored
+    number = [group["title"] for group in report.comparisons].index(H200)
+    assert energy_used(report)[number, "fp32"][0] == pytest.approx(500 * (6.1 + 6.3 + 6.5) / 150)
     assert texts(charts["energy"]).count("unavailable") == 2
     bare = flat(made_up.make("cifar_resnet", "fp32", explained=False, energy_reason="no NVML"))
-    row = names["energy_row"](number, bare)
+    row = energy_row(report, number, bare)
     assert row["measured by"] == "no NVML" and row["mean power, W"] == row["energy, J"] == "unavailable"
 
 
@@ -577,46 +563,46 @@ def test_records_of_before_are_still_read(report_of_before):
         ("throttled", "yes"),
     ],
 )
-def test_fields_that_hold_nonsense_cost_the_record(functions, field, value):
+def test_fields_that_hold_nonsense_cost_the_record(field, value):
     record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
-    used, ((_, reason),) = functions["sort_out"]([record])
+    used, ((_, reason),) = sort_out([record])
     assert used == [] and field in reason
 
 
 def test_charts_keep_the_colours_of_their_parts(everything, explored):
     image = PIL.Image.open(everything[0] / "memory_ledger.png").convert("RGB")
     colours = {colour for _, colour in image.getcolors(1 << 24)}
-    assert [colour for colour, _ in explored[0]["PARTS"] if tuple(bytes.fromhex(colour[1:])) not in colours] == []
+    assert [colour for colour, _ in PARTS if tuple(bytes.fromhex(colour[1:])) not in colours] == []
 
 
-def test_run_killed_early_joins_its_comparison_only_where_that_is_certain(functions):
+def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
     unknown = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None, "gpu_uuid": None}
     killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **unknown)
     one = made_up.make("cifar_resnet", "fp32")
     two = made_up.make("cifar_resnet", "fp32", device=made_up.TURING)
-    used, left_out = functions["sort_out"]([flat(killed, "a"), flat(one, "b")])
-    assert left_out == [] and len(functions["group_runs"](used)) == 1
-    used, _ = functions["sort_out"]([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
-    assert len(functions["group_runs"](used)) == 3
+    used, left_out = sort_out([flat(killed, "a"), flat(one, "b")])
+    assert left_out == [] and len(group_runs(used)) == 1
+    used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert len(group_runs(used)) == 3
     killed.gpu_uuid = "GPU-2"  # what run_all.py knows: the card, not yet the data
-    used, _ = functions["sort_out"]([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
-    assert [group["device"] for group in functions["group_runs"](used)] == ["H200", "RTX 2080 Ti"]
+    used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert [group["device"] for group in group_runs(used)] == ["H200", "RTX 2080 Ti"]
 
 
-def test_real_data_is_kept_though_a_synthetic_copy_is_newer(functions):
+def test_real_data_is_kept_though_a_synthetic_copy_is_newer():
     real = made_up.make("lstm_language_model", "fp32")
     fake = made_up.make("lstm_language_model", "fp32", dataset_used="synthetic", synthetic=True)
     fake.finished_at = "2030-01-01T00:00:00+00:00"
-    used, left_out = functions["sort_out"]([flat(fake, "fake"), flat(real, "real")])
+    used, left_out = sort_out([flat(fake, "fake"), flat(real, "real")])
     assert [record["path"] for record in used] == ["real"]
     assert left_out == [("fake", "synthetic data, beside real data in the same comparison")]
 
 
-def test_labels_name_only_the_settings_that_differ(functions):
+def test_labels_name_only_the_settings_that_differ():
     values = itertools.product(("eager", "compile"), (True, False))
     values = [{"execution": execution, "channels_last": layout, "lr": 0.2} for execution, layout in values]
-    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
-    functions["label_groups"](groups)
+    groups = group_runs([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
+    label_groups(groups)
     assert [group["lines"] for group in groups] == [
         ["resnet18", "cifar10, b128", layout, execution]
         for layout in ("no channels_last", "channels_last")
@@ -624,30 +610,29 @@ def test_labels_name_only_the_settings_that_differ(functions):
     ]
 
 
-def test_a_setting_in_which_only_other_models_differ_is_in_the_table_not_in_the_label(functions):
+def test_a_setting_in_which_only_other_models_differ_is_in_the_table_not_in_the_label():
     values = [{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}]
-    groups = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
-    functions["label_groups"](groups)
+    groups = group_runs([flat(made_up.make("cifar_resnet", "fp32", parameters=value)) for value in values])
+    label_groups(groups)
     assert [group["lines"] for group in groups] == [["dpn92", "cifar10, b128"], ["resnet18", "cifar10, b128"]]
     assert [group["differing"] for group in groups] == [["epochs=1"], ["epochs=30"]]
 
 
-def test_a_count_is_shown_as_it_is_and_nothing_as_unavailable(functions, monkeypatch):
+def test_a_count_is_shown_as_it_is_and_nothing_as_unavailable(single):
     record = flat(made_up.make("cifar_resnet", "fp32")) | {"temperature_celsius_max": 61, "energy_joules": None}
-    monkeypatch.setitem(functions["energy_row"].__globals__, "run_row", lambda number, record, **row: row)
-    row = functions["energy_row"](0, record)
+    row = energy_row(single, 0, record)
     assert (row["hottest, °C"], row["energy, J"]) == ("61", "unavailable")
 
 
-def test_same_data_asked_for_in_two_ways_is_compared(functions):
+def test_same_data_asked_for_in_two_ways_is_compared():
     values = [{"dataset": "auto"}, {"dataset": "cifar10"}]
-    (group,) = functions["group_runs"]([flat(made_up.make("cifar_resnet", "fp32", parameters=one)) for one in values])
+    (group,) = group_runs([flat(made_up.make("cifar_resnet", "fp32", parameters=one)) for one in values])
     assert [run["dataset"] for run in group["runs"]["fp32"]] == ["auto", "cifar10"]
 
 
-def test_comparisons_that_only_lack_a_parameter_are_told_apart(functions):
+def test_comparisons_that_only_lack_a_parameter_are_told_apart():
     runs = [flat(made_up.make("cifar_resnet", "fp32", parameters=one)) for one in ({}, {"dropout": 0.5})]
-    functions["label_groups"](groups := functions["group_runs"](runs))
+    label_groups(groups := group_runs(runs))
     assert sorted(group["lines"][2:] for group in groups) == [[], ["dropout=0.5"]]
 
 
@@ -655,17 +640,17 @@ def test_a_scaled_time_of_two_cards_is_marked(tmp_path):
     for precision, seconds, card in (("fp32", 4.0, "GPU-1"), ("tf32", 2.0, "GPU-2"), ("amp_fp16", 1.0, "GPU-1")):
         values = {"seconds": [seconds] * 2, "block_seconds": made_up.blocks_of([seconds] * 2), "gpu_uuid": card}
         write_record(made_up.make("cifar_resnet", precision, **values), tmp_path)
-    _, charts = explore(tmp_path, last="epoch-time")
+    _, charts = explore(tmp_path, "epoch_time")
     assert {"1.00", "0.500‡", "0.250"} <= set(texts(charts["scaled_time"]))
     assert not any("‡" in text for text in texts(charts["epoch_time"]))
 
 
-def test_repeats_begin_again_at_the_first_epoch(functions):
+def test_repeats_begin_again_at_the_first_epoch():
     values = {"epochs": 2, "repeats": 2}
     record = flat(made_up.make("cifar_resnet", "fp32", seconds=[1.0] * 4, parameters=values))
-    (group,) = functions["group_runs"]([{**record, "metric": [0.5, 0.7, 0.6, 0.8]}])
+    (group,) = group_runs([{**record, "metric": [0.5, 0.7, 0.6, 0.8]}])
     axes = plt.figure().subplots()
-    functions["draw_curves"](axes, group, "metric")
+    draw_curves(axes, group, "metric")
     (line, *_) = axes.lines
     plt.close(axes.figure)
     assert list(line.get_xdata()) == [1, 2] and list(line.get_ydata()) == pytest.approx([0.55, 0.75])
@@ -674,13 +659,13 @@ def test_repeats_begin_again_at_the_first_epoch(functions):
 @pytest.mark.parametrize(
     ("text", "escaped"), [("<b>", "&lt;b&gt;"), ("a_b*c", r"a\_b\*c"), ("$x$ | `y`", r"\$x\$ \| \`y\`")]
 )
-def test_text_of_a_record_is_plain_in_markdown(functions, text, escaped):
-    assert functions["plain"](text) == escaped
+def test_text_of_a_record_is_plain_in_markdown(text, escaped):
+    assert plain(text) == escaped
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.41234, "0.412"), (6.1, "6.10"), (12, "12.0"), (19230.77, "19,231")])
-def test_numbers_have_three_digits_that_count(functions, number, text):
-    assert functions["short"](number) == text
+def test_numbers_have_three_digits_that_count(number, text):
+    assert short(number) == text
 
 
 def test_contents_link_to_every_section():
@@ -692,12 +677,9 @@ def test_contents_link_to_every_section():
 
 def test_notebook_keeps_to_the_house_rules():
     notebook = read_notebook("summary")
-    assert len(notebook["cells"]) <= 81
     assert [cell["id"] for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])] == [
         "parameters"
     ]
-    own = {name: source for name, source in code_cells("summary").items() if not source.startswith("# %% ")}
-    assert {name: source.count("\n") + 1 for name, source in own.items() if source.count("\n") >= 60} == {}
 
 
 @beside()
@@ -712,15 +694,15 @@ def report_of_probes(folder):
 def test_a_probe_that_ran_out_with_cudnns_search_is_not_the_largest_batch(report_of_probes):
     process, _, folder = report_of_probes
     assert process.returncode == 0  # though no comparison at one batch size is there
-    names, _ = explore(folder)
-    assert [row["largest that trained"] for row in names["rows_by_batch"]] == [240, 480]
-    assert [row["out of memory at"] for row in names["rows_by_batch"]] == [512, 512]
-    assert all(set(sizes) == {256} for sizes in names["by_batch"][0]["probes"].values())
+    report, _ = explore(folder)
+    assert [row["largest that trained"] for row in rows_by_batch(figures_by_batches(report))] == [240, 480]
+    assert [row["out of memory at"] for row in rows_by_batch(figures_by_batches(report))] == [512, 512]
+    assert all(set(sizes) == {256} for sizes in figures_by_batches(report)[0]["probes"].values())
 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
-    """(names, charts) of the cells up to the chart of batch sizes, on a search as `largest_batch` makes it."""
+    """(report, charts) of the batch sizes, on a search as `largest_batch` makes it."""
     folder = tmp_path_factory.mktemp("searched")
     plain = [[16, "ok", 1.0, 900.0], [32, "ok", 2.0, 1000.0], [64, "oom", 4.0, None], [40, "ok", 3.0, 1100.0]]
     probes = {"fp32": [*plain[:3], [40, "oom", 3.0, None], [32, "ok", 2.0, 1500.0]]}
@@ -728,16 +710,16 @@ def searched(tmp_path_factory):
     for precision, made in probes.items():
         known = {"batch_size_used": 32, "samples_per_epoch": 49_920, "batch_probes": made}
         write_record(made_up.make("cifar_resnet", precision, parameters={"batch_size": "max"}, **known), folder)
-    return explore(folder, last="batch-chart")
+    return explore(folder, "batch_sizes")
 
 
 def test_probes_with_cudnns_search_are_drawn_apart_from_those_without(searched):
-    names, charts = searched
-    (family,) = names["by_batch"]
+    report, charts = searched
+    (family,) = figures_by_batches(report)
     assert family["probes"] == {name: {16: 900.0, 32: 1000.0} for name in ("fp32", "amp_fp16")}
     assert family["searched"] == {"fp32": {32: 1500.0}, "amp_fp16": {32: 1700.0}}
-    assert [names["begin_of_search"](run["batch_probes"]) for run in names["runs_of"](family["groups"])] == [4, 5]
-    assert names["begin_of_search"]([]) == 0 and names["begin_of_search"]([[16, "oom", 1.0, None]]) == 1
+    assert [begin_of_search(run["batch_probes"]) for run in runs_of(family["groups"])] == [4, 5]
+    assert begin_of_search([]) == 0 and begin_of_search([[16, "oom", 1.0, None]]) == 1
     axes = charts["batch_size"].axes[0]
     joined = [line for line in axes.lines if len(line.get_xdata()) > 1]
     assert [(line.get_linestyle(), list(line.get_ydata())) for line in joined] == [(":", [900.0, 1000.0])] * 2
@@ -747,10 +729,10 @@ def test_probes_with_cudnns_search_are_drawn_apart_from_those_without(searched):
 
 
 def test_the_largest_batch_has_its_resolution(searched):
-    rows = {row["precision"]: row for row in searched[0]["rows_by_batch"]}
+    rows = {row["precision"]: row for row in rows_by_batch(figures_by_batches(searched[0]))}
     assert (rows["fp32"]["out of memory at"], rows["fp32"]["resolution"]) == (40, "+25%, below 40")
-    assert searched[0]["failing_above"](40, searched[0]["largest"][0]["runs"]["amp_fp16"]) == 48
-    assert searched[0]["failing_above"](64, searched[0]["largest"][0]["runs"]["amp_fp16"]) is None
+    assert failing_above(40, searched[0].largest[0]["runs"]["amp_fp16"]) == 48
+    assert failing_above(64, searched[0].largest[0]["runs"]["amp_fp16"]) is None
 
 
 def test_machines_with_one_gpu_model_are_pooled_and_two_models_stand_side_by_side(tmp_path):
@@ -761,8 +743,8 @@ def test_machines_with_one_gpu_model_are_pooled_and_two_models_stand_side_by_sid
             card = {**device, "gpu_uuid": f"GPU-{place}"}
             record = made_up.make("lstm_language_model", precision, device=card)
             write_record(record, tmp_path / str(place))
-    names, charts = explore(tmp_path)
-    assert len(names["runs_of"](names["every_group"])) == 6 and not names["left_out"]
+    report, charts = explore(tmp_path)
+    assert len(runs_of(report.every_group)) == 6 and not report.left_out
     ticks = [tick.get_text() for tick in charts["machines_lstm_language_model"].axes[0].get_xticklabels()]
     assert sorted(ticks) == ["H200", "L4"]
 
@@ -774,8 +756,8 @@ def test_of_two_machines_runs_of_one_name_the_one_that_learned_nothing_is_marked
             own = metric if precision == "amp_fp16" else [0.5, 0.9]
             card = {**made_up.H200, "gpu_uuid": machine}
             write_record(made_up.make("cifar_resnet", precision, device=card, metric=own), tmp_path / machine)
-    names = run_cells("summary", "comparison-table", records_dir=str(tmp_path), save_charts=False)
-    runs = [run for group in names["every_group"] for precision in group["runs"].values() for run in precision]
+    report = load(tmp_path)
+    runs = [run for group in report.every_group for precision in group["runs"].values() for run in precision]
     ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in runs}
     assert len(ends) == 4 and [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
 
@@ -793,10 +775,10 @@ def test_a_sweep_of_loss_scales_has_its_chart(report_of_a_sweep):
     text = json.dumps(notebook)
     assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1,048,576 ended well" in text
     assert "gradients lost go from 40% down to 2.5%; at 65,536 **9.97%** of the steps were skipped" in text
-    names, _ = explore(folder)
-    (((_, precision), runs),) = names["sweeps_of"](names["comparisons"]).items()
+    report, _ = explore(folder)
+    (((_, precision), runs),) = sweeps_of(report.comparisons).items()
     assert (precision, set(runs)) == ("amp_fp16", {1.0, 256.0, 65536.0, 2.0**20, "dynamic"})
-    read = names["LINES"]["skipped steps (%)"]
+    read = LINES["skipped steps (%)"]
     assert read(runs[65536.0][0]) == pytest.approx(10, abs=0.1)
 
 
@@ -804,10 +786,9 @@ def test_fixed_loss_scales_are_told_apart_and_one_that_skipped_most_steps_is_not
     for scale, skipped in ((1.0, 0), (256.0, 3), (65536.0, 0), (2.0**20, 900), ("dynamic", 2)):
         known = {"skipped_steps": skipped, "loss_scale_trace": [[0, 65536.0 if scale == "dynamic" else scale]]}
         write_record(made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, **known), tmp_path)
-    names, said = explore(tmp_path, "loss-scale-sweep")[0], []
-    for cell in ("loss-scale", "loss-scale-sweep"):
-        exec(code_cells("summary")[cell], {**names, "say": said.append, "show_chart": lambda *_: None})
-    steps = names["timed"][0][1]["steps_per_epoch"] * 3
+    report = load(tmp_path)
+    said = said_in("loss_scale", report)
+    steps = report.timed[0][1]["steps_per_epoch"] * 3
     assert said[0].startswith(f"amp_fp16: 2 of {steps:,} timed steps were skipped") and "went from 65,536" in said[0]
     start = f"amp_fp16 at fixed loss scales: 903 of {4 * steps:,} timed steps were skipped"
     assert said[1].startswith(start) and "the loss scale was 1 to 1,048,576; 1 of 4 runs skipped more than" in said[1]
@@ -816,10 +797,10 @@ def test_fixed_loss_scales_are_told_apart_and_one_that_skipped_most_steps_is_not
     assert well in swept
 
 
-def test_two_loss_scales_are_no_sweep(functions):
+def test_two_loss_scales_are_no_sweep():
     group = {"settings": {"loss_scale": "1.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 1.0}]}}
     other = {"settings": {"loss_scale": "2.0", "model": '"m"'}, "runs": {"amp_fp16": [{"loss_scale": 2.0}]}}
-    assert functions["sweeps_of"]([group, other]) == {}
+    assert sweeps_of([group, other]) == {}
 
 
 @beside()
@@ -843,7 +824,7 @@ def test_inference_has_charts_and_a_table(everything, explored):
     assert "apart from fp32" in shown(everything[3], "text/html")
     assert "0.12%" in shown(everything[3], "text/html")
     assert "1.75 to 4.25" in shown(everything[3], "text/html")
-    assert explored[0]["latency"][0, "fp32"][1:3] == (1.75, 4.25)
+    assert explored[0].latency[0, "fp32"][1:3] == (1.75, 4.25)
 
 
 @beside()
@@ -869,18 +850,18 @@ def test_batch_sizes_have_a_chart_and_two_speed_ups_that_are_not_mixed(report_of
     assert process.returncode == 0, process.stderr[-2000:]
     assert (folder / "batch_size.png").exists()
     assert "per sample, each at its largest batch (512 and 256): faster" in shown(notebook, "text/markdown")
-    names, charts = explore(folder)
-    table = {row["precision"]: row for row in names["rows_by_batch"]}
+    report, charts = explore(folder)
+    table = {row["precision"]: row for row in rows_by_batch(figures_by_batches(report))}
     assert [table[name]["largest that trained"] for name in ("fp32", "amp_fp16")] == [256, 512]
     assert [table[name]["out of memory at"] for name in ("fp32", "amp_fp16")] == [512, 1024]
     assert table["amp_fp16"]["at the largest batch of both"].startswith("1.50x")
     assert table["amp_fp16"]["at the largest batch of both"].endswith(", b128")
     assert table["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
     speeds = {"fp32": {128: 100.0, 512: 110.0}, "amp_fp16": {128: 150.0, 512: 220.0}, "o2_fp16": {128: 140.0}}
-    assert names["gains_by_batch"]([], speeds)[3] == {"amp_fp16": (2.0, 512, 512)}  # o2_fp16 had one size alone
+    assert gains_by_batch(report, [], speeds)[3] == {"amp_fp16": (2.0, 512, 512)}  # o2_fp16 had one size alone
     alone = {name: dict([sizes.popitem()]) for name, sizes in speeds.items()}  # as with batch_size="max" alone
-    assert set(names["gains_by_batch"]([], alone)[3]) == {"amp_fp16", "o2_fp16"}
-    assert all(group["batch"] != "bmax" for group in names["comparisons"])
+    assert set(gains_by_batch(report, [], alone)[3]) == {"amp_fp16", "o2_fp16"}
+    assert all(group["batch"] != "bmax" for group in report.comparisons)
     assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
     whole = ("largest that trained", "out of memory at")
     assert all(type(row[name]) is int for row in table.values() for name in whole)
@@ -892,26 +873,25 @@ def test_two_speed_ups_are_those_at_the_largest_common_batch_and_at_the_fastest(
         for size, seconds in sizes.items():
             values = {"parameters": {"batch_size": size}, "batch_size_used": size}
             write_record(made_up.make("cifar_resnet", precision, seconds=[seconds] * 6, **values), tmp_path)
-    names, charts = explore(tmp_path, last="batch-chart")
-    rows = {row["precision"]: row for row in names["rows_by_batch"]}
+    report, charts = explore(tmp_path, "batch_sizes")
+    rows = {row["precision"]: row for row in rows_by_batch(figures_by_batches(report))}
     common = {name: row["at the largest batch of both"].split(" ")[0::4] for name, row in rows.items()}
     assert common == {"fp32": ["-"], "tf32": ["2.00x", "b128"], "amp_fp16": ["2.50x", "b256"]}
     assert rows["tf32"]["each at its fastest"] == "1.67x, b128 over b256"
     assert rows["amp_fp16"]["each at its fastest"] == "2.50x, both b256"
     said = texts(charts["batch_size"])
     assert {"2.00x\nb128", "2.50x\nb256", "1.67x\nb128\nover b256", "2.50x\nboth\nb256"} <= set(said)
-    said = []
-    exec(code_cells("summary")["batch-chart"], {**names, "say": said.append, "show_chart": lambda *_: None})
+    said = said_in("batch_sizes", report)
     alike = "amp_fp16 and fp32 are fastest at the same batch size, of those that were run"
     assert said[0] == f"resnet18 · cifar10: {alike}: that is no second gain from memory."
 
 
 @pytest.fixture(scope="module")
 def scaling(tmp_path_factory):
-    """(names, charts) of the cells up to the chart of what grows, on the made-up records of that study."""
+    """(report, charts) of what grows, on the made-up records of that study."""
     folder = tmp_path_factory.mktemp("scaling")
     made_up.write_scaling(folder)
-    return explore(folder, last="scaling-chart")
+    return explore(folder, "scaling")
 
 
 def markers_of(axes, colour):
@@ -921,9 +901,9 @@ def markers_of(axes, colour):
 
 
 def test_time_per_sample_is_drawn_over_batch_size_and_over_depth(scaling):
-    names, charts = scaling
+    _, charts = scaling
     by_batch, by_depth = charts["scaling"].axes
-    colours = {name: look[0] for name, look in names["PRECISIONS"].items()}
+    colours = {name: look[0] for name, look in PRECISIONS.items()}
     drawn = {name: markers_of(by_batch, colours[name]) for name in ("fp32", "tf32", "amp_bf16")}
     times = {size: time for size, (time, _) in drawn["fp32"].items()}
     assert times == pytest.approx({16: 156.25, 64: 39.0625, 128: 20, 256: 20, 1024: 20})
@@ -944,19 +924,19 @@ def test_time_per_sample_is_drawn_over_batch_size_and_over_depth(scaling):
 
 
 def test_what_grows_is_read_in_a_table_and_in_sentences(scaling):
-    names, _ = scaling
-    rows = {row["size"]: row for row in names["rows_of_sizes"]}
-    assert len(rows) == len(names["rows_of_sizes"]) == 11
+    report, _ = scaling
+    rows = {row["size"]: row for row in rows_of_sizes(find_growths(report))}
+    assert len(rows) == len(rows_of_sizes(find_growths(report))) == 11
     assert rows["batch 4,096"]["fp32"] == "oom"
     assert rows["batch 64"]["tf32"] == "39.1 µs, GPU idle 74%: kernel launches"
     assert rows["resnet50"]["tf32"] == "54.3 µs, GPU idle 15%: arithmetic on Tensor Cores"
     assert list(rows["resnet50"]) == ["comparison", "size", "fp32", "tf32", "amp_bf16"]
-    by_batch, by_depth = names["growths"]
-    ends = {name: names["sentence_on_costs"](by_batch, name).partition("; ") for name in by_batch["costs"]}
+    by_batch, by_depth = find_growths(report)
+    ends = {name: sentence_on_costs(by_batch, name).partition("; ") for name in by_batch["costs"]}
     assert ends["fp32"][0] == "fp32: **156** µs at batch 16 and **20.0** µs at batch 1,024"
     reach = [text.removeprefix("kernel launches limit it ") for _, _, text in ends.values()]
     assert reach == ["up to batch 64.", "up to batch 128.", "up to batch 256."]
-    reach = [names["sentence_on_costs"](by_depth, name).rpartition(" limit it ")[2] for name in by_depth["costs"]]
+    reach = [sentence_on_costs(by_depth, name).rpartition(" limit it ")[2] for name in by_depth["costs"]]
     assert reach == ["at no size.", "up to resnet34.", "at every size."]
 
 
@@ -968,11 +948,11 @@ def test_two_sizes_and_names_without_layers_are_no_growth(tmp_path):
     for kind in range(3):
         values = {"model": f"tf_efficientnet_b{kind}"}
         write_record(made_up.make("efficientnet_regression", "fp32", parameters=values), tmp_path)
-    names, charts = explore(tmp_path, last="scaling-chart")
-    assert names["growths"] == [] and "scaling" not in charts
+    report, charts = explore(tmp_path, "scaling")
+    assert find_growths(report) == [] and "scaling" not in charts
     write_record(made_up.make("cifar_resnet", "fp32", parameters={"model": "resnet50"}), tmp_path)
-    names, charts = explore(tmp_path, last="scaling-chart")
-    assert [list(growth["groups"]) for growth in names["growths"]] == [[18, 34, 50]]
+    report, charts = explore(tmp_path, "scaling")
+    assert [list(growth["groups"]) for growth in find_growths(report)] == [[18, 34, 50]]
     assert "resnet18 to resnet50 · cifar10, b128" in texts(charts["scaling"])
 
 
@@ -982,39 +962,36 @@ def test_sizes_that_did_not_end_well_or_were_not_profiled_are_no_markers_of_a_bu
         write_record(made_up.make("lstm_language_model", "fp32", **known), tmp_path)
         reason = {"status": "unsupported", "reason": "too old", "parameters": {"batch_size": size}}
         write_record(made_up.make_failed("lstm_language_model", "tf32", **reason), tmp_path)
-    names, charts = explore(tmp_path, last="scaling-chart")
+    report, charts = explore(tmp_path, "scaling")
     (axes, _) = charts["scaling"].axes
     assert axes.get_title(loc="left") == "lstm · wikitext-2\ntf32: unsupported"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("batch size, columns of text per step", "µs per token")
     assert {line.get_markersize() for line in axes.lines if line.get_marker() != "None"} == {3}
-    assert names["sentence_on_costs"](names["growths"][0], "fp32").endswith("; not every size was profiled.")
-    assert [row["tf32"] for row in names["rows_of_sizes"]] == ["unsupported"] * 3
+    assert sentence_on_costs(find_growths(report)[0], "fp32").endswith("; not every size was profiled.")
+    assert [row["tf32"] for row in rows_of_sizes(find_growths(report))] == ["unsupported"] * 3
 
 
 def test_the_runs_of_the_study_scaling_are_recognised(tmp_path):
-    from mixed_precision_study.runner.plan import plan
-    from mixed_precision_study.runner.studies import load_studies
-
     study = load_studies(NOTEBOOKS / "studies.yaml")["scaling"]
     comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
         parameters = {**run.parameters, "precisions": [run.precision]}
         write_record(made_up.make(run.notebook.stem, run.precision, parameters=parameters), tmp_path)
-    names, _ = explore(tmp_path, last="scaling-chart")
-    sizes = [list(growth["groups"]) for growth in names["growths"]]
+    report, _ = explore(tmp_path, "scaling")
+    sizes = [list(growth["groups"]) for growth in find_growths(report)]
     assert sizes == [[16, 64, 128, 256, 1024, 4096], [18, 34, 50, 101, 152]]
-    assert all(list(growth["costs"]) == ["fp32", "tf32", "amp_bf16"] for growth in names["growths"])
+    assert all(list(growth["costs"]) == ["fp32", "tf32", "amp_bf16"] for growth in find_growths(report))
 
 
 def test_one_batch_size_is_no_chart_of_batch_sizes(tmp_path):
     write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
     write_record(made_up.make("cifar_resnet", "tf32"), tmp_path)
-    names, charts = explore(tmp_path)
-    assert names["by_batch"] == []
+    report, charts = explore(tmp_path)
+    assert figures_by_batches(report) == []
     assert "batch_size" not in charts
 
 
-def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path, capsys):
+def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path):
     def write(folder, code, day, **changes):
         record = made_up.make("cifar_resnet", **changes)
         record.code_hash, record.finished_at = code, f"2026-01-0{day}T00:00:00+00:00"
@@ -1024,37 +1001,37 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     write("other_code-old", "old", 1, precision="tf32")  # not yet measured again
     write("elsewhere", "old", 2, precision="amp_fp16")
     write("elsewhere", None, 1, precision="amp_bf16")  # by hand, or before the hash was noted
-    names = run_cells("summary", "other-code", records_dir=str(tmp_path), save_charts=False)
-    assert {one["precision"] for one in names["others"]} == {"tf32", "amp_fp16"}
-    assert {one["precision"] for one in names["used"]} == {"fp32", "amp_fp16", "amp_bf16"}
-    assert "1 record that run_all.py had set aside left out" in str(names["rest"])
+    report = load(tmp_path)
+    assert {one["precision"] for one in report.others} == {"tf32", "amp_fp16"}
+    assert {one["precision"] for one in report.used} == {"fp32", "amp_fp16", "amp_bf16"}
+    assert "1 record that run_all.py had set aside left out" in said_in("load", report)[0]
 
 
 @pytest.fixture(scope="module")
 def ladder(tmp_path_factory):
-    """(names, charts) of the cells up to the table of the ladders, on the made-up ladders."""
+    """(report, charts) of the ladders and what comes before, on the made-up ladders."""
     folder = tmp_path_factory.mktemp("ladder")
     made_up.write_ladder(folder)
-    return explore(folder, last="ladder-chart")
+    return explore(folder, "epoch_time", "memory_use", "batch_sizes", "ladder")
 
 
-def steps_of(names, notebook):
-    return next(steps for steps in names["ladders"] if names["title_of_ladder"](steps).startswith(notebook))
+def steps_of(report, notebook):
+    return next(steps for steps in measured_ladders(report) if title_of_ladder(report, steps).startswith(notebook))
 
 
 def test_a_ladder_has_its_steps_in_order_and_their_known_gains(ladder):
-    names, charts = ladder
-    assert len(names["ladders"]) == 3
-    steps = steps_of(names, "cifar_resnet")
+    report, charts = ladder
+    assert len(measured_ladders(report)) == 3
+    steps = steps_of(report, "cifar_resnet")
     labels = ["fp32", "tf32", "amp_bf16", "+ channels_last", "+ compile", "+ CUDA graph", "+ batch 512"]
     assert [step["label"] for step in steps] == labels
     assert [step["gain"]["ratio"] for step in steps[1:]] == pytest.approx([2, 2.4, 2.4, 3, 4.8, 12])
     assert [step["more"]["ratio"] for step in steps[1:]] == pytest.approx([2, 1.2, 1, 1.25, 1.6, 2.5])
     assert [step["gain"]["pairs"] for step in steps[1:]] == [24] * 5 + [6]  # the larger batch by whole epochs
     assert all(step["gain"]["low"] is not None for step in steps[1:])
-    verdicts = [row["verdict"] for row in names["rows_of_ladders"][:7]]
+    verdicts = [row["verdict"] for row in rows_of_ladders(report, measured_ladders(report))[:7]]
     assert verdicts == ["-", "faster", "faster", "no measurable difference", "faster", "faster", "faster"]
-    row = names["rows_of_ladders"][6]
+    row = rows_of_ladders(report, measured_ladders(report))[6]
     assert (row["over the first step"], row["peak, GiB"]) == ("12.00x (12.00 to 12.00)", "2.05")
     assert row["seconds per 1,000 samples"] == "0.0100"
     assert row["what limits it"].startswith("kernels that move memory: ")
@@ -1062,40 +1039,37 @@ def test_a_ladder_has_its_steps_in_order_and_their_known_gains(ladder):
     assert [bar.get_width() for bar in speeds.patches] == pytest.approx([1, 2, 2.4, 2.4, 3, 4.8, 12])
     assert [bar.get_width() for bar in memory.patches][-1] == pytest.approx(2100 / 1024)
     colours = {tuple(bar.get_facecolor()) for bar in speeds.patches[2:]}
-    assert colours == {matplotlib.colors.to_rgba(names["PRECISIONS"]["amp_bf16"][0])}
+    assert colours == {matplotlib.colors.to_rgba(PRECISIONS["amp_bf16"][0])}
 
 
 def test_a_step_that_did_not_end_well_or_was_not_run_is_a_labelled_gap(ladder):
-    names, charts = ladder
-    steps = steps_of(names, "efficientnet")
+    report, charts = ladder
+    steps = steps_of(report, "efficientnet")
     assert {step["label"]: step["gap"] for step in steps if not step["ok"]} == {
         "+ compile": "failed",
         "+ batch 128": "oom",
     }
     graph = next(step for step in steps if step["label"] == "+ CUDA graph")
     assert graph["more"]["ratio"] == pytest.approx(1.25)  # over channels_last, the last that ended well
-    steps = steps_of(names, "lstm")
+    steps = steps_of(report, "lstm")
     assert [(step["label"], step["gap"]) for step in steps if not step["ok"]] == [("+ compile", "not run")]
     said = texts(charts["ladder"])
     assert [said.count(text) for text in ("failed", "oom", "not run")] == [2, 2, 2]  # beside speed and beside memory
-    rows = {row["step"]: row for row in names["rows_of_ladders"][7:14]}
+    rows = {row["step"]: row for row in rows_of_ladders(report, measured_ladders(report))[7:14]}
     assert (rows["+ batch 128"]["verdict"], rows["+ batch 128"]["what limits it"]) == ("oom", "CUDA out of memory")
 
 
 def test_steps_of_a_ladder_on_different_cards_are_not_paired(ladder):
-    names, charts = ladder
-    steps = steps_of(names, "lstm")
+    report, charts = ladder
+    steps = steps_of(report, "lstm")
     assert steps[-1]["gain"]["low"] is None
     assert steps[-1]["gain"]["ratio"] == pytest.approx(4 * 2_086_000 / 2_087_400)  # of the throughputs
-    assert names["rows_of_ladders"][-1]["verdict"].startswith("not paired")
+    assert rows_of_ladders(report, measured_ladders(report))[-1]["verdict"].startswith("not paired")
     assert [text.endswith("/s, another card") for text in texts(charts["ladder"]) if "/s" in text].count(True) == 1
 
 
-def test_the_ladder_is_read_in_sentences(ladder, capsys):
-    names, _ = ladder
-    said = []
-    names = {**names, "say": said.append, "show_chart": lambda figure, name: plt.close(figure)}
-    exec(code_cells("summary")["ladder-chart"], names)
+def test_the_ladder_is_read_in_sentences(ladder):
+    said = said_in("ladder", ladder[0])
     assert any("+ batch 512 comes to **12.00x (12.00 to 12.00)**" in text for text in said)
     assert any("no gain by + channels_last." in text for text in said)
     assert [text for text in said if "MIND" in text and "lstm" in text and "not all on one card" in text]
@@ -1108,32 +1082,32 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
         boxes = [text.get_window_extent() for text in axes.texts]
         assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
         assert all(box.x1 <= axes.get_window_extent().x1 + 8 for box in boxes)  # within its own panel
-    names = ["last accuracy", "last mean\nabsolute error", "last perplexity"]
-    assert [axes.get_xlabel() for axes in figure.axes[2::3]] == names
+    labels = ["last accuracy", "last mean\nabsolute error", "last perplexity"]
+    assert [axes.get_xlabel() for axes in figure.axes[2::3]] == labels
     last = [text.get_text() for text in figure.axes[2].texts]
     assert len(last) == sum("/s" in text.get_text() for text in figure.axes[0].texts) and all(map(float, last))
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
 
 
 def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
-    names, charts = ladder
-    shown_titles = [names["comparisons"][number]["title"] for number in names["charted"]]
+    report, charts = ladder
+    shown_titles = [report.comparisons[number]["title"] for number in report.charted]
     eager = [title for title in shown_titles if title.endswith("eager") and "b128" in title]
-    assert len(shown_titles) == 3 and len(eager) == 1 and len(names["comparisons"]) == 13
-    assert {key[0] for key in names["epoch_times"]} == {key[0] for key in names["sentences"]} == set(names["charted"])
+    assert len(shown_titles) == 3 and len(eager) == 1 and len(report.comparisons) == 13
+    assert {key[0] for key in report.epoch_times} == {key[0] for key in report.sentences} == set(report.charted)
     for name in ("epoch_time", "scaled_time", "peak_memory", "throughput"):
         assert not {"-", "not run", "failed", "oom"} & set(texts(charts[name])), name
     assert {"not run", "failed", "oom"} <= set(texts(charts["ladder"]))
-    assert len(names["timed"]) == 17  # every run that ended well is in the tables of runs
-    assert sorted(row["status"] for row in names["failed"]) == ["failed", "oom"]
+    assert len(report.timed) == 17  # every run that ended well is in the tables of runs
+    assert sorted(row["status"] for row in rows_of_failed(report)) == ["failed", "oom"]
 
 
 def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its_gaps(tmp_path):
     made_up.write_ladder(tmp_path)
     values = {"epochs": 6, "channels_last": False, "execution": "cuda_graph", "lr": 0.2}
     write_record(made_up.make_failed("cifar_resnet", "amp_fp16", "oom", "no memory", parameters=values), tmp_path)
-    names, charts = explore(tmp_path, last="epoch-time")
-    assert len(names["charted"]) == 4
+    report, charts = explore(tmp_path, "epoch_time")
+    assert len(report.charted) == 4
     said = texts(charts["epoch_time"])
     assert (said.count("oom"), said.count("-")) == (1, 4)  # three of its own, one of amp_fp16 beside it
 
@@ -1143,8 +1117,8 @@ def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
     for precision, layout, execution, size in ways:
         values = {"channels_last": layout, "execution": execution, "batch_size": size}
         write_record(made_up.make("cifar_resnet", precision, parameters=values), tmp_path)
-    names, charts = explore(tmp_path, last="ladder-chart")
-    assert len(names["ladders"]) == 1 and len(names["charted"]) == 3
+    report, charts = explore(tmp_path, "epoch_time", "ladder")
+    assert len(measured_ladders(report)) == 1 and len(report.charted) == 3
     assert "ladder" in charts and "epoch_time" in charts
 
 
@@ -1158,7 +1132,7 @@ STEPS = (  # of a ladder: precision, channels_last, execution, batch size, secon
 
 
 def explore_steps(folder, changed):
-    """Run the summary on the ladder of STEPS, three repetitions each; `changed` is {(step, repetition): fields}."""
+    """Draw the report of the ladder of STEPS, three repetitions each; `changed` is {(step, repetition): fields}."""
     for step, repeat in itertools.product(range(len(STEPS)), range(3)):
         precision, layout, execution, size, seconds = STEPS[step]
         parameters = {"channels_last": layout, "execution": execution, "batch_size": size, "repeat": repeat}
@@ -1167,22 +1141,22 @@ def explore_steps(folder, changed):
         make = made_up.make_failed if "status" in values else made_up.make
         times = {} if "status" in values else {"seconds": seconds, "block_seconds": blocks}
         write_record(make("cifar_resnet", precision, **times | values), folder)
-    names, charts = explore(folder, last="ladder-chart")
-    (steps,) = names["ladders"]
-    return names, charts, {step["label"]: step for step in steps}
+    report, charts = explore(folder, "ladder")
+    (steps,) = measured_ladders(report)
+    return report, charts, {step["label"]: step for step in steps}
 
 
 @pytest.mark.parametrize(("step", "gap"), [(3, "diverged"), (4, "")])
 def test_a_step_of_a_ladder_that_learned_nothing_is_no_gain(tmp_path, step, gap):
     changed = {(step, repeat): {"metric": [0.1, 0.1]} for repeat in range(3)}  # a larger batch may need more epochs
-    names, charts, steps = explore_steps(tmp_path, changed)
+    report, charts, steps = explore_steps(tmp_path, changed)
     label = ("+ CUDA graph", "+ batch 512")[step - 3]
     assert bool(steps[label]["gain"]) is not bool(gap) and steps[label]["gap"].startswith(gap)
     assert texts(charts["ladder"]).count("diverged") == 2 * bool(gap)
-    reasons = [row["reason"] for row in names["failed"]]
+    reasons = [row["reason"] for row in rows_of_failed(report)]
     assert len(reasons) == 3 * bool(gap)
     assert all("ended no better than chance" in text and "another step of the ladder" in text for text in reasons)
-    row = next(row for row in names["rows_of_ladders"] if row["step"] == label)
+    row = next(row for row in rows_of_ladders(report, measured_ladders(report)) if row["step"] == label)
     assert (row["verdict"], row["quality at the end"]) == (("diverged", "-") if gap else ("faster", "accuracy 0.100"))
 
 
@@ -1191,63 +1165,57 @@ def test_what_a_test_set_says_is_told_beside_the_validation(tmp_path):
         for seed, end in enumerate(ends):
             record = made_up.make("lstm_language_model", precision, parameters={"seed": seed}, test_metric=end)
             write_record(record, tmp_path)
-    names, said = explore(tmp_path, "training-curves")[0], []
-    names["say"] = said.append
-    exec(compile(code_cells("summary")["last-metrics"], "last-metrics", "exec"), names)
+    said = said_in("training_curves", load(tmp_path))
     (line,) = [text for text in said if "test set" in text]
     assert line.endswith(": fp32 142 to 143, amp_fp16 144.5.") and line.startswith("On a test set on which no choice")
 
 
-def test_the_quality_of_a_step_is_readable_for_small_and_large_metrics(tmp_path):
-    names, _, _ = explore_steps(tmp_path, {})
+def test_the_quality_of_a_step_is_readable_for_small_and_large_metrics():
     run = {"metric_name": "perplexity", "metric": [240.04]}
-    assert names["quality_of_step"]({"ok": [run, {**run, "metric": [236.0]}]}) == "perplexity 236.0 to 240.0"
-    assert names["quality_of_step"]({"ok": [{**run, "metric": [99.51]}]}) == "perplexity 99.5"
-    assert names["quality_of_step"]({"ok": [{**run, "metric": [None]}]}) == "not measured"
+    assert quality_of_step({"ok": [run, {**run, "metric": [236.0]}]}) == "perplexity 236.0 to 240.0"
+    assert quality_of_step({"ok": [{**run, "metric": [99.51]}]}) == "perplexity 99.5"
+    assert quality_of_step({"ok": [{**run, "metric": [None]}]}) == "not measured"
 
 
 def test_a_step_that_not_all_runs_reached_says_so_beside_its_gain(tmp_path):
     failed = {"status": "oom", "reason": "CUDA out of memory"}
-    names, charts, steps = explore_steps(tmp_path, {(4, 2): failed})
+    report, charts, steps = explore_steps(tmp_path, {(4, 2): failed})
     assert steps["+ batch 512"]["gain"]["repetitions"] == 2
     said = [text for text in texts(charts["ladder"]) if "oom" in text]
     assert said and all(re.fullmatch(r"[\d.]+x, [\d,]+/s, oom \(1 of 3\)", text) for text in said)
-    row, judged = names["rows_of_ladders"][-1], names["judgement"](steps["+ batch 512"]["more"])
+    row, judged = rows_of_ladders(report, measured_ladders(report))[-1], judgement(report, steps["+ batch 512"]["more"])
     assert (row["verdict"], row["n"]) == (f"{judged}, oom (1 of 3)", "2 runs")
 
 
-def test_most_is_gained_by_a_step_that_is_faster(tmp_path, capsys):
+def test_most_is_gained_by_a_step_that_is_faster(tmp_path):
     times = {"seconds": [9.0, 1.5], "block_seconds": made_up.blocks_of([9.0, 1.5])}
     noisy = {(1, repeat): times for repeat in range(3)}
-    names, _, steps = explore_steps(tmp_path, noisy)
-    said = []
-    names = {**names, "say": said.append, "show_chart": lambda figure, name: plt.close(figure)}
-    exec(code_cells("summary")["ladder-chart"], names)
+    report, _, steps = explore_steps(tmp_path, noisy)
+    said = said_in("ladder", report)
     (text,) = [text for text in said if "most is gained by" in text]
-    assert names["judgement"](steps["tf32"]["more"]) == "no measurable difference"
+    assert judgement(report, steps["tf32"]["more"]) == "no measurable difference"
     assert "most is gained by + CUDA graph, 2.00x" in text and "no gain by tf32" in text
 
 
 def test_a_ladder_says_what_compiling_and_the_search_took(tmp_path):
     taken = {(3, repeat): {"compile_seconds": 2.0 + repeat, "search_seconds": 1.25} for repeat in range(3)}
-    names, _, _ = explore_steps(tmp_path, taken)
-    rows = {row["step"]: row for row in names["rows_of_ladders"]}
+    report, _, _ = explore_steps(tmp_path, taken)
+    rows = {row["step"]: row for row in rows_of_ladders(report, measured_ladders(report))}
     name = "compiling + cuDNN's search, s, at most"
     assert rows["+ CUDA graph"][name] == "4.0 + 1.2" and rows["+ channels_last"]["n"] == "3 runs"
 
 
-def test_whole_numbers_of_a_table_stay_whole_beside_a_gap(functions, capsys):
-    functions["show_table"]([{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}])
-    said = capsys.readouterr().out
+def test_whole_numbers_of_a_table_stay_whole_beside_a_gap():
+    said = Table([{"batch size": 128, "GiB": 0.5}, {"batch size": None, "GiB": 1.0}]).html()
     assert ">128<" in said and "128.0" not in said and ">0.5<" in said and ">-<" in said
 
 
 def test_a_setting_that_older_records_lack_is_unknown_beside_published_figures(tmp_path):
     write_record(made_up.make("cifar_resnet", "fp32", parameters={"channels_last": False}), tmp_path)
     write_record(made_up.make("cifar_resnet", "fp32"), tmp_path)
-    names, charts = explore(tmp_path)
-    cards = [names["card_of"](number, (0, 1)) for number in (0, 1)]
-    cards += [names["card_of"](number, (1, 0)) for number in (0, 1)]
+    report, charts = explore(tmp_path)
+    cards = [card_of(report, number, (0, 1)) for number in (0, 1)]
+    cards += [card_of(report, number, (1, 0)) for number in (0, 1)]
     assert ["H200", "channels_last unknown"] in cards and ["H200", "no channels_last"] in cards
     assert BESIDE in charts
 
@@ -1272,39 +1240,36 @@ def test_a_ladder_on_the_cpu_has_the_loud_title_and_no_verdict(tmp_path):
         values = {"parameters": values, "device": made_up.CPU}
         reason = "compile_cuda_graph needs a GPU"
         write_record(made_up.make_failed("cifar_resnet", "amp_bf16", "unsupported", reason, **values), tmp_path)
-    names, charts = explore(tmp_path, last="ladder-chart")
+    report, charts = explore(tmp_path, "ladder")
     assert LOUD in texts(charts["ladder"])
-    ((*_, compiled, graph, larger),) = names["ladders"]
+    ((*_, compiled, graph, larger),) = measured_ladders(report)
     assert [step["gap"] for step in (compiled, graph, larger)] == ["not run", "unsupported", "unsupported"]
-    words = " ".join(str(value) for row in names["rows_of_ladders"] for value in row.values())
+    words = " ".join(str(value) for row in rows_of_ladders(report, measured_ladders(report)) for value in row.values())
     assert "not judged: CPU" in words and not re.search("faster|slower|kernel launches", words)
 
 
 def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
-    from mixed_precision_study.runner.plan import plan
-    from mixed_precision_study.runner.studies import load_studies
-
     study = load_studies(NOTEBOOKS / "studies.yaml")["ladder"]
     comparisons, _ = plan(study, NOTEBOOKS, tmp_path, {}, True)
     for run in (run for runs in comparisons for run in runs):
         parameters = {**run.parameters, "precisions": [run.precision]}
         known = {"seconds": [3.0], "parameters": parameters, "samples_per_epoch": 49_920}
         write_record(made_up.make(run.notebook.stem, run.precision, **known), tmp_path)
-    names, _ = explore(tmp_path, last="ladder-chart")
+    report, _ = explore(tmp_path, "ladder")
     start, end = ["fp32", "tf32"], ["+ compile", "+ CUDA graph"]
-    found = {names["title_of_ladder"](steps).partition(":")[0]: steps for steps in names["ladders"]}
+    found = {title_of_ladder(report, steps).partition(":")[0]: steps for steps in measured_ladders(report)}
     assert {name: [step["label"] for step in steps] for name, steps in found.items()} == {
         "cifar_resnet": [*start, "amp_bf16", "+ channels_last", *end, "+ batch 512"],
         "efficientnet_regression": [*start, "amp_fp16", "+ channels_last", *end, "+ batch 128"],
         "lstm_language_model": [*start, "amp_bf16", *end, "+ batch 80"],
     }
-    assert all(step["ok"] for steps in names["ladders"] for step in steps)
+    assert all(step["ok"] for steps in measured_ladders(report) for step in steps)
 
 
-def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again(functions):
+def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again():
     def group(precision, layout, execution, size):
         run = {"precision": precision, "execution": execution, "status": "ok"}
-        runs = {name: [run] if name == precision else [] for name in functions["PRECISIONS"]}
+        runs = {name: [run] if name == precision else [] for name in PRECISIONS}
         settings = {"channels_last": json.dumps(layout), "execution": json.dumps(execution), "model": '"m"'}
         return {"runs": runs, "settings": settings, "batch": f"b{size}"}
 
@@ -1321,15 +1286,13 @@ def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again(function
             ("amp_bf16", True, "compile_cuda_graph", 512),
         )
     ]
-    names = {**functions, "comparisons": groups}
-    for cell in ("panels", "ladder-steps"):
-        exec(code_cells("summary")[cell], names)
-    (steps,) = names["find_ladders"]()
+    report = Report(comparisons=groups)
+    (steps,) = find_ladders(report)
     labels = ["fp32", "amp_bf16", "+ channels_last", "+ compile", "+ CUDA graph", "+ batch 512"]
     assert [label for label, *_ in steps] == labels
     assert [label for label, *_, runs in steps if not runs] == ["+ CUDA graph"]
-    names["comparisons"] = groups[:5]
-    assert names["find_ladders"]() == []  # precision and layout alone
+    report.comparisons = groups[:5]
+    assert find_ladders(report) == []  # precision and layout alone
 
 
 def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path):
@@ -1337,50 +1300,50 @@ def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path
     for record in [json.loads(path.read_text(encoding="utf-8")) for path in sorted(tmp_path.glob("cifar*.json"))]:
         record |= {"epochs": 7, "run_id": f"{record['run_id']}-longer"}
         (tmp_path / f"{record['run_id']}.json").write_text(json.dumps(record), encoding="utf-8")
-    names, _ = explore(tmp_path, last="ladder-chart")
-    titles = [names["title_of_ladder"](steps) for steps in names["ladders"]]
+    report, _ = explore(tmp_path, "ladder")
+    titles = [title_of_ladder(report, steps) for steps in measured_ladders(report)]
     assert "cifar_resnet: resnet18 · cifar10, from b128 · epochs=7" in titles
-    assert [row["comparison"] for row in names["rows_of_ladders"] if row["step"] == "fp32"] == titles
+    assert [
+        row["comparison"] for row in rows_of_ladders(report, measured_ladders(report)) if row["step"] == "fp32"
+    ] == titles
     assert len(set(titles)) == 4
 
 
 def test_a_sweep_of_loss_scales_is_in_no_other_chart_and_in_no_other_label(pooled):
-    names, charts = pooled
-    titles = [names["comparisons"][number]["title"] for number in names["charted"]]
+    report, charts = pooled
+    titles = [report.comparisons[number]["title"] for number in report.charted]
     assert [title for title in titles if "loss_scale" in title] == ["dpn92 · cifar10, b512 · loss_scale=128"]
     assert "resnet18 · cifar10, b128 · epochs=4 · eager" in titles
-    assert len(names["comparisons"]) - len(titles) == 6 and len(names["sweeps"]) == 2
+    assert len(report.comparisons) - len(titles) == 6 and len(report.sweeps) == 2
     assert {"loss_scale_sweep_1", "loss_scale_sweep_2"} <= set(charts)
-    assert {key[0] for key in names["sentences"]} <= set(names["charted"])
+    assert {key[0] for key in report.sentences} <= set(report.charted)
 
 
 def test_a_memory_limit_is_always_named_in_words(pooled):
-    names = pooled[0]
-    titles = [group["title"] for group in names["every_group"]]
+    report = pooled[0]
+    titles = [group["title"] for group in report.every_group]
     assert "dpn92 · cifar10, b640 · at most 24 GiB" in titles and "dpn92 · cifar10, b640 · whole card" in titles
     assert "resnet50 · cifar100, bmax · at most 11 GiB" in titles  # though no other comparison of it has another
-    assert names["setting_text"]("loss_scale", "1048576.0") == "loss_scale=1048576"
-    assert names["setting_text"]("memory_limit_gib", "0.0") == "whole card"
-    assert names["setting_text"]("memory_limit_gib", "null") == "memory_limit_gib unknown"
+    assert setting_text("loss_scale", "1048576.0") == "loss_scale=1048576"
+    assert setting_text("memory_limit_gib", "0.0") == "whole card"
+    assert setting_text("memory_limit_gib", "null") == "memory_limit_gib unknown"
 
 
 def test_what_is_usual_is_said_once(pooled):
-    names = pooled[0]
-    assert {"epochs=1", "loader=gpu"} <= set(names["usual"]["cifar_resnet"])
-    assert names["usual"]["efficientnet_regression"] == []
-    assert [row["not the same in all"] for row in names["rows_of_comparisons"] if "resnet101" in row["comparison"]] == [
+    report = pooled[0]
+    assert {"epochs=1", "loader=gpu"} <= set(usual_settings(report)["cifar_resnet"])
+    assert usual_settings(report)["efficientnet_regression"] == []
+    assert [row["not the same in all"] for row in rows_of_comparisons(report) if "resnet101" in row["comparison"]] == [
         "max_steps=60"
     ]
 
 
 def test_of_many_comparisons_each_model_has_its_facet_and_one_epoch_draws_no_curve(pooled):
-    names, charts = pooled
-    assert len(names["charted"]) > names["MANY"]
-    models = [
-        {names["comparisons"][number]["model"] for number in facet} for row in names["facet_rows"]() for facet in row
-    ]
+    report, charts = pooled
+    assert len(report.charted) > MANY
+    models = [{report.comparisons[number]["model"] for number in facet} for row in facet_rows(report) for facet in row]
     assert {"dpn92"} in models and {"resnet18"} in models and {"wide_resnet28_10"} in models
-    assert max(sum(map(len, row)) for row in names["facet_rows"]()) <= 6
+    assert max(sum(map(len, row)) for row in facet_rows(report)) <= 6
     drawn = [axes.get_title(loc="left") for axes in charts["training_curves"].axes]
     assert not any("dpn92" in title for title in drawn) and any("cuda_graph" in title for title in drawn)
 
@@ -1402,8 +1365,7 @@ def test_without_a_common_batch_the_chart_says_so(pooled):
 
 def test_of_many_comparisons_the_verdicts_are_folded_by_experiment(pooled, everything):
     assert "<summary>cifar_resnet: verdicts" not in shown(everything[3], "text/markdown")  # a few are all seen
-    said = []
-    exec(code_cells("summary")["verdicts"], {**pooled[0], "say": said.append})
+    said = [text for text in said_in("verdicts", pooled[0]) if text.startswith("<details>")]
     label = r"(\w+): verdicts on (\d+) comparisons?(?:, \d+ times [a-z ]+)+"
     pattern = rf"<details><summary>{label}</summary>\n\n(.*)\n\n</details>"
     parts = [re.fullmatch(pattern, text, re.DOTALL).groups() for text in said]
@@ -1412,21 +1374,20 @@ def test_of_many_comparisons_the_verdicts_are_folded_by_experiment(pooled, every
     assert all(text.count("**\n\n- ") == int(count) for _, count, text in parts)
 
 
-def test_long_tables_of_runs_are_folded(functions, capsys):
+def test_long_tables_of_runs_are_folded():
     for number, folded in ((24, False), (25, True)):
-        functions["show_table"]([{"a": 1}] * number, "Energy of every run")
-        assert ("<details><summary>Energy of every run: 25 rows</summary>" in capsys.readouterr().out) is folded
+        page = Table([{"a": 1}] * number, "Energy of every run").html()
+        assert ("<details><summary>Energy of every run: 25 rows</summary>" in page) is folded
 
 
-def test_no_line_of_a_title_begins_with_a_dot(functions, monkeypatch):
+def test_no_line_of_a_title_begins_with_a_dot():
     group = {"notebook": "cifar_resnet", "title": "resnet18 · cifar10, b128 · epochs=3 · eager · dataset=cifar10"}
-    monkeypatch.setitem(functions["panel_title"].__globals__, "comparisons", [group])
-    lines = functions["panel_title"](0).split("\n")
+    lines = panel_title(Report(comparisons=[group]), 0).split("\n")
     assert lines == ["cifar_resnet", "resnet18 · cifar10, b128 · epochs=3 ·", "eager · dataset=cifar10"]
 
 
 def test_one_seed_is_said_in_two_words_on_the_page_and_in_full_in_the_file(pooled):
-    row = next(row for row in pooled[0]["rows"] if row["model"] == "gru")
+    row = next(row for row in table_rows(pooled[0]) if row["model"] == "gru")
     assert row["quality_verdict"] in ("equal", "one seed, so no verdict")
     row = {**row, "quality_change": 0.5, "quality_verdict": "one seed, so no verdict", "quality_seeds": 1}
-    assert pooled[0]["row_text"](row)["quality"] == "perplexity +0.5: one seed"
+    assert row_text(row)["quality"] == "perplexity +0.5: one seed"

@@ -1,24 +1,41 @@
-"""The published figures: their file, its copy in the summary, and what the summary says of them beside made-up runs."""
+"""The published figures: their file, and what the summary says of them beside made-up runs."""
 
 import csv
 import io
 import itertools
-import json
 import re
-import shutil
 from functools import partial
 
 import made_up_records as made_up
 import pytest
-import sync
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, code_cells, read_notebook
-from record import STATUSES, write_record
-from test_summary import bars_at, execute, explore, panel_of, shown, texts
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside
+from drawn_reports import bars_at, execute, explore, panel_of, shown, texts
 
 from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.record import STATUSES, write_record
+from mixed_precision_study.report.published.charts import panels_beside
+from mixed_precision_study.report.published.claims import (
+    PIXELS,
+    TIME_ALIKE,
+    UNPAIRED,
+    claims_of,
+    judge_published,
+    metric_claim,
+    metric_word,
+    oom_claim,
+    outcome_of,
+    status_claim,
+    time_claim,
+    timed_claim,
+    without_counterpart,
+)
+from mixed_precision_study.report.published.matching import NUMBERS, bare, differences
+from mixed_precision_study.report.published.table import notes_of, row_beside
+from mixed_precision_study.report.style import GREYS, PRECISIONS
+from mixed_precision_study.report.words import plain
 from mixed_precision_study.runner.studies import load_studies
 
-PATH = ROOT / "data" / "published_results.csv"
+PATH = ROOT / "mixed_precision_study" / "report" / "published" / "published_results.csv"
 COLUMNS = "study source title year gpu framework experiment dataset model precision batch_size loss_scale epochs"
 COLUMNS += " time_seconds time_of memory_mib memory_kind metric_name metric status note"
 STUDIES = {"rtx-titan-dpn", "titan-rtx-resnet", "fastai-cifar100", "word-language-model"}
@@ -100,7 +117,6 @@ def test_columns_and_what_every_row_has():
         assert row["status"] in STATUSES and row["precision"] in PRECISION_NAMES
         assert row["experiment"] in (*EXPERIMENTS, "none")
         assert (row["experiment"] == "none") is (row["dataset"] == "")
-    assert not re.search(r"[\"\\{}]", PATH.read_text(encoding="utf-8"))  # so that it can be copied into a notebook
     for name in ("source", "title", "year"):
         assert len({(row["study"], row[name]) for row in rows}) == 6, name  # one of each for a study
 
@@ -148,73 +164,15 @@ def test_every_published_figure_is_there():
     assert len(FIGURES) + 1 + sum(map(len, OTHERS.values())) + len(words) == len(rows)
 
 
-def published_cell():
-    return code_cells("summary")["published-results"]
+def published_in(folder):
+    """Return (published figures with their claims, charts of the articles) of a folder with records."""
+    report, charts = explore(folder, "articles")
+    return judge_published(report), charts
 
 
-def test_summary_holds_the_same_text_in_a_folded_cell():
-    names = {}
-    exec(published_cell(), names)
-    assert names["PUBLISHED"] == PATH.read_text(encoding="utf-8")
-    (cell,) = [cell for cell in read_notebook("summary")["cells"] if "".join(cell["source"]) == published_cell()]
-    assert cell["metadata"] == sync.FOLDED
-    for name in EXPERIMENTS:
-        assert not any(sync.PUBLISHED_MARK in source for source in code_cells(name).values())
-
-
-def test_long_rows_are_cut_after_commas():
-    row = ",".join(["some words"] * 40)
-    lines = sync.wrapped(row).split("\\\n")
-    assert "".join(lines) == row and len(lines) == 4
-    assert all(line.endswith(",") for line in lines[:-1]) and max(map(len, lines)) <= 118
-
-
-@pytest.fixture
-def copy(tmp_path, monkeypatch):
-    """A copy of the suite's notebooks, published results and texts, which a test may spoil."""
-    shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    (tmp_path / "data").mkdir()
-    shutil.copy(PATH, tmp_path / "data" / PATH.name)
-    monkeypatch.setattr(sync, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(sync.stale_files, "__defaults__", (tmp_path / "notebooks", False))
-    monkeypatch.setattr(sync.read_sections, "__defaults__", (tmp_path / "notebooks",))
-    assert sync.main([]) == 0
-    return tmp_path
-
-
-def test_an_edited_file_makes_only_the_summary_stale_and_is_copied(copy, capsys):
-    assert sync.main(["--check"]) == 0
-    path = copy / "data" / PATH.name
-    path.write_text(path.read_text().replace(",213,epoch", ",214,epoch"))
-    capsys.readouterr()
-    assert sync.main(["--check"]) == 1
-    assert capsys.readouterr().err == "notebooks/summary.ipynb is stale; run: python notebooks/sync.py\n"
-    assert sync.main([]) == 0
-    assert sync.main(["--check"]) == 0
-    assert ",214,epoch" in (copy / "notebooks" / "summary.ipynb").read_text()
-
-
-def test_an_edited_cell_is_mended(copy, capsys):
-    path = copy / "notebooks" / "summary.ipynb"
-    text = path.read_text()
-    path.write_text(text.replace(",213,epoch", ",21,epoch"))
-    assert sync.main(["--check"]) == 1
-    assert "notebooks/summary.ipynb is stale; run: python notebooks/sync.py" in capsys.readouterr().err
-    assert sync.main([]) == 0 and path.read_text() == text
-
-
-def test_a_summary_without_the_cell_is_named(copy, capsys):
-    path = copy / "notebooks" / "summary.ipynb"
-    notebook = json.loads(path.read_text())
-    notebook["cells"] = [cell for cell in notebook["cells"] if cell["id"] != "published-results"]
-    path.write_text(json.dumps(notebook))
-    assert sync.main(["--check"]) == 1
-    assert "summary.ipynb lacks the section 'Published results'" in capsys.readouterr().err
-
-
-def test_without_the_file_the_cell_stays(copy):
-    (copy / "data" / PATH.name).unlink()
-    assert sync.main(["--check"]) == 0
+@pytest.fixture(scope="module")
+def pooled_claims(pooled):
+    return judge_published(pooled[0]), pooled[1]
 
 
 @beside()
@@ -225,8 +183,8 @@ def comparable(folder):
 
 @pytest.fixture(scope="module")
 def explored(comparable):
-    """(the summary's names, its charts, what it said in its last cell of claims) of the made-up comparable runs."""
-    return explore(comparable[2])
+    """(published figures with their claims, charts of the articles) of the made-up comparable runs."""
+    return published_in(comparable[2])
 
 
 @pytest.fixture(scope="module")
@@ -237,17 +195,19 @@ def executed(comparable):
 
 
 def test_only_the_same_experiment_data_model_and_batch_are_set_beside(explored):
-    names, _ = explored
-    assert set(names["beside"]) == {"rtx-titan-dpn", "colab-wide-resnet"}
-    numbers = list(itertools.chain(*(numbers for parts in names["beside"].values() for numbers in parts)))
-    groups = [names["comparisons"][number] for number in numbers]
+    published, _ = explored
+    assert set(published.beside) == {"rtx-titan-dpn", "colab-wide-resnet"}
+    numbers = list(itertools.chain(*(numbers for parts in published.beside.values() for numbers in parts)))
+    groups = [published.report.comparisons[number] for number in numbers]
     assert [(group["model"], group["batch"]) for group in groups] == [
         ("dpn92", "b256"),
         ("dpn92", "b512"),
         ("wide_resnet28_10", "b128"),
     ]
     assert all(group["settings"]["max_steps"] == "0" and group["data"] == "cifar10" for group in groups)
-    assert sum(group["model"] == "wide_resnet28_10" for group in names["comparisons"]) == 3  # two are never beside it
+    assert (
+        sum(group["model"] == "wide_resnet28_10" for group in published.report.comparisons) == 3
+    )  # two are never beside it
 
 
 @pytest.mark.parametrize(
@@ -263,27 +223,29 @@ def test_only_the_same_experiment_data_model_and_batch_are_set_beside(explored):
     ],
 )
 def test_what_forbids_a_comparison_is_named(explored, changes, word):
-    row = next(row for row in explored[0]["published"] if row["study"] == WIDE)
+    published = explored[0]
+    row = next(row for row in published.rows if row["study"] == WIDE)
     group = {"data": "cifar10", "batch": "b128", "settings": {"device_type": '"cuda"', "max_steps": "0"}}
     group |= {name: value for name, value in changes.items() if name in group}
     group["settings"] |= {name: value for name, value in changes.items() if name not in group}
-    assert explored[0]["differences"](row, group) == ([word] if word else [])
+    assert differences(row, group) == ([word] if word else [])
 
 
-def test_names_are_compared_without_case_and_punctuation(explored):
-    assert explored[0]["bare"]("WideResNet-28-10") == explored[0]["bare"]("wide_resnet28_10") == "wideresnet2810"
+def test_names_are_compared_without_case_and_punctuation():
+    assert bare("WideResNet-28-10") == bare("wide_resnet28_10") == "wideresnet2810"
 
 
 def test_times_are_divided_by_their_epochs(explored):
-    rows = [row for row in explored[0]["published"] if row["study"] == WIDE and row["gpu"] == "T4"]
+    published = explored[0]
+    rows = [row for row in published.rows if row["study"] == WIDE and row["gpu"] == "T4"]
     assert [row["seconds"] for row in rows] == [343.7, 187.4, 177.1, None]
-    rows = [row for row in explored[0]["published"] if row["study"] == RESNET]
+    rows = [row for row in published.rows if row["study"] == RESNET]
     assert [row["seconds"] for row in rows] == [15, 10, 57, 27]
-    assert all(row["seconds"] is None for row in explored[0]["published"] if row["experiment"] == "none")
+    assert all(row["seconds"] is None for row in published.rows if row["experiment"] == "none")
 
 
 def test_charts_have_a_group_for_every_card_and_grey_for_what_is_published(explored):
-    names, charts = explored
+    _, charts = explored
     assert {"published_rtx_titan_dpn", "published_colab_wide_resnet"} <= set(charts)
     figure = charts["published_colab_wide_resnet"]
     axes = panel_of(figure, "wide_resnet28_10")
@@ -294,10 +256,10 @@ def test_charts_have_a_group_for_every_card_and_grey_for_what_is_published(explo
     assert heights == pytest.approx([60, 30, 60, 20, 343.7, 187.4, 177.1, 618.7, 282.1, 285.4, 273.4])
     colours = ["#{:02x}{:02x}{:02x}".format(*(round(255 * p) for p in bar.get_facecolor()[:3])) for bar in axes.patches]
     modes = ["fp32", "amp_fp16", "o2_fp16", "o3_fp16"]
-    assert colours[:4] == [names["PRECISIONS"][mode][0] for mode in modes]
-    assert colours[4:7] == [names["GREYS"][mode] for mode in modes[:3]]
+    assert colours[:4] == [PRECISIONS[mode][0] for mode in modes]
+    assert colours[4:7] == [GREYS[mode] for mode in modes[:3]]
     hatches = [bar.get_hatch() or "" for bar in axes.patches]
-    assert hatches[:3] == hatches[4:7] == [names["PRECISIONS"][mode][1] for mode in modes[:3]]
+    assert hatches[:3] == hatches[4:7] == [PRECISIONS[mode][1] for mode in modes[:3]]
     assert "diverged" in texts(figure) and "o3_fp16, published" in texts(figure)
     assert {"oom", "not published"} <= set(texts(charts["published_rtx_titan_dpn"]))
 
@@ -310,14 +272,14 @@ def test_no_text_lies_on_another(explored):
             assert [(a[1].get_text(), b[1].get_text()) for a, b in pairs if a[0].overlaps(b[0])] == [], name
 
 
-def claims_on(names, study, start):
+def claims_on(published, study, start):
     """Return [(published, here, outcome)] of the claims of an article whose name begins so."""
-    found = [claim for claim in names["claims"][study] if claim["claim"].startswith(start)]
+    found = [claim for claim in published.claims[study] if claim["claim"].startswith(start)]
     return [(claim["published"], claim["here"], claim["outcome"]) for claim in found]
 
 
 def test_claims_are_judged_by_what_the_runs_show(explored, executed):
-    text, names = shown(executed, "text/markdown"), explored[0]
+    text, published = shown(executed, "text/markdown"), explored[0]
     for sentence in (
         "14 of 42 published rows can be set beside runs of this folder",
         "### colab-wide-resnet: WideResNet-28-10 on CIFAR-10 with Apex O0 to O3 (Apex O0 to O3 on T4 K80 P100, 2019)",
@@ -328,24 +290,24 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
     ):
         assert sentence in text
     alone = "cannot be told, because there is one run of each"
-    assert claims_on(names, WIDE, "amp_fp16 on T4, b128") == [
+    assert claims_on(published, WIDE, "amp_fp16 on T4, b128") == [
         ("1.83x as fast as fp32", "2.00x (2.00 to 2.00), faster", "holds"),
         ("42% less", "PyTorch's peak 40% less, the whole device 40% less", "holds"),
         ("0.8525 against 0.8675 after epoch 10", "0.9 against 0.9 after epoch 10", alone),
     ]
-    o2_time, _, o2_accuracy = claims_on(names, WIDE, "o2_fp16 on T4")
+    o2_time, _, o2_accuracy = claims_on(published, WIDE, "o2_fp16 on T4")
     assert o2_time == ("1.94x as fast as fp32", "1.00x (1.00 to 1.00), no measurable difference", "does not hold")
     assert o2_accuracy[1:] == ("0.7 against 0.9 after epoch 10", alone)
-    assert claims_on(names, WIDE, "o3_fp16 on T4, b128: status") == [("diverged", "ok", "does not hold")]
-    p100_time, p100_memory, _ = claims_on(names, WIDE, "amp_fp16 on P100")
+    assert claims_on(published, WIDE, "o3_fp16 on T4, b128: status") == [("diverged", "ok", "does not hold")]
+    p100_time, p100_memory, _ = claims_on(published, WIDE, "amp_fp16 on P100")
     assert (p100_time[0], p100_time[2]) == ("0.99x as fast as fp32", "does not hold")
     assert p100_memory[0] == "11% more" and p100_memory[1].startswith("PyTorch's peak 40% less")
-    assert claims_on(names, DPN[0], "fp32 on Titan RTX, b512: memory") == [
+    assert claims_on(published, DPN[0], "fp32 on Titan RTX, b512: memory") == [
         ("out of memory", "oom within 24.0 GiB", "holds")
     ]
-    ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b256: time")
+    ((_, here, outcome),) = claims_on(published, DPN[0], "o2_fp16 on Titan RTX, b256: time")
     assert (here, outcome) == ("1.11x (no interval)", "cannot be told, because it is too short to tell")
-    assert not claims_on(names, WIDE, "fp32 on K80")  # fp32 alone claims nothing
+    assert not claims_on(published, WIDE, "fp32 on K80")  # fp32 alone claims nothing
 
 
 @pytest.mark.parametrize(
@@ -358,11 +320,11 @@ def test_claims_are_judged_by_what_the_runs_show(explored, executed):
         ((1, 1), 0.95, "holds"),
     ],
 )
-def test_a_difference_of_accuracy_between_single_runs_cannot_refute(explored, runs, value, outcome):
+def test_a_difference_of_accuracy_between_single_runs_cannot_refute(runs, value, outcome):
     sides = [{"metrics": {"accuracy": end}, "epochs": "10"} for end in (0.889, 0.8675)]
     sides += [{"metrics": {"accuracy": end}, "epochs": "10"} for end in (value, 0.9)]
     own = [side | {"runs": count} for side, count in zip(sides[2:], runs, strict=True)]
-    assert explored[0]["metric_claim"](*sides[:2], *own)[-1] == outcome
+    assert metric_claim(*sides[:2], *own)[-1] == outcome
 
 
 @pytest.mark.parametrize(
@@ -379,13 +341,13 @@ def test_a_difference_of_accuracy_between_single_runs_cannot_refute(explored, ru
     ],
 )
 def test_a_time_that_holds_says_where_the_factor_is_another(explored, monkeypatch, claimed, here, outcome):
-    names, number = explored[0], 0
+    report, number = explored[0].report, 0
     ends = {"low": here, "high": here, "pairs": 6, "repetitions": 1, "seeds": 1, "seconds": 9.0}
-    monkeypatch.setitem(names["gains"], (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
+    monkeypatch.setitem(report.gains, (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
     own = {"precision": "amp_fp16", "seconds": 1.0, "mark": ""}
-    assert names["time_claim"]({"precision": "amp_fp16", "ratio": claimed}, own, number)[-1] == outcome
-    assert names["outcome_of"](claimed, here, names["TIME_ALIKE"], "time") == outcome
-    assert names["outcome_of"](claimed, here, 0.05, "largest batch").partition(",")[0] == outcome.partition(",")[0]
+    assert time_claim(report, {"precision": "amp_fp16", "ratio": claimed}, own, number)[-1] == outcome
+    assert outcome_of(claimed, here, TIME_ALIKE, "time") == outcome
+    assert outcome_of(claimed, here, 0.05, "largest batch").partition(",")[0] == outcome.partition(",")[0]
 
 
 @pytest.mark.parametrize(
@@ -401,8 +363,8 @@ def test_a_time_that_holds_says_where_the_factor_is_another(explored, monkeypatc
         ("perplexity", 103.1, 100.0, "higher"),
     ],
 )
-def test_accuracies_are_alike_within_a_point_and_perplexities_within_their_share(explored, name, value, base, word):
-    assert explored[0]["metric_word"](name, value, base) == word
+def test_accuracies_are_alike_within_a_point_and_perplexities_within_their_share(name, value, base, word):
+    assert metric_word(name, value, base) == word
 
 
 def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
@@ -410,13 +372,13 @@ def test_a_mode_that_does_not_converge_is_found_by_its_status(tmp_path):
     write_record(made_up.make("cifar_resnet", "fp32", seconds=[60.0] * 10, **wide), tmp_path)
     stuck = made_up.make("cifar_resnet", "o3_fp16", seconds=[20.0] * 10, metric=[0.1] * 10, **wide)
     write_record(stuck, tmp_path)
-    names, _ = explore(tmp_path)
-    _, own, theirs = next(iter(names["settings"][WIDE].values()))
+    published, _ = published_in(tmp_path)
+    _, own, theirs = next(iter(panels_beside(published)[WIDE].values()))
     assert [one["status"] for one in own] == ["ok", "diverged"]
     o3 = next(one for one in theirs if one["status"] == "diverged")
-    assert names["status_claim"](o3, 0) == ("status", "diverged", "diverged", "holds")
+    assert status_claim(published.report, o3, 0) == ("status", "diverged", "diverged", "holds")
     o2 = next(one for one in theirs if one["precision"] == "o2_fp16")
-    mode, (time, memory) = names["claims_of"](o2, theirs, 0)
+    mode, (time, memory) = claims_of(published.report, o2, theirs, 0)
     assert mode is None and time[-1] == "cannot be told, because of o2_fp16: not run"
     assert memory[-1] == "cannot be told, because it was not measured here in both"
 
@@ -432,8 +394,8 @@ def test_what_one_card_cannot_tell_is_shown_beside_what_another_can(tmp_path):
             values = {"epochs": epochs, "execution": execution, "dataset": "cifar10"}
             record = made_up.make("cifar_resnet", precision, seconds=[seconds] * epochs, parameters=values, **rest)
             write_record(record, tmp_path / device["gpu_uuid"])
-    names, _ = explore(tmp_path)
-    found = [claim for claim in names["claims"][RESNET] if claim["claim"].endswith("b128: accuracy")]
+    published, _ = published_in(tmp_path)
+    found = [claim for claim in published.claims[RESNET] if claim["claim"].endswith("b128: accuracy")]
     assert [(claim["runs here"].rpartition(" · ")[2].split(",")[0], claim["outcome"]) for claim in found] == [
         ("H200", "holds"),
         ("RTX 2080 Ti", "cannot be told, because 3 epochs is less than half of 50"),
@@ -444,9 +406,9 @@ def test_other_16_bit_mode_stands_in_and_memory_must_agree(tmp_path):
     for precision, seconds, peak, device in (("fp32", 6.0, 2000.0, 3000.0), ("amp_fp16", 3.0, 1000.0, 3100.0)):
         rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3)}
         write_record(made_up.make("cifar_resnet", precision, peak=peak, device_used_mib=device, **rest), tmp_path)
-    names, _ = explore(tmp_path)
-    _, _, theirs = next(iter(names["settings"][RESNET].values()))
-    mode, (time, memory, metric) = names["claims_of"](theirs[1], theirs, 0)
+    published, _ = published_in(tmp_path)
+    _, _, theirs = next(iter(panels_beside(published)[RESNET].values()))
+    mode, (time, memory, metric) = claims_of(published.report, theirs[1], theirs, 0)
     assert mode == "amp_fp16"
     assert time == ("time", "1.50x as fast as fp32", "2.00x (2.00 to 2.00), faster", "holds")
     assert memory[2] == "PyTorch's peak 50% less, the whole device 3% more"
@@ -475,23 +437,25 @@ def test_where_nothing_is_comparable_one_sentence_says_so(not_comparable):
 
 
 def test_rows_with_markup_are_shown_as_text(explored):
-    row = {**explored[0]["published"][0], "note": "<b>a</b>; $x$"}
-    assert explored[0]["notes_of"]([row, row]) == "<b>a</b>; $x$"
-    assert explored[0]["plain"](row["note"]) == r"&lt;b&gt;a&lt;/b&gt;; \$x\$"
+    published = explored[0]
+    row = {**published.rows[0], "note": "<b>a</b>; $x$"}
+    assert notes_of([row, row]) == "<b>a</b>; $x$"
+    assert plain(row["note"]) == r"&lt;b&gt;a&lt;/b&gt;; \$x\$"
 
 
 def test_reading_gives_numbers_and_none(explored):
+    published = explored[0]
     text = io.StringIO(PATH.read_text(encoding="utf-8"))
-    assert len(explored[0]["published"]) == len(list(csv.DictReader(text)))
-    for row in explored[0]["published"]:
+    assert len(published.rows) == len(list(csv.DictReader(text)))
+    for row in published.rows:
         assert "" not in row.values()
-        assert all(isinstance(row[name], float | None) for name in explored[0]["NUMBERS"])
+        assert all(isinstance(row[name], float | None) for name in NUMBERS)
 
 
-def test_of_runs_that_differ_in_length_one_is_beside(pooled):
-    names, charts = pooled
-    (numbers,) = names["beside"][RESNET]
-    shown_titles = [names["comparisons"][number]["title"] for number in numbers]
+def test_of_runs_that_differ_in_length_one_is_beside(pooled_claims):
+    published, charts = pooled_claims
+    (numbers,) = published.beside[RESNET]
+    shown_titles = [published.report.comparisons[number]["title"] for number in numbers]
     assert shown_titles == [
         "resnet18 · cifar10, b128 · epochs=3 · eager",  # has o2_fp16, the other has not
         "resnet18 · cifar10, b128 · epochs=30 · cuda_graph",
@@ -501,12 +465,12 @@ def test_of_runs_that_differ_in_length_one_is_beside(pooled):
     )
 
 
-def test_what_ran_out_of_memory_is_judged_by_the_size_of_that_card(pooled):
-    names = pooled[0]
-    assert claims_on(names, DPN[0], "fp32 on Titan RTX, b512: memory") == [
+def test_what_ran_out_of_memory_is_judged_by_the_size_of_that_card(pooled_claims):
+    published = pooled_claims[0]
+    assert claims_on(published, DPN[0], "fp32 on Titan RTX, b512: memory") == [
         ("out of memory", "ok, with 33.5 GiB; that card has 24 GiB", "holds")
     ]
-    assert claims_on(names, DPN[0], "o2_fp16 on Titan RTX, b640: memory") == [
+    assert claims_on(published, DPN[0], "o2_fp16 on Titan RTX, b640: memory") == [
         ("out of memory", "oom within 24.0 GiB", "holds")  # not the run on the whole card
     ]
     theirs = {"precision": "o2_fp16", "gpu": "Titan RTX", "status": "oom"}
@@ -516,15 +480,15 @@ def test_what_ran_out_of_memory_is_judged_by_the_size_of_that_card(pooled):
         run = {"status": "ok", "device_total_mib": 140_000.0, "ledger_context_mib": None}
         run |= {"peak_allocated_mib": 1024 * needed, "peak_reserved_mib": 1024 * reserved, "place": place}
         group = {"settings": {}, "runs": {"o2_fp16": [run]}}
-        names["comparisons"].append(group)
-        assert names["oom_claim"](theirs, len(names["comparisons"]) - 1)[1] == outcome
-        names["comparisons"].pop()
+        published.report.comparisons.append(group)
+        assert oom_claim(published.report, theirs, len(published.report.comparisons) - 1)[1] == outcome
+        published.report.comparisons.pop()
 
 
-def test_loss_scales_are_compared_with_the_one_published_first(pooled):
-    names = pooled[0]
+def test_loss_scales_are_compared_with_the_one_published_first(pooled_claims):
+    published = pooled_claims[0]
     same, slower = (
-        claims_on(names, DPN[0], f"o2_fp16 on Titan RTX: time at loss scale {scale}") for scale in (64, 256)
+        claims_on(published, DPN[0], f"o2_fp16 on Titan RTX: time at loss scale {scale}") for scale in (64, 256)
     )
     assert same == [("140 s against 140 s at 128", "1.00x (1.00 to 1.00) of the speed at 128", "holds")]
     ((_, here, outcome),) = slower
@@ -532,36 +496,37 @@ def test_loss_scales_are_compared_with_the_one_published_first(pooled):
     assert outcome == "cannot be told, because it is too short, or not paired"
 
 
-def test_figures_at_one_step_are_those_of_the_training_log(pooled):
-    names = pooled[0]
-    assert claims_on(names, DPN[0], "o2_fp16 on Titan RTX: train loss at step 350") == [
+def test_figures_at_one_step_are_those_of_the_training_log(pooled_claims):
+    published = pooled_claims[0]
+    assert claims_on(published, DPN[0], "o2_fp16 on Titan RTX: train loss at step 350") == [
         ("1.831 against 1.817", "1.75 against 1.7", "holds")
     ]
-    ((_, here, outcome),) = claims_on(names, DPN[0], "o2_fp16 on Titan RTX: train accuracy at step 350")
+    ((_, here, outcome),) = claims_on(published, DPN[0], "o2_fp16 on Titan RTX: train accuracy at step 350")
     assert (here, outcome) == ("0.25 against 0.35", "does not hold")
 
 
-def test_the_largest_batch_is_judged_by_searches_within_the_memory_of_that_card(pooled):
-    names = pooled[0]
-    assert claims_on(names, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: largest batch") == [
+def test_the_largest_batch_is_judged_by_searches_within_the_memory_of_that_card(pooled_claims):
+    published = pooled_claims[0]
+    assert claims_on(published, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: largest batch") == [
         ("about 1.8x that of fp32", "736 in amp_fp16 against 384", "holds")
     ]
-    both = claims_on(names, DPN[0], "o2_fp16 on Titan RTX: largest batch")  # none within 24 GiB: every search on images
+    both = claims_on(
+        published, DPN[0], "o2_fp16 on Titan RTX: largest batch"
+    )  # none within 24 GiB: every search on images
     assert [here for _, here, _ in both] == ["18,000 in amp_fp16 against 18,000", "736 in amp_fp16 against 384"]
     assert [outcome for *_, outcome in both] == ["does not hold", "holds"]
 
 
-def test_the_largest_batch_holds_where_the_published_ratio_lies_in_the_resolution(tmp_path, explored):
-    outcome = explored[0]["outcome_of"]
-    assert outcome(1.8, (1.0, 0.9, 1.9), 0.03) == outcome(1.8, (2.5, 2.4, 2.6), 0.03) == "holds"
-    assert outcome(1.8, (1.0, 0.9, 1.7), 0.03) == outcome(1.8, 1.0, 0.03) == "does not hold"
+def test_the_largest_batch_holds_where_the_published_ratio_lies_in_the_resolution(tmp_path):
+    assert outcome_of(1.8, (1.0, 0.9, 1.9), 0.03) == outcome_of(1.8, (2.5, 2.4, 2.6), 0.03) == "holds"
+    assert outcome_of(1.8, (1.0, 0.9, 1.7), 0.03) == outcome_of(1.8, 1.0, 0.03) == "does not hold"
     for precision, size, failing in (("fp32", 300, 320), ("amp_fp16", 300, 600)):
         values = {"model": "resnet50", "batch_size": "max", "memory_limit_gib": 11.0, "image_size": 64}
         known = {"batch_size_used": size, "samples_per_epoch": 49_000, "dataset_used": "cifar100"}
         known["batch_probes"] = [[size, "ok", 1.0, 1.0], [failing, "oom", 1.0, None], [size, "ok", 1.0, 2.0]]
         write_record(made_up.make("cifar_resnet", precision, parameters=values, **known), tmp_path)
-    names, start = explore(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti: largest batch"
-    ((_, here, told),) = claims_on(names, "fastai-cifar100", start)
+    published, start = published_in(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti: largest batch"
+    ((_, here, told),) = claims_on(published, "fastai-cifar100", start)
     assert (here, told) == ("300 in amp_fp16 against 300: 0.94 to 2.00 times", "holds")
 
 
@@ -583,30 +548,29 @@ def test_an_article_on_enlarged_images_is_judged_by_these_alone(tmp_path, data, 
         write_record(made_up.make("cifar_resnet", precision, parameters=largest, **known, **rest), tmp_path)
         deep = {**values, "model": "resnet101"}
         write_record(made_up.make("cifar_resnet", precision, parameters=deep, **rest), tmp_path)
-    names, start = explore(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti"
+    published, start = published_in(tmp_path)[0], "o2_fp16 on 2080 Ti and 1080 Ti"
     outcome = f"cannot be told, because {why}" if why else "holds"
-    ((_, here, told),) = claims_on(names, "fastai-cifar100", f"{start}: largest batch")
+    ((_, here, told),) = claims_on(published, "fastai-cifar100", f"{start}: largest batch")
     assert (here, told) == ("540 in amp_fp16 against 300", outcome)
-    times = claims_on(names, "fastai-cifar100", f"{start}: time")  # 1.18x and 1.13x, of this model on this data
+    times = claims_on(published, "fastai-cifar100", f"{start}: time")  # 1.18x and 1.13x, of this model on this data
     assert [told for *_, told in times] == ([outcome] * 2 if data == "cifar100" else [])
 
 
-def test_images_of_a_study_have_the_size_that_the_study_gives_them(explored):
+def test_images_of_a_study_have_the_size_that_the_study_gives_them():
     sizes = {
         name: {entry["parameters"].get("image_size") for entry in study["runs"]}
         for name, study in load_studies(NOTEBOOKS / "studies.yaml").items()
         if name in STUDIES
     }
-    pixels = explored[0]["PIXELS"]
-    assert sizes == {name: {pixels.get(name)} for name in STUDIES}
+    assert sizes == {name: {PIXELS.get(name)} for name in STUDIES}
 
 
-def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pooled):
-    names = pooled[0]
-    times = claims_on(names, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: time")
+def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pooled_claims):
+    published = pooled_claims[0]
+    times = claims_on(published, "fastai-cifar100", "o2_fp16 on 2080 Ti and 1080 Ti: time")
     assert [claim[0] for claim in times] == ["fp32 takes 1.18x as long", "fp32 takes 1.13x as long"]
     assert {claim[1:] for claim in times} == {("amp_fp16 1.25x (1.25 to 1.25), faster", "holds")}
-    ((_, here, outcome),) = claims_on(names, WIDE, "amp_fp16: time with loader workers")
+    ((_, here, outcome),) = claims_on(published, WIDE, "amp_fp16: time with loader workers")
     assert (here, outcome) == ("amp_fp16 1.00x (1.00 to 1.00), no measurable difference", "holds")
 
 
@@ -623,21 +587,21 @@ def test_a_loader_that_limits_nothing_tells_nothing_of_weak_cores(tmp_path, fiel
     for precision, seconds in (("fp32", 6.0), ("amp_fp16", 3.0)):
         rest = {"seconds": [seconds] * 3, "block_seconds": made_up.blocks_of([seconds] * 3), "host_cores": 32}
         write_record(made_up.make("cifar_resnet", precision, parameters=values, **rest, **fields), tmp_path)
-    ((_, here, outcome),) = claims_on(explore(tmp_path)[0], WIDE, "amp_fp16: time with loader workers")
+    ((_, here, outcome),) = claims_on(published_in(tmp_path)[0], WIDE, "amp_fp16: time with loader workers")
     assert here == "amp_fp16 2.00x (2.00 to 2.00), faster"
     assert outcome.startswith("cannot be told, because data loading does not limit these runs (host cores: 32; ")
     assert why in outcome
 
 
-def test_inference_in_half_and_what_was_only_drawn_are_shown(pooled):
-    names = pooled[0]
-    every = claims_on(names, DPN[0], "o3_fp16 on Titan RTX: one image")  # one for each model on images
+def test_inference_in_half_and_what_was_only_drawn_are_shown(pooled_claims):
+    published = pooled_claims[0]
+    every = claims_on(published, DPN[0], "o3_fp16 on Titan RTX: one image")  # one for each model on images
     assert {said for said, *_ in every} == {"50 ms in fp32, 26 ms"}
     own = [claim for claim in every if claim[1].endswith("o3_fp16")]
     assert [claim[1:] for claim in own] == [("4.00 ms in fp32, 2.00 ms in o3_fp16", "holds")]
     assert any(claim[1].endswith(" ms in o2_fp16") for claim in every)  # dpn92, though a wide ResNet has o3_fp16
     assert len(every) == 5
-    (drawn,) = names["claims"]["word-language-model"]
+    (drawn,) = published.claims["word-language-model"]
     assert drawn["here"] == "amp_fp16 1.60x (1.60 to 1.60), faster; perplexity 191 against 191 in fp32"
     assert drawn["outcome"] == "cannot be told, because no figure was published"
 
@@ -647,30 +611,32 @@ def test_a_claim_of_a_mode_that_did_not_end_well_says_how_it_ended(tmp_path):
     write_record(made_up.make("lstm_language_model", "fp32", seconds=[8.0] * 3, parameters=values), tmp_path)
     failed = made_up.make_failed("lstm_language_model", "amp_fp16", "diverged", "every step", parameters=values)
     write_record(failed, tmp_path)
-    names, _ = explore(tmp_path)
-    (drawn,) = names["claims"]["word-language-model"]
+    published, _ = published_in(tmp_path)
+    (drawn,) = published.claims["word-language-model"]
     assert drawn["here"] == "amp_fp16: diverged"
-    assert names["timed_claim"](0, "o2_fp16")[1:] == ("o2_fp16: not run", names["UNPAIRED"])
+    assert timed_claim(published.report, 0, "o2_fp16")[1:] == ("o2_fp16: not run", UNPAIRED)
 
 
-def test_of_an_articles_own_images_ratios_are_judged_and_times_not_shown(pooled):
-    names, charts = pooled
-    rtx = claims_on(names, EFFICIENT, "amp_fp16 on RTX 3090, b32")
+def test_of_an_articles_own_images_ratios_are_judged_and_times_not_shown(pooled_claims):
+    published, charts = pooled_claims
+    rtx = claims_on(published, EFFICIENT, "amp_fp16 on RTX 3090, b32")
     assert rtx[0] == ("0.79x as fast as fp32", "1.50x (1.50 to 1.50), faster", "does not hold")
     assert rtx[1][0] == "36% less" and rtx[1][2] == "holds"
-    assert claims_on(names, EFFICIENT, "amp_fp16 on V100")[0][2] == "holds"
-    assert all(claim["runs here"].endswith(", other images") for claim in names["claims"][EFFICIENT])
-    assert EFFICIENT not in names["beside"] and f"published_{EFFICIENT.replace('-', '_')}" not in charts
+    assert claims_on(published, EFFICIENT, "amp_fp16 on V100")[0][2] == "holds"
+    assert all(claim["runs here"].endswith(", other images") for claim in published.claims[EFFICIENT])
+    assert EFFICIENT not in published.beside and f"published_{EFFICIENT.replace('-', '_')}" not in charts
 
 
-def test_every_article_has_its_section_and_the_rest_is_listed(pooled):
-    names = pooled[0]
-    assert set(names["claims"]) == STUDIES and all(names["claims"].values())
-    assert [row["model"] for row in names["left"]] == ["dpn92"] * 2 + ["detector"] * 2 + ["resnet50"] * 2
+def test_every_article_has_its_section_and_the_rest_is_listed(pooled_claims):
+    published = pooled_claims[0]
+    assert set(published.claims) == STUDIES and all(published.claims.values())
+    assert [row["model"] for row in without_counterpart(published)] == ["dpn92"] * 2 + ["detector"] * 2 + [
+        "resnet50"
+    ] * 2
 
 
 def test_a_whole_training_stands_beside_the_time_of_an_epoch(explored):
-    names = explored[0]
-    ((_, own, theirs),) = names["settings"][WIDE].values()
-    rows = [names["row_beside"]("", one) for one in (own[0], theirs[0])]
+    published = explored[0]
+    ((_, own, theirs),) = panels_beside(published)[WIDE].values()
+    rows = [row_beside("", one) for one in (own[0], theirs[0])]
     assert [(row["seconds per epoch"], row["whole training, s"]) for row in rows] == [("60.0", "600"), ("344", "3,437")]
