@@ -47,6 +47,8 @@ BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
+from mixed_precision_study.experiment import Experiment  # noqa: E402
+
 
 def read_notebook(name):
     return json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
@@ -60,6 +62,16 @@ def code_cells(name):
 def run_cells(name, last, **parameters):
     """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
     return notebook_cells.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
+
+
+def experiment_of(name, **parameters):
+    """Run a notebook's cells and return its Experiment, which has trained nothing."""
+    run = Experiment.run
+    Experiment.run = lambda self: []
+    try:
+        return run_cells(name, "run", **parameters)["experiment"]
+    finally:
+        Experiment.run = run
 
 
 def beside(*params):
