@@ -8,17 +8,16 @@ Kaggle's inputs, does the same.
 
 import argparse
 import base64
-import io
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from . import __version__
 from .errors import Mistake
+from .runner.notebook_file import packed_package
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(__file__).resolve().parent
@@ -38,17 +37,6 @@ zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
 WIDTH = 4000  # characters of a line of the packed code
-
-
-def packed_package(folder=PACKAGE):
-    """Return the package as the bytes of a zip archive; the same files give the same bytes."""
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as opened:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                name = Path(folder.name, path.relative_to(folder)).as_posix()
-                opened.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED, 9)
-    return archive.getvalue()
 
 
 def standalone_notebook(path, packed):
