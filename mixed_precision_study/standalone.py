@@ -36,7 +36,7 @@ folder = tempfile.mkdtemp(prefix="{package}-")
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
-WIDTH = 4000  # characters of a line of the packed code
+WIDTH = 20_000  # characters of a line of the packed code
 
 
 def standalone_notebook(path, packed):
