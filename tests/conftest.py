@@ -42,12 +42,25 @@ TIMED = [
         "sampler",
     )
 ]
-WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
+WAITING = [
+    f"test_{name}"
+    for name in (
+        "finder",
+        "golden",
+        "notebooks",
+        "parameters",
+        "published",
+        "security",
+        "standalone",
+        "summary",
+    )
+]
 BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
 from mixed_precision_study.experiment import Experiment  # noqa: E402
+from mixed_precision_study.standalone import build_wheel  # noqa: E402
 
 
 def read_notebook(name):
@@ -135,6 +148,12 @@ def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
+
+
+@beside()
+def wheel(folder):
+    """The package's wheel, built once for all tests."""
+    return lambda: build_wheel(folder)
 
 
 @pytest.fixture(scope="session")

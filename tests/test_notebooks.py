@@ -3,14 +3,13 @@
 import itertools
 import json
 import math
-import subprocess
 import sys
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, ROOT, beside, experiment_of, run_cells
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, experiment_of, run_cells
 from made_up_data import write_texts
-from notebook_outputs import cell_errors, outputs_of
+from notebook_outputs import cell_errors, outputs_of, papermill
 from small_training import MODES as ALL_MODES
 from small_training import compute_loss as small_loss
 from small_training import everything, make_batch, same_bits, small_network
@@ -391,14 +390,7 @@ SMALL = {
 MODES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 
-def papermill(notebook, folder, **parameters):
-    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
-    command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "-k", "python3", "--no-progress-bar"]
-    for name, value in parameters.items():
-        command += ["-y", json.dumps({name: value})]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}  # as where the package is installed
-    options = {"env": environment, "capture_output": True, "text": True, "check": False, "timeout": 600}
-    return subprocess.run(command, cwd=folder, **options)
+INSTALLED = {"PYTHONPATH": str(ROOT)}  # as where the package is installed
 
 
 @beside(*EXPERIMENTS)
@@ -406,7 +398,7 @@ def notebook_alone(folder, name):
     """(name, folder, process) of a notebook that was copied alone into an empty folder."""
     (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
     asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "repeats": 2, "precisions": MODES, **SMALL[name]}
-    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, **asked))
+    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, INSTALLED, **asked))
 
 
 def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
@@ -456,7 +448,7 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
 def wrong_value(folder):
     (folder / "outputs").mkdir()
     (folder / "outputs" / "old.json").write_text("{}")
-    return lambda: (folder, papermill(str(NOTEBOOKS / "lstm_language_model.ipynb"), folder, precisions=["fp99"]))
+    return lambda: (folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, precisions=["fp99"]))
 
 
 def test_a_wrong_value_is_one_sentence_and_touches_no_record(wrong_value):

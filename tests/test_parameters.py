@@ -1,14 +1,10 @@
 """The parameters as they are declared: what passes, and the sentence for what does not."""
 
-import json
 import math
-import subprocess
-import sys
-from functools import partial
 
 import pytest
-from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, ROOT, beside, code_cells
-from notebook_outputs import cell_errors
+from conftest import EXPERIMENTS, NOTEBOOKS, beside, code_cells
+from notebook_outputs import cell_errors, executed, papermill
 
 from mixed_precision_study import parameters
 from mixed_precision_study.errors import Stop
@@ -189,20 +185,13 @@ def test_the_parameters_cell_of_the_notebook_is_the_declared_one(name):
 def misspelt(folder):
     """(folder, process) of papermill with a parameter that the notebook does not have."""
     asked = {"dataset": "synthetic", "max_steps": 1, "generate_words": 0, "bacth_size": 4}
-    command = [sys.executable, "-m", "papermill", str(NOTEBOOKS / "lstm_language_model.ipynb"), "out.ipynb"]
-    command += ["-k", "python3", "--no-progress-bar"]
-    for name, value in asked.items():
-        command += ["-p", name, str(value)]
-    options = {"env": ENVIRONMENT, "capture_output": True, "text": True, "check": False, "timeout": 600}
-    return lambda: (folder, partial(subprocess.run, **options)(command, cwd=folder))
+    return lambda: (folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, **asked))
 
 
 def test_papermill_with_a_misspelt_name_ends_with_one_sentence_and_measures_nothing(misspelt):
     folder, done = misspelt
     assert done.returncode != 0
-    notebook = json.loads((folder / "out.ipynb").read_text(encoding="utf-8"))
-    (error,) = cell_errors(notebook)
+    (error,) = cell_errors(executed(folder))
     assert "notebook lstm_language_model has no parameter bacth_size; did you mean batch_size?" in error["evalue"]
     assert error["traceback"] == [f"Stopped: {error['evalue']}"]
     assert not list(folder.rglob("*.json"))
-    assert str(ROOT) not in "".join(error["traceback"])
