@@ -59,7 +59,6 @@ BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
-from mixed_precision_study.experiment import Experiment  # noqa: E402
 from mixed_precision_study.standalone import build_wheel  # noqa: E402
 
 
@@ -79,12 +78,7 @@ def run_cells(name, last, **parameters):
 
 def experiment_of(name, **parameters):
     """Run a notebook's cells and return its Experiment, which has trained nothing."""
-    run = Experiment.run
-    Experiment.run = lambda self: []
-    try:
-        return run_cells(name, "run", **parameters)["experiment"]
-    finally:
-        Experiment.run = run
+    return notebook_cells.experiment_of(NOTEBOOKS / f"{name}.ipynb", parameters)
 
 
 def beside(*params):
