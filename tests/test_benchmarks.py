@@ -35,7 +35,8 @@ def test_the_tiny_form_runs_every_contender_and_says_that_it_measures_nothing(ex
     compare_loops.main([*TINY, "--only", experiment])
     text = capsys.readouterr().out
     assert text.count("NOT A MEASUREMENT") == 2
-    assert "MADE-UP DATA" in text
+    there = experiment == "efficientnet" and importlib.util.find_spec("elpv_dataset")  # the others' folder is empty
+    assert ("MADE-UP DATA" in text) is not bool(there)
     assert f"PyTorch {torch.__version__}" in text and "host cores" in text
     rows = cells_of(text)
     own = [f"{kind}, {mode}" for kind in ("tutorial", "bare") for mode in ("default fp32", "autocast fp16")]
