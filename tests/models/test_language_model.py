@@ -158,3 +158,17 @@ def test_the_first_word_follows_the_end_of_a_line_where_the_text_has_lines():
     for vocabulary, first in ((["a", "<eos>", "b"], 1), (["a", "b", "c"], 0)):
         assert len(write_words(network, SimpleNamespace(vocabulary=vocabulary), settings, CPU)) == 1
         assert seen.pop() == [first]
+
+
+@pytest.mark.parametrize(("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])])
+def test_a_network_with_a_state_reads_one_word_and_one_without_reads_bptt_words_again(hidden, lengths):
+    seen = []
+
+    def network(words, given):
+        seen.append((len(words), given is not None))
+        return torch.zeros(len(words), 1, 8), hidden
+
+    settings = SimpleNamespace(seed=0, generate_words=5, bptt=3, temperature=1.0)
+    write_words(network, SimpleNamespace(vocabulary=list("abcdefgh")), settings, CPU)
+    assert [length for length, _ in seen] == lengths
+    assert [carried for _, carried in seen] == [False] + [hidden is not None] * 4
