@@ -9,7 +9,7 @@ tutorial  what a tutorial shows: a DataLoader with two workers, contiguous, `.it
           PyTorch's own "fp32" (TF32 in convolutions and RNNs) or autocast with GradScaler. Text needs no workers.
 bare      the same model (timm's, the ResNet with CIFAR's stem; for the LSTM, which timm does not have, the suite's) on
           one batch on the device, after ten steps to warm up: no data, no `.item()`.
-suite     the notebooks' own cells: data, trainer, warm-up, and the timed epoch with its meter.
+suite     the notebooks' own experiments: data, training step, warm-up, and the timed epoch with its meter.
 Each figure is the wall time of so many steps between two synchronisations. The script is not run in CI.
 """
 
@@ -34,11 +34,13 @@ from torchvision import transforms
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-from notebook_cells import run_cells  # noqa: E402
+from notebook_cells import experiment_of  # noqa: E402
 
 from mixed_precision_study.environment import describe_environment  # noqa: E402
-from mixed_precision_study.parameters import PRECISION_NAMES  # noqa: E402
-from mixed_precision_study.training import allow_search  # noqa: E402
+from mixed_precision_study.parameters import EXECUTION, PRECISION_NAMES  # noqa: E402
+from mixed_precision_study.precision import check_supported, set_fp32_precision  # noqa: E402
+from mixed_precision_study.record import new_record  # noqa: E402
+from mixed_precision_study.training import allow_search, timed_epoch, warm_up  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 LARGE, SMALL = {"image_height": 384, "image_width": 512}, {"image_height": 64, "image_width": 96}
@@ -47,7 +49,7 @@ EXPERIMENTS = {  # notebook, its parameters, how many steps, what replaces the p
     "efficientnet": ("efficientnet_regression", {"batch_size": 32, **LARGE}, 60, SMALL),
     "lstm": ("lstm_language_model", {"model": "lstm", "batch_size": 20, "bptt": 35}, 1000, {"bptt": 5}),
 }
-EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")  # the notebooks take any other for eager
+EXECUTIONS = EXECUTION[0].choices
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
 SHIPPED = [switch.fp32_precision for switch in SWITCHES]  # read before a notebook sets its own
 
@@ -79,8 +81,8 @@ class Images(torch.utils.data.Dataset):
     changes = (transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), transforms.ToTensor())
     augment = transforms.Compose([*changes, transforms.Normalize((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))])
 
-    def __init__(self, names):
-        self.data, self.places = names["data"], names.get("training")
+    def __init__(self, data):
+        self.data, self.places = data, getattr(data, "training", None)
 
     def __len__(self):
         return len(self.data.train[0] if self.places is None else self.places)
@@ -90,17 +92,21 @@ class Images(torch.utils.data.Dataset):
             image = PIL.Image.fromarray(self.data.train[0][index].permute(1, 2, 0).numpy())
             return self.augment(image), self.data.train[1][index]
         place = int(self.places[index])
-        return self.data.read(place).float().div(255).expand(3, -1, -1), self.data.labels[place]
+        return self.data.files.read(place).float().div(255).expand(3, -1, -1), self.data.labels[place]
 
 
-def tutorial_batches(names, device):
+def is_text(suite):
+    return suite.name == "lstm_language_model"
+
+
+def tutorial_batches(suite, device):
     """Yield batches on the device without end, as a tutorial makes them."""
-    if "train_rows" in names:  # text: the public example cuts it out of a tensor on the device
-        while True:
-            yield from names["text_batches"](names["train_rows"])
+    size = suite.parameters.batch_size
+    while is_text(suite):  # the public example cuts it out of a tensor on the device
+        yield from suite.data.pieces(suite.data.train_rows(size))
     fork = {"num_workers": 2, "multiprocessing_context": "fork"} if hasattr(os, "fork") else {}
     while True:
-        loader = torch.utils.data.DataLoader(Images(names), names["batch_size"], shuffle=True, drop_last=True, **fork)
+        loader = torch.utils.data.DataLoader(Images(suite.data), size, shuffle=True, drop_last=True, **fork)
         for images, labels in loader:
             yield images.to(device), labels.to(device)
 
@@ -125,16 +131,16 @@ def as_built(network):
     return network
 
 
-def own_loop(names, device, steps, amp, bare):
+def own_loop(suite, device, steps, amp, bare):
     """Return the seconds of one step of the tutorial's loop, or of a bare one on a single batch."""
     ship_defaults()
     amp = amp and device.type == "cuda"
-    names.update(execution="eager", channels_last=False)
-    network = as_built(names["make_trainer"]("fp32").network)
-    options = {"lr": 20.0} if "train_rows" in names else {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
+    vars(suite.parameters).update(execution="eager", channels_last=False)
+    network = as_built(suite.make_trainer("fp32").network)
+    options = {"lr": 20.0} if is_text(suite) else {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
     optimizer = torch.optim.SGD(network.parameters(), **options)
     scaler = torch.amp.GradScaler(device.type, enabled=amp)
-    batches, carry, total = tutorial_batches(names, device), None, 0.0
+    batches, carry, total = tutorial_batches(suite, device), None, 0.0
     if bare:
         batches = itertools.repeat(next(batches))
 
@@ -143,7 +149,7 @@ def own_loop(names, device, steps, amp, bare):
         with torch.autocast(device.type, torch.float16, enabled=amp):
             loss, carry = loss_of(network, batch, carry)
         scaler.scale(loss).backward()
-        if "train_rows" in names:
+        if is_text(suite):
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(network.parameters(), 0.25)
         scaler.step(optimizer)
@@ -162,26 +168,22 @@ def own_loop(names, device, steps, amp, bare):
     return (time.perf_counter() - begun) / steps
 
 
-def suite_loop(names, device, precision, execution, channels_last):
+def suite_loop(suite, device, precision, execution, channels_last):
     """Return the seconds of one step of the suite's own path; the first epoch after its warm-up."""
     if device.type == "cuda":
-        names["check_supported"](precision, execution, device)
-    names["set_fp32_precision"](precision)
+        check_supported(precision, execution, device)
+    set_fp32_precision(precision)
     allow_search()
-    names.update(execution=execution, channels_last=channels_last)
-    weights, size = names["PRECISIONS"][precision]["weights"], names["batch_size"]
-    if "train_rows" in names:
-        batches, whole = partial(names["train_batches"], names["train_rows"]), names["train_rows"]
-    else:
-        batches, whole = partial(names["prepared_batches"], 0, weights, size), size
-    steps = names["steps_in_epoch"](whole)  # max_steps at most
-    facts = {"steps_per_epoch": steps, **names["card_facts"]}
-    record = names["new_record"]("compare_loops", names["parameters"], precision, facts)
-    trainer = names["make_trainer"](precision)
-    rate = partial(names["lr_at"], steps_per_epoch=steps) if "lr_at" in names else None
+    vars(suite.parameters).update(execution=execution, channels_last=channels_last)
+    size = suite.parameters.batch_size
+    steps = suite.data.steps_per_epoch(size)  # max_steps at most
+    record = new_record("compare_loops", vars(suite.parameters), precision, suite.facts())
+    record.steps_per_epoch = steps
+    trainer, batches = suite.make_trainer(precision), partial(suite.batches, 0, precision, size)
+    rate = partial(suite.schedule, steps_per_epoch=steps, metrics=[]) if suite.schedule else None
     describe_environment(record, device)
-    names["warm_up"](record, trainer, batches)
-    names["timed_epoch"](record, trainer, batches(), rate)
+    warm_up(record, trainer, batches)
+    timed_epoch(record, trainer, batches(), rate)
     return record.epoch_seconds[0] / steps
 
 
@@ -190,13 +192,13 @@ def wait(device):
         torch.cuda.synchronize()
 
 
-def contenders(names, device, steps, options):
+def contenders(suite, device, steps, options):
     """Return {name: function that returns the seconds of one step}."""
     runs, layout = {}, ", channels_last" * options.channels_last
     for kind, mode in itertools.product(("tutorial", "bare"), ("default fp32", "autocast fp16")):
-        runs[f"{kind}, {mode}"] = partial(own_loop, names, device, steps, "autocast" in mode, kind == "bare")
+        runs[f"{kind}, {mode}"] = partial(own_loop, suite, device, steps, "autocast" in mode, kind == "bare")
     for execution, precision in itertools.product(options.executions, options.precisions):
-        run = partial(suite_loop, names, device, precision, execution, options.channels_last)
+        run = partial(suite_loop, suite, device, precision, execution, options.channels_last)
         runs[f"suite, {precision}, {execution}{layout}"] = run
     return runs
 
@@ -222,11 +224,11 @@ def spread(values, form):
     return f"{form(statistics.median(values))} ({form(min(values))} to {form(max(values))})"
 
 
-def table(experiment, names, seconds, reasons):
+def table(experiment, suite, seconds, reasons):
     """Return the lines of an experiment's table; a ratio is taken round by round over the tutorial's default fp32."""
-    size, base = names["batch_size"], seconds["tutorial, default fp32"]
+    size, base = suite.parameters.batch_size, seconds["tutorial, default fp32"]
     unit, figure = {
-        "resnet": ("s/epoch", lambda step: step * (len(names["data"].train[0]) // size)),
+        "resnet": ("s/epoch", lambda step: step * (suite.data.train_samples // size)),
         "efficientnet": ("images/s", lambda step: size / step),
         "lstm": ("ms/step", lambda step: 1000 * step),
     }[experiment]
@@ -286,10 +288,10 @@ def main(arguments=None):
         parameters = parameters | data_parameters(experiment, options.data_dir) | {"max_steps": steps}
         parameters |= {"batch_size": 4, **on_cpu} if device.type == "cpu" else {}
         with redirect_stdout(io.StringIO()):
-            names = run_cells(NOTEBOOKS / f"{notebook}.ipynb", "train", parameters)
-        seconds, reasons = measure(contenders(names, device, steps, options), options.rounds)
+            suite = experiment_of(NOTEBOOKS / f"{notebook}.ipynb", parameters)
+        seconds, reasons = measure(contenders(suite, device, steps, options), options.rounds)
         print()
-        print(*table(experiment, names, seconds, reasons), sep="\n", flush=True)
+        print(*table(experiment, suite, seconds, reasons), sep="\n", flush=True)
     if device.type == "cpu":
         print("\nNOT A MEASUREMENT.")
 

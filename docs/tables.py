@@ -1,4 +1,4 @@
-"""Writes what documents take from records and settings: badges, the README's first table, the tables of the docs.
+"""Writes what notebooks and documents take from elsewhere: finder and parameters cells, badges, figures, tables.
 
 python docs/tables.py           rewrite what is stale
 python docs/tables.py --check   change nothing; name what is stale and exit with 1
@@ -16,10 +16,11 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.analysis.bottleneck import limit_of  # noqa: E402
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs  # noqa: E402
 from mixed_precision_study.analysis.verdict import flags_of  # noqa: E402
-from mixed_precision_study.parameters import PRECISION_NAMES  # noqa: E402
+from mixed_precision_study.parameters import EXPERIMENTS, PRECISION_NAMES, parameters_cell  # noqa: E402
 from mixed_precision_study.record import comparison_key, read_records  # noqa: E402
 
 try:
@@ -34,6 +35,13 @@ CASES = re.compile(r"<!-- cases -->\n.*?<!-- /cases -->", re.DOTALL)
 RUNS = re.compile(r"<!-- runs -->\n.*?<!-- /runs -->", re.DOTALL)
 HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
 MEND = "run: python docs/tables.py"
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
+FROM_REPOSITORY = """\
+    source = "{source}"
+    if subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", source]).returncode == 0:
+        importlib.invalidate_caches()
+        return source
+"""
 
 
 def repository_url(root):
@@ -60,30 +68,42 @@ def github_address(text):
 
 
 def badges(url, notebook):
-    """Return the badge block of a notebook; without an address, the sentence that says how to upload it instead."""
+    """Return the badge block of a notebook; it is empty where there is no address."""
     if not url:
-        line = (
-            f"To open `{notebook}` on Colab or Kaggle, upload this one file: "
-            "on Colab with *File > Upload notebook*, on Kaggle with *Create > New Notebook > File > Import Notebook*."
-        )
-    else:
-        path = url.removeprefix("https://github.com/") + f"/blob/main/notebooks/{notebook}"
-        colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
-        line = (
-            f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
-            f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src=https://github.com/{path})"
-        )
+        return "<!-- badges -->\n<!-- /badges -->"
+    path = url.removeprefix("https://github.com/") + f"/blob/main/notebooks/{notebook}"
+    colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
+    line = (
+        f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
+        f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src=https://github.com/{path})"
+    )
     return f"<!-- badges -->\n{line}\n<!-- /badges -->"
 
 
 def notebook_text(path, url):
-    """Return the notebook at `path` with the badges that it should have."""
+    """Return the notebook at `path` with the finder, the parameters and the badges that it should have."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
+        text = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            text = BADGES.sub(lambda _: badges(url, path.name), "".join(cell["source"]))
-            cell["source"] = text.splitlines(keepends=True)
+            text = BADGES.sub(lambda _: badges(url, path.name), text)
+        elif cell.get("id") == "finder":
+            text, cell["metadata"] = finder(url), dict(FOLDED)
+        elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
+            text = parameters_cell(EXPERIMENTS[path.stem])
+        cell["source"] = text.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def finder(url):
+    """Return the source of the first cell; where there is a repository, pip gets the code from there at last."""
+    text = (ROOT / "docs" / "finder.py").read_text(encoding="utf-8").rstrip("\n")
+    if not url:
+        return text
+    install = FROM_REPOSITORY.format(source=f"git+{url}@v{__version__}")
+    return text.replace("import sys\n", "import subprocess\nimport sys\n", 1).replace(
+        "    sys.exit(", f"{install}    sys.exit("
+    )
 
 
 def stale_files(root, check=False):

@@ -10,6 +10,7 @@ import torch
 
 from .errors import Unsupported, error_line
 from .memory import is_out_of_memory, release_memory, reset_peaks
+from .precision import gather_master_gradients, write_back
 
 
 class DeviceScaler:
@@ -24,6 +25,7 @@ class DeviceScaler:
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)  # since the scale last changed
         self.found = torch.zeros((), device=device)  # 1.0 where the gradients of the last step overflowed
         self.skipped = torch.zeros((), device=device)  # how many steps did so far
+        self.unscaled = False  # in the step that is being taken
 
     def is_enabled(self):
         return self.enabled
@@ -32,6 +34,8 @@ class DeviceScaler:
         return loss * self.factor if self.enabled else loss
 
     def unscale_(self, optimizer):
+        gather_master_gradients(optimizer)
+        self.unscaled = True
         if self.enabled:
             self.found.zero_()
             inverse = self.factor.double().reciprocal().float()
@@ -41,10 +45,14 @@ class DeviceScaler:
                 torch._amp_foreach_non_finite_check_and_unscale_(same, self.found, inverse)
 
     def step(self, optimizer):
+        """Update the weights, or change nothing after an overflow; unscales first where that has not been done."""
+        if not self.unscaled:
+            self.unscale_(optimizer)
         optimizer.step(self.found if self.enabled else None)
 
-    def update(self, new_scale=None):
-        """Count an overflow and move a dynamic scale; a fixed one is `new_scale` already."""
+    def update(self):
+        """Count an overflow, and move the scale if it is dynamic."""
+        self.unscaled = False
         if self.enabled:
             self.skipped.add_(self.found)
         if self.dynamic:
@@ -78,6 +86,28 @@ class DeviceSGD:
         self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
         self.state = {weight: {"momentum_buffer": torch.zeros_like(weight)} for weight in weights if momentum}
+        self.master_pairs = ()
+
+    @classmethod
+    def like(cls, optimizer):
+        """Return a DeviceSGD with the settings of a torch.optim.SGD that has taken no step yet.
+
+        Raises Unsupported for any other optimizer, and for settings that the fused kernel is not given here.
+        """
+        groups = optimizer.param_groups
+        if type(optimizer) is not torch.optim.SGD or len(groups) > 1:
+            kind = f"{type(optimizer).__name__} with {len(groups)} parameter group{'s' if len(groups) > 1 else ''}"
+            raise Unsupported(f"a CUDA graph needs torch.optim.SGD with one parameter group; this is {kind}")
+        (group,) = groups
+        if group["dampening"] or group["maximize"]:
+            raise Unsupported("a CUDA graph needs an SGD without dampening and maximize")
+        settings = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
+        return cls(group["params"], **settings)
+
+    def zero_grad(self, set_to_none=True):
+        """Forget the gradients; keep_masters() replaces this where the weights are master copies."""
+        for weight in self.weights:
+            weight.grad = None
 
     def reset(self):
         """Forget the momenta, in place: a graph goes on reading them where they are."""
@@ -101,6 +131,7 @@ class DeviceSGD:
         options |= {"lr": self.lr, "dampening": 0.0, "maximize": False, "is_first_step": False, "found_inf": found}
         for weights, gradients, momenta in by_type.values():
             torch._fused_sgd_(weights, gradients, momenta, **options)
+        write_back(self)
 
 
 FAILED_GRAPHS = []  # kept, because PyTorch's allocator may still ask one of them whose memory it is

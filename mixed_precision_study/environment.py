@@ -6,8 +6,9 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import warnings
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 from .errors import Stop
@@ -16,20 +17,40 @@ from .gpu.nvml import MIB, Card, remember_cards
 ROOT = Path(__file__).resolve().parents[1]  # of the clone, where the package lies in one
 
 
+# {module: name for pip} of what a notebook imports; the driver's binding is not among them, as it can be done without.
+EXPERIMENT_PACKAGES = {
+    name: name
+    for name in ("torch", "torchvision", "timm", "numpy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
+}
+REPORT_PACKAGES = {name: name for name in ("numpy", "pandas", "matplotlib", "seaborn")}
+
+
 def missing_packages(packages):
     """Return the pip names of those `packages` ({module: pip name}) that are not installed here."""
     return [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
 
 
 def require_packages(packages):
-    """Install what is missing on Colab and Kaggle; elsewhere stop and say which command installs it."""
+    """Install what is missing on Colab and Kaggle; elsewhere stop and say which command installs it.
+
+    pip must not replace PyTorch, NumPy or anything else that is installed: it gets their versions as constraints.
+    """
     missing = missing_packages(packages)
     hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
     if missing and not hosted:
         raise Stop(f"these packages are missing; install them with: pip install {' '.join(missing)}")
     if missing:
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+            constraints.writelines(f"{line}\n" for line in installed_versions())
+            constraints.flush()
+            command = [sys.executable, "-m", "pip", "install", "-q", "--constraint", constraints.name, *missing]
+            subprocess.run(command, check=True)
         importlib.invalidate_caches()  # or a package installed just now is not found
+
+
+def installed_versions():
+    """Return "name==version" of every package that is installed."""
+    return sorted({f"{one.metadata['Name']}=={one.version}" for one in distributions() if one.metadata["Name"]})
 
 
 def choose_device():

@@ -3,55 +3,51 @@
 import torch
 
 from .cuda_graph import DeviceScaler
-from .precision import PRECISIONS, in_fp32
+from .precision import PRECISIONS, gather_master_gradients, in_fp32
 
 
-class HalfScaler:
-    """Scales by a fixed number where the gradients themselves are fp16, which GradScaler refuses (o3_fp16)."""
+class FixedScaler(torch.amp.GradScaler):
+    """PyTorch's loss scaler, which goes on with the same scale where one is given as `fixed`."""
 
-    def __init__(self, scale):
-        self.fixed = float(scale)
-        self.finite = None
-
-    def is_enabled(self):
-        return True
-
-    def scale(self, loss):
-        return loss * self.fixed
-
-    def unscale_(self, optimizer):
-        gradients = [
-            weight.grad for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None
-        ]
-        # Looked for before unscaling: an infinity stays one, and the check sees what the backward pass produced.
-        self.finite = torch.stack(torch._foreach_norm(gradients, float("inf"))).isfinite().all()
-        torch._foreach_mul_(gradients, 1 / self.fixed)
-
-    def step(self, optimizer):
-        if self.finite.item():  # waits for the GPU, as GradScaler does
-            optimizer.step()
+    def __init__(self, device_type, *, init_scale, fixed, enabled=True):
+        super().__init__(device_type, init_scale=init_scale, enabled=enabled)
+        self.fixed = init_scale if fixed else None
 
     def update(self, new_scale=None):
-        """Keep the scale: it is fixed."""
+        super().update(new_scale if self.fixed is None else self.fixed)
 
-    def get_scale(self):
-        return self.fixed
+
+class MasterCopyScaler(FixedScaler):
+    """The same for o2_fp16, where the optimizer updates fp32 master copies of the model's fp16 weights."""
+
+    def unscale_(self, optimizer):
+        gather_master_gradients(optimizer)
+        super().unscale_(optimizer)
+
+
+class HalfGradientScaler(FixedScaler):
+    """The same for o3_fp16, where the gradients themselves are fp16, which PyTorch's scaler refuses."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
 
 def make_scaler(precision, loss_scale, device, execution="eager"):
     """Return the loss scaler of the mode; one that is not enabled passes everything through.
 
-    fp16 gradients of fp32 weights or masters: torch.amp.GradScaler, dynamic or fixed. o3_fp16: none, or a number. A
-    CUDA graph has one that follows the same rule on the device.
+    In eager mode it is torch.amp.GradScaler, or a small subclass where that cannot do what the mode needs. A CUDA graph
+    has one that follows the same rule on the device. o3_fp16 has none, unless `loss_scale` is a number.
     """
     dynamic = loss_scale == "dynamic"
     enabled = PRECISIONS[precision]["scale"] and not (precision == "o3_fp16" and dynamic)
     start = 65536.0 if dynamic else float(loss_scale)
     if "cuda_graph" in execution:
         return DeviceScaler(start if enabled else None, enabled and dynamic, device)
-    if precision == "o3_fp16" and enabled:
-        return HalfScaler(start)
-    return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
+    if dynamic and not PRECISIONS[precision]["masters"]:
+        return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
+    kinds = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
+    scaler = kinds.get(precision, FixedScaler)
+    return scaler(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
 
 
 class ScaleTrace:

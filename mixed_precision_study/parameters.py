@@ -1,8 +1,16 @@
-"""The parameters of the notebooks: which values are possible, and the sentence for one that is not."""
+"""The parameters of the experiments, each declared once: default, what is possible, and what it does.
 
+The parameters cell of a notebook, its check, `run_all.py -p` and the documentation read these declarations. PyTorch is
+not needed for them.
+"""
+
+import ast
 import difflib
+import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from .errors import Stop
 
@@ -14,49 +22,331 @@ COMPILE_MODES = {  # what torch.compile gets; PyTorch's other modes have CUDA gr
 }
 
 
-def check_parameters(parameters, choices, own_models=None):
-    """Return `parameters` with whole-number rates made floats; stop with one sentence at the first wrong value.
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of an experiment.
 
-    `choices` maps names to their possible values; where `own_models` is given, timm's models are possible beside them.
-    Numbers named in `minimum` below are checked against it.
+    The type of `default` is the type it must have; a whole number will do for a float. `help` is the comment beside it
+    in the notebook, with the unit. Numbers lie from `least` on, `above` a bound, or `below` one. `choices` are all
+    values that are possible. `word` is one text that is possible in place of a number. `models`: any model of timm is
+    possible, too.
     """
-    minimum = {"batch_size": 1, "epochs": 1, "repeats": 1, "bptt": 1, "layers": 1, "units": 1}
-    minimum |= {"image_height": 1, "image_width": 1, "max_steps": 0, "num_workers": 0, "seed": 0, "repeat": 0}
-    minimum |= {"image_size": 1, "log_every": 0, "heads": 1, "generate_words": 0}
-    checked = {
-        name: float(value) if type(value) is int and name in ("lr", "memory_limit_gib") else value
-        for name, value in parameters.items()
-    }
-    for name, value in checked.items():
-        if name == "batch_size" and value == "max":
-            continue
-        if name == "memory_limit_gib" and not (type(value) in (int, float) and 0 <= value < float("inf")):
-            raise Stop(f"memory_limit_gib is {value!r}; it must be a number of GiB, or 0 for the whole card.")
-        if name in minimum and (type(value) is not int or value < minimum[name]):
-            raise Stop(f"{name} is {value!r}; it must be a whole number of {minimum[name]} or more.")
-        if name in ("lr", "clip") and (type(value) not in (int, float) or not 0 < value < float("inf")):
-            raise Stop(f"{name} is {value!r}; it must be a number above 0.")
-        if name == "dropout" and not (type(value) in (int, float) and 0 <= value < 1):
-            raise Stop(f"dropout is {value!r}; it must be a number from 0 up to, but not including, 1.")
-        if name in ("channels_last", "keep_batchnorm_fp32") and type(value) is not bool:
-            raise Stop(f"{name} is {value!r}; it must be True or False.")
-        if name in ("model", "csv_path", "data_dir", "output_dir") and type(value) is not str:
-            raise Stop(f"{name} is {value!r}; it must be text in quotes.")
-    choices = {**choices, "execution": ("eager", "compile", "cuda_graph", "compile_cuda_graph")}
-    choices["compile_mode"] = tuple(COMPILE_MODES)
-    for name, possible in choices.items():
-        if checked[name] not in possible:
-            raise Stop(f"{name} is {checked[name]!r}; possible are {', '.join(map(str, possible))}.")
-    if own_models is not None and checked["model"] not in own_models:
-        check_timm_model(checked["model"])
-    names = checked["precisions"]
+
+    name: str
+    default: object
+    help: str
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple = ()
+    word: str | None = None
+    models: bool = False
+
+    def bounds(self):
+        """Return the bounds of a number in words."""
+        if self.least is not None and self.below is not None:
+            return f"from {self.least:g} up to, but not including, {self.below:g}"
+        return f"above {self.above:g}" if self.above is not None else f"of {self.least:g} or more"
+
+    def checked(self, value):
+        """Return the value, a whole number as a float where one is wanted; raise Stop where it is not possible."""
+        if self.word is not None and value == self.word:
+            return value
+        if self.name == "precisions":
+            return check_precisions(value)
+        if self.choices and not self.models:
+            if value not in self.choices:
+                raise Stop(f"{self.name} is {value!r}; possible are {', '.join(map(str, self.choices))}.")
+            return value
+        kind = type(self.default) if self.word is None else float
+        if kind in (bool, str):
+            if type(value) is not kind:
+                wanted = "True or False" if kind is bool else "text in quotes"
+                raise Stop(f"{self.name} is {value!r}; it must be {wanted}.")
+            return value
+        whole = type(self.default) is int
+        possible = type(value) is int or (type(value) is float and not whole)
+        if not possible or not self.holds(value):
+            word = f'"{self.word}" or ' if self.word is not None else ""
+            number = "a whole number" if whole else "a number"
+            raise Stop(f"{self.name} is {value!r}; it must be {word}{number} {self.bounds()}.")
+        return value if whole or self.word is not None else float(value)
+
+    def holds(self, number):
+        """Return whether a number lies within the bounds; NaN and infinity do not."""
+        if not abs(number) < float("inf"):
+            return False
+        low = self.least is None or number >= self.least
+        return low and (self.above is None or number > self.above) and (self.below is None or number < self.below)
+
+
+def check_precisions(names):
+    """Return a list of precision modes; raise Stop where it is none, or where a name is unknown or comes twice."""
     known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
     if not known or len(set(names)) < len(names):
         raise Stop(f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once.")
-    scale = checked["loss_scale"]
-    if scale != "dynamic" and (type(scale) not in (int, float) or not 0 < scale < float("inf")):
-        raise Stop(f'loss_scale is {scale!r}; it must be "dynamic" or a number above 0.')
+    return names
+
+
+def of_dataset(help, *choices):
+    return Parameter("dataset", "auto", help, choices=choices)
+
+
+PRECISIONS_WANTED = Parameter(
+    "precisions", ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16"
+)
+MAX_STEPS = Parameter("max_steps", 0, "steps per epoch, and evaluation batches, at most; 0 for all", least=0)
+LOSS_SCALE = Parameter(
+    "loss_scale", "dynamic", 'for fp16: "dynamic", or a fixed number such as 128', above=0, word="dynamic"
+)
+CHANNELS_LAST = Parameter("channels_last", False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
+EXECUTION = (
+    Parameter(
+        "execution",
+        "eager",
+        'or "compile" (torch.compile), "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)',
+        choices=("eager", "compile", "cuda_graph", "compile_cuda_graph"),
+    ),
+    Parameter(
+        "compile_mode",
+        "default",
+        'or "coordinate-descent", "max-autotune-no-cudagraphs": longer searches for faster kernels',
+        choices=tuple(COMPILE_MODES),
+    ),
+)
+LIMIT_AND_REPEATS = (
+    Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
+    Parameter("repeats", 1, "repetitions of every training, for the spread of the times", least=1),
+    Parameter("repeat", 0, "number of this repetition; run_all.py sets it, else 0", least=0),
+)
+FOLDERS = (
+    Parameter("data_dir", "data", "folder of the data sets, for downloads and decoded images"),
+    Parameter("output_dir", "outputs", "folder for the run records"),
+)
+LOADER = (
+    Parameter(
+        "loader",
+        "gpu",
+        '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader',
+        choices=("gpu", "workers"),
+    ),
+    Parameter("num_workers", 2, 'worker processes of the loader "workers"', least=0),
+)
+
+CIFAR_RESNET = (
+    of_dataset(
+        '"cifar10", "cifar100", "synthetic"; "auto": CIFAR-10 from data_dir, else downloaded, else synthetic',
+        "auto",
+        "cifar10",
+        "cifar100",
+        "synthetic",
+    ),
+    Parameter(
+        "model",
+        "resnet18",
+        "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm",
+        choices=("resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet28_10"),
+        models=True,
+    ),
+    PRECISIONS_WANTED,
+    Parameter("batch_size", 128, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
+    Parameter("epochs", 5, "passes through the training images", least=1),
+    MAX_STEPS,
+    Parameter("lr", 0.1, "peak learning rate of SGD with momentum 0.9", above=0),
+    Parameter(
+        "schedule",
+        "triangle",
+        'of lr: "triangle" (up a fifth, down to 0), "warmup" (up an epoch, then level) or "constant"',
+        choices=("triangle", "warmup", "constant"),
+    ),
+    Parameter(
+        "dropout", 0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it", 0, below=1
+    ),
+    Parameter(
+        "image_size", 32, "pixels; other than 32: images are enlarged, and ResNets keep ImageNet's stem", least=1
+    ),
+    Parameter(
+        "log_every", 0, "steps between entries of the training log (loss, running accuracy); 0 for none", least=0
+    ),
+    LOSS_SCALE,
+    CHANNELS_LAST,
+    Parameter("keep_batchnorm_fp32", False, "in o3_fp16: True keeps batch normalisation in fp32"),
+    *EXECUTION,
+    *LIMIT_AND_REPEATS,
+    Parameter("seed", 0, "of weights, batch order and augmentation", least=0),
+    *LOADER,
+    *FOLDERS,
+)
+EFFICIENTNET_REGRESSION = (
+    of_dataset(
+        '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic',
+        "auto",
+        "elpv",
+        "csv",
+        "synthetic",
+    ),
+    Parameter(
+        "csv_path", "", "your own images: a CSV with the columns path (folder), image (file name), label (number)"
+    ),
+    Parameter("model", "tf_efficientnet_b0", "any model of timm; it gets one output", models=True),
+    PRECISIONS_WANTED,
+    Parameter("image_height", 384, "pixels; images are resized to this", least=1),
+    Parameter("image_width", 512, "pixels", least=1),
+    Parameter("batch_size", 32, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
+    Parameter("epochs", 3, "passes through the training images", least=1),
+    MAX_STEPS,
+    Parameter("lr", 0.001, "learning rate of SGD with momentum 0.9", above=0),
+    Parameter(
+        "loss_function",
+        "bce_with_logits",
+        'for labels from 0 to 1; "mse" for any other range',
+        choices=("bce_with_logits", "mse"),
+    ),
+    LOSS_SCALE,
+    CHANNELS_LAST,
+    *EXECUTION,
+    *LIMIT_AND_REPEATS,
+    Parameter("seed", 0, "of weights and batch order; the held-out images are the same for every seed", least=0),
+    *LOADER,
+    *FOLDERS,
+)
+LSTM_LANGUAGE_MODEL = (
+    of_dataset(
+        '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic',
+        "auto",
+        "wikitext-2",
+        "synthetic",
+    ),
+    Parameter(
+        "model",
+        "lstm",
+        'or "gru", "rnn_tanh", "rnn_relu", "transformer"',
+        choices=("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"),
+    ),
+    PRECISIONS_WANTED,
+    Parameter("batch_size", 20, 'columns of text; "max": the largest that fits, for each precision', 1, word="max"),
+    Parameter("bptt", 35, "words per step and column: the length of truncated back-propagation", least=1),
+    Parameter(
+        "units", 200, "size of the word vectors, the hidden state and a Transformer's feed-forward layers", least=1
+    ),
+    Parameter("layers", 2, "recurrent or Transformer layers", least=1),
+    Parameter("heads", 2, "attention heads of the Transformer; must divide units", least=1),
+    Parameter("dropout", 0.2, "on word vectors and between layers; in Transformer layers 0.1 at most", 0, below=1),
+    Parameter("clip", 0.25, "largest norm of the gradient", above=0),
+    Parameter("epochs", 6, "passes through the training text", least=1),
+    MAX_STEPS,
+    Parameter(
+        "lr", 20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5", above=0
+    ),
+    LOSS_SCALE,
+    *EXECUTION,
+    Parameter("generate_words", 40, "words to write with each trained model at the end; 0 for none", least=0),
+    Parameter("temperature", 1.0, "of the writing: below 1 likely words become likelier", above=0),
+    *LIMIT_AND_REPEATS,
+    Parameter("seed", 0, "of weights and dropout", least=0),
+    *FOLDERS,
+)
+EXPERIMENTS = {
+    "cifar_resnet": CIFAR_RESNET,
+    "efficientnet_regression": EFFICIENTNET_REGRESSION,
+    "lstm_language_model": LSTM_LANGUAGE_MODEL,
+}
+OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
+    Parameter("dataset", "own", "name of the data"),
+    Parameter("model", "own", "name of the model"),
+    PRECISIONS_WANTED,
+    Parameter("batch_size", 1, "samples per step", least=1),
+    Parameter("epochs", 3, "passes through the training data", least=1),
+    MAX_STEPS,
+    Parameter("lr", 0.1, "learning rate of SGD", above=0),
+    LOSS_SCALE,
+    CHANNELS_LAST,
+    *EXECUTION,
+    *LIMIT_AND_REPEATS,
+    Parameter("seed", 0, "of weights", least=0),
+    *FOLDERS,
+)
+
+
+def parameters_cell(declared):
+    """Return the source of a notebook's parameters cell: plain literals, each with its comment."""
+    return "\n".join(f"{one.name} = {as_literal(one.default)}  # {one.help}" for one in declared)
+
+
+def as_literal(value):
+    """Return a default as Python source with double quotes."""
+    return json.dumps(value) if isinstance(value, str | list) else repr(value)
+
+
+def did_you_mean(name, names):
+    """Return a hint at the nearest of `names`, or at all of them where none is near."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    known = f"it has {', '.join(sorted(names))}."
+    return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
+
+
+def check_names(notebook, names, declared):
+    """Stop at the first name that the experiment does not know."""
+    known = [one.name for one in declared]
+    for name in names:
+        if name not in known:
+            raise Stop(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, known)}")
+
+
+def check_values(notebook, values, declared=None):
+    """Return {name: value} with whole numbers made floats where floats are wanted; stop at the first wrong value.
+
+    Models of timm are not looked up, which would load PyTorch: see check_timm_model.
+    """
+    declared = EXPERIMENTS.get(notebook, OWN_EXPERIMENT) if declared is None else declared
+    check_names(notebook, values, declared)
+    missing = [one.name for one in declared if one.name not in values]
+    if missing:
+        raise Stop(f"notebook {notebook} lacks the parameter {missing[0]}; restore its line in the parameters cell.")
+    checked = {one.name: one.checked(values[one.name]) for one in declared}
+    if checked["model"] == "transformer" and "heads" in checked and checked["units"] % checked["heads"]:
+        heads, units = checked["heads"], checked["units"]
+        raise Stop(f"heads is {heads}, which does not divide units ({units}): each head takes an equal part of them.")
     return checked
+
+
+def check_parameters(notebook, namespace):
+    """Return the parameters of an experiment, checked, as a namespace; stop with one sentence at the first wrong one.
+
+    `namespace` is the notebook's globals(). A name that papermill was given, or that the parameters cell sets, and that
+    the experiment does not know is found in the cells that have run.
+    """
+    declared = EXPERIMENTS[notebook]
+    check_names(notebook, names_set_by_cells(namespace.get("In", ())), declared)
+    values = {one.name: namespace[one.name] for one in declared if one.name in namespace}
+    checked = check_values(notebook, values, declared)
+    if is_timm_model(notebook, checked["model"]):
+        check_timm_model(checked["model"])
+    check_output_dir(checked["output_dir"])
+    return SimpleNamespace(**checked)
+
+
+def names_set_by_cells(cells):
+    """Return the names that the newest parameters cell and papermill's own cell assign, of all cells that have run."""
+    names = []
+    for source in cells:
+        try:
+            lines = ast.parse(source).body
+        except (SyntaxError, ValueError):  # a cell with a magic is no plain Python
+            continue
+        plain = lines and all(isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) for line in lines)
+        found = [line.targets[0].id for line in lines] if plain else []
+        if "precisions" in found and "batch_size" in found:
+            names = found  # the parameters cell, perhaps run once more
+        elif found and source.startswith("# Parameters\n"):  # as papermill begins the cell that it adds
+            names = names + found
+    return names
+
+
+def is_timm_model(notebook, model):
+    """Return whether only timm can tell whether there is this model."""
+    declared = next(one for one in EXPERIMENTS[notebook] if one.name == "model")
+    return declared.models and model not in (declared.default, *declared.choices)
 
 
 def check_timm_model(name):

@@ -1,6 +1,7 @@
 """The precision modes: what each name means, whether a device can run it, and how it is set."""
 
 import copy
+from dataclasses import dataclass
 
 import torch
 from torch.utils._pytree import tree_map
@@ -59,6 +60,19 @@ def autocast(precision, device, cache=True):
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
 
 
+@dataclass(frozen=True)
+class Precision:
+    """A precision mode on a device, as a training step sees it."""
+
+    name: str
+    device: torch.device
+    cache: bool = True  # autocast may keep its 16-bit copies of the weights for the rest of the step
+
+    def autocast(self):
+        """Return the context in which forward pass and loss run."""
+        return autocast(self.name, self.device, self.cache)
+
+
 def compiled(part, mode="default"):
     """Return `part` under torch.compile; what was compiled for amp_fp16 is never taken for amp_bf16."""
     from torch._functorch import config
@@ -86,6 +100,46 @@ def cast_model(model, precision, keep_batchnorm_fp32=False):
         return list(model.parameters())
     pairs = zip(model.parameters(), masters, strict=True)
     return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
+
+
+def keep_masters(optimizer, weights, masters):
+    """Join an optimizer of fp32 master copies to the model's weights; does nothing where there are no copies.
+
+    Its zero_grad then clears the model's gradients, and each of its steps is written back to the model. The loss scaler
+    copies the gradients the other way (gather_master_gradients).
+    """
+    pairs = [(weight, master) for weight, master in zip(weights, masters, strict=True) if weight is not master]
+    if not pairs:
+        return
+
+    def zero_grad(set_to_none=True):
+        for weight in weights:
+            weight.grad = None  # those of the copies stay in place, and are overwritten as a whole
+
+    optimizer.master_pairs, optimizer.zero_grad = pairs, zero_grad
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer.register_step_post_hook(lambda *_: write_back(optimizer))
+
+
+def gather_master_gradients(optimizer):
+    """Copy the model's fp16 gradients to the fp32 master copies that the optimizer updates, if it has any."""
+    pairs = getattr(optimizer, "master_pairs", ())
+    for weight, master in pairs:
+        if weight.grad is None:
+            master.grad = None
+        elif master.grad is None:
+            master.grad = torch.empty_like(master)
+    pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
+    if pairs:
+        torch._foreach_copy_([master.grad for _, master in pairs], [weight.grad for weight, _ in pairs])
+
+
+@torch.no_grad()
+def write_back(optimizer):
+    """Copy updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
+    pairs = getattr(optimizer, "master_pairs", ())
+    if pairs:
+        torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
 
 
 def in_fp32(network, batch):

@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -12,39 +13,77 @@ from .errors import Diverged
 from .gpu.energy import watched
 from .loss_scaling import ScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
-from .precision import autocast, cast_model, compiled
+from .precision import Precision, autocast, cast_model, compiled, keep_masters
 from .progress import progress
 from .timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
 
 
-class Trainer:
-    """Takes the steps of one training run.
+def training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision, clip=None):
+    """Take one step and return (loss, hidden): the step that the notebooks show, for experiments that bring none.
 
-    `compute_loss(model, batch, carry)` returns (mean loss as a fp32 scalar, carry); `carry` is what the next step
-    needs (the hidden state of an RNN; None stands for zeros), or None. `options` go to cast_model, torch.compile, which
-    gets network and loss as one (`model`, the network alone, is for inference), and torch.optim.SGD, never fused:
-    PyTorch's touches its momentum at a skipped step. A step of a CUDA graph overwrites the last loss and carry.
+    `compute_loss(model, batch, hidden)` returns (mean loss, hidden). `clip` is the largest norm of the gradient.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    with precision.autocast():
+        loss, hidden = compute_loss(model, batch, hidden)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach(), hidden
+
+
+class Trainer:
+    """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
+
+    `compute_loss(model, batch, hidden)` returns (mean loss as a fp32 scalar, hidden); `hidden` is what the next step
+    needs (the hidden state of an RNN; None stands for zeros), or None. `step_function` is like training_step above,
+    and `make_optimizer(weights)` returns the optimizer; without them they are training_step with `clip`, and
+    torch.optim.SGD with the other `options`. Under torch.compile network and loss are compiled as one; `model`, the
+    network compiled alone, is for inference. A step of a CUDA graph overwrites the last loss and hidden state.
     """
 
     def __init__(
-        self, model, precision, compute_loss, *, device, execution="eager", loss_scale="dynamic", clip=None, **options
+        self,
+        model,
+        precision,
+        compute_loss,
+        *,
+        device,
+        step_function=None,
+        make_optimizer=None,
+        execution="eager",
+        compile_mode="default",
+        loss_scale="dynamic",
+        keep_batchnorm_fp32=False,
+        clip=None,
+        **options,
     ):
-        mode, keep = options.pop("compile_mode", "default"), options.pop("keep_batchnorm_fp32", False)
-        self.precision, self.device, self.clip, self.compute_loss = precision, device, clip, compute_loss
+        self.precision, self.device, self.compute_loss = precision, device, compute_loss
+        self.step_function = step_function or partial(training_step, clip=clip)
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
-        self.masters, self.weights = cast_model(model, precision, keep), list(model.parameters())
+        self.masters, self.weights = cast_model(model, precision, keep_batchnorm_fp32), list(model.parameters())
         self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
         if "compile" in execution:
             torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
-            self.model, self.loss_of = compiled(model), compiled(compute_loss, mode)  # inference: no longer search
+            self.model = compiled(model)  # for inference, which no longer searches
+            self.loss_of = compiled(compute_loss, compile_mode)
         self.scaler = make_scaler(precision, loss_scale, device, execution)
         self.steps, self.updates, self.captured = 0, 0, None
+        # Autocast must not keep copies of the weights within a graph: they would be those of its capture.
+        self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
+        self.optimizer = make_optimizer(self.masters) if make_optimizer else torch.optim.SGD(self.masters, **options)
+        for group in self.optimizer.param_groups:
+            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                group["foreach"] = True  # as PyTorch itself decides on a GPU; so the CPU computes the same
         if "cuda_graph" in execution:
-            self.optimizer = DeviceSGD(self.masters, **options)
+            self.optimizer = DeviceSGD.like(self.optimizer)
             self.captured = CapturedStep(self.eager_step, self.scaler.found, device)
         else:
-            self.optimizer = torch.optim.SGD(self.masters, foreach=True, **options)
             self.optimizer.register_step_post_hook(self._count_update)
+        keep_masters(self.optimizer, self.weights, self.masters)
 
     def _count_update(self, *_):
         self.updates += 1
@@ -63,25 +102,7 @@ class Trainer:
         """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
         if self.captured:
             self.captured.graph = None  # outside its capture cuDNN may free the dropout state that the graph uses
-        for weight in self.weights:
-            weight.grad = None
-        with autocast(self.precision, self.device, cache=self.captured is None):
-            loss, carry = self.loss_of(self.network, batch, carry)
-        self.scaler.scale(loss).backward()
-        halves = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m and w.grad is not None]
-        if halves:  # o2_fp16: the optimizer sees fp32 copies of the fp16 gradients
-            for _, master in halves:
-                master.grad = torch.empty_like(master) if master.grad is None else master.grad
-            torch._foreach_copy_([master.grad for _, master in halves], [weight.grad for weight, _ in halves])
-        self.scaler.unscale_(self.optimizer)  # before clipping, so that the limit means what it says
-        if self.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.masters, self.clip, foreach=True)
-        self.scaler.step(self.optimizer)
-        self.scaler.update(self.fixed_scale)
-        if halves:
-            with torch.no_grad():
-                torch._foreach_copy_([weight for weight, _ in halves], [master for _, master in halves])
-        return loss.detach(), carry
+        return self.step_function(self.network, batch, carry, self.loss_of, self.optimizer, self.scaler, self.mode)
 
     def set_lr(self, lr):
         for group in self.optimizer.param_groups:
@@ -138,10 +159,22 @@ class DeviceTally:
 
 
 class TrainingLog:
-    """Notes the loss and `right` (how many were right so far) on the device every so many steps; 0: never."""
+    """Notes loss and running accuracy on the device every so many steps of an epoch; 0: never."""
 
-    def __init__(self, every, batch_size, right):
-        self.every, self.batch_size, self.right, self.notes = every, batch_size, right, []
+    def __init__(self, every, device):
+        self.every = every
+        self.right = torch.zeros((), device=device)  # samples classified correctly so far in the epoch
+        self.begin(1)
+
+    def begin(self, batch_size):
+        """Start an epoch of batches of this size."""
+        self.batch_size, self.notes = batch_size, []
+        self.right.zero_()
+
+    def count(self, logits, labels):
+        """Count what a batch's logits (N, classes) get right; called where the loss is computed."""
+        if self.every:
+            self.right.add_((logits.detach().argmax(1) == labels).sum())
 
     def step(self, number, loss):
         """Take note of step `number` of the epoch, counted from 1, without waiting for the device."""
@@ -255,6 +288,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     """
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
+    rate = None
     carry, waits, clock, scales = None, [], StepClock(trainer.device), ScaleTrace(record, trainer)
     tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
     compiled = read_compiler(trainer)["graphs"]
@@ -262,8 +296,8 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
         startup.end(record)
         clock.start()
         for batch in waited_for(batches, waits):
-            if lr_at is not None:
-                trainer.set_lr(lr_at(trainer.steps))
+            if lr_at is not None and rate != (rate := lr_at(trainer.steps)):
+                trainer.set_lr(rate)
             loss, carry = trainer.step(batch, carry)
             tally.step(loss)
             clock.tick()

@@ -42,10 +42,24 @@ TIMED = [
         "sampler",
     )
 ]
-WAITING = [f"test_{name}" for name in ("notebooks", "published", "security", "summary")]
+WAITING = [
+    f"test_{name}"
+    for name in (
+        "finder",
+        "golden",
+        "notebooks",
+        "parameters",
+        "published",
+        "security",
+        "standalone",
+        "summary",
+    )
+]
 BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
+
+from mixed_precision_study.standalone import build_wheel  # noqa: E402
 
 
 def read_notebook(name):
@@ -60,6 +74,11 @@ def code_cells(name):
 def run_cells(name, last, **parameters):
     """Run a notebook's code cells up to the one with the id `last`, with parameters replaced, and return its names."""
     return notebook_cells.run_cells(NOTEBOOKS / f"{name}.ipynb", last, parameters)
+
+
+def experiment_of(name, **parameters):
+    """Run a notebook's cells and return its Experiment, which has trained nothing."""
+    return notebook_cells.experiment_of(NOTEBOOKS / f"{name}.ipynb", parameters)
 
 
 def beside(*params):
@@ -123,6 +142,12 @@ def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
+
+
+@beside()
+def wheel(folder):
+    """The package's wheel, built once for all tests."""
+    return lambda: build_wheel(folder)
 
 
 @pytest.fixture(scope="session")

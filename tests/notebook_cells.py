@@ -3,6 +3,7 @@
 import sys
 from types import ModuleType
 
+from mixed_precision_study.experiment import Experiment
 from mixed_precision_study.runner.notebook_file import code_cells
 
 
@@ -26,3 +27,13 @@ def run_cells(path, last, parameters, display=print):
         if cell.id == last:
             break
     return names
+
+
+def experiment_of(path, parameters):
+    """Run a notebook's cells and return its Experiment, which has trained nothing."""
+    run = Experiment.run
+    Experiment.run = lambda self: []
+    try:
+        return run_cells(path, "run", parameters)["experiment"]
+    finally:
+        Experiment.run = run

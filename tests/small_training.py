@@ -49,6 +49,29 @@ def make_trainer(precision, loss=compute_loss, **options):
     return Trainer(small_network(), precision, loss, device=CPU, loss_scale=scale, **options)
 
 
+def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):
+    """A training step that leaves it to the scaler to unscale, as those of the two image notebooks."""
+    optimizer.zero_grad(set_to_none=True)
+    with precision.autocast():
+        loss, hidden = compute_loss(model, batch, hidden)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach(), hidden
+
+
+def unscaling_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):
+    """The same step that unscales by itself, and does nothing in between."""
+    optimizer.zero_grad(set_to_none=True)
+    with precision.autocast():
+        loss, hidden = compute_loss(model, batch, hidden)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach(), hidden
+
+
 def make_record(precision="fp32", **facts):
     parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
     facts = {"sample_unit": "images", "metric_name": "accuracy", **facts}

@@ -5,11 +5,12 @@ import types
 
 import pytest
 import torch
-from conftest import EXPERIMENTS, code_cells
+from conftest import EXPERIMENTS
 
 from mixed_precision_study.batch_size import fits, largest_batch, limit_memory, settle_batch_size
 from mixed_precision_study.errors import Stop, Unsupported
-from mixed_precision_study.parameters import check_parameters
+from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
+from mixed_precision_study.parameters import check_values
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -188,21 +189,14 @@ def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
     assert check(memory_limit_gib=24)["memory_limit_gib"] == 24.0
 
 
-def check(**changes):
-    parameters = {"batch_size": "max", "precisions": ["fp32"], "loss_scale": "dynamic"}
-    parameters |= {"execution": "eager", "compile_mode": "default"}
-    return check_parameters({**parameters, **changes}, choices={})
-
-
-@pytest.mark.parametrize("value", ["largest", 0, -8, 2.5, True])
-def test_a_batch_size_is_a_number_or_max(value):
-    assert check()["batch_size"] == "max"
-    with pytest.raises(Stop, match="batch_size is"):
-        check(batch_size=value)
+def check(name="cifar_resnet", **changes):
+    return check_values(name, {one.name: one.default for one in DECLARED[name]} | changes)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_searches_and_limits(name):
-    cells = code_cells(name)
-    assert "settle_batch_size(" in cells["train"]
-    assert "limit_memory(memory_limit_gib, device)" in cells["preflight-run"]
+@pytest.mark.parametrize("value", ["largest", 0, -8, 2.5, True])
+def test_a_batch_size_is_a_number_or_max(name, value):
+    assert check(name, batch_size="max")["batch_size"] == "max"
+    assert check(name, batch_size=8)["batch_size"] == 8
+    with pytest.raises(Stop, match="batch_size is"):
+        check(name, batch_size=value)

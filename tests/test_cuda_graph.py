@@ -6,7 +6,7 @@ import types
 
 import pytest
 import torch
-from conftest import run_cells
+from conftest import experiment_of
 from small_training import (
     CPU,
     MODES,
@@ -17,9 +17,11 @@ from small_training import (
     flagged_loss,
     make_batch,
     make_record,
+    plain_step,
     same_bits,
     small_network,
     text,
+    unscaling_step,
     word_loss,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -201,7 +203,7 @@ def test_an_epoch_in_which_every_step_is_skipped_has_diverged():
 
 
 def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
-    trainer, log = make_trainer("fp32"), TrainingLog(1, 16, torch.zeros(()))
+    trainer, log = make_trainer("fp32"), TrainingLog(1, CPU)
     seen = []
     for number in range(1, 4):
         loss, _ = trainer.step(flagged(number, overflow=False))
@@ -357,18 +359,10 @@ def test_a_step_asks_the_device_for_nothing(precision):
     ],
 )
 def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
-    names = run_cells(name, "train", dataset="synthetic", max_steps=2, **options)
-    if name == "lstm_language_model":
-        vocabulary, heads = len(names["data"].vocabulary), names["heads"]
-        network = names["LanguageModel"](options["model"], vocabulary, 16, 2, 0.2, heads, names["bptt"])
-        batches = names["text_batches"](names["train_rows"])
-    else:
-        network = names["make_network"](*([names["model"], 10] if name == "cifar_resnet" else [names["model"]]))
-        batches = names["train_batches"](0, torch.float32, names["batch_size"])
-    trainer = names["Trainer"](
-        network, "fp32", names["compute_loss"], device=CPU, execution="cuda_graph", lr=0.1, clip=0.25
-    )
-    _, carry = trainer.step(next(batches))
+    options = {"dataset": "synthetic", "max_steps": 2, "execution": "cuda_graph", "precisions": ["fp32"], **options}
+    experiment = experiment_of(name, **options)
+    trainer = experiment.make_trainer("fp32")
+    _, carry = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
     again = trainer.captured.batch  # making another one is not part of the step
     with Asked() as counter:
         for _ in range(2):
@@ -413,6 +407,52 @@ def test_the_update_is_that_of_torchs_sgd(options, dtype):
     tolerance = 1e-6 if dtype == torch.float32 else 5e-3  # torch rounds to fp16 in between
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_a_graph_takes_the_settings_of_torchs_sgd(options):
+    weights = make_weights(torch.float32)
+    made = DeviceSGD.like(torch.optim.SGD(weights, 0.1, **options))
+    wanted = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False, **options}
+    assert {name: getattr(made, name) for name in wanted} == wanted
+    assert made.lr.item() == pytest.approx(0.1)
+    assert all(a is b for a, b in zip(made.weights, weights, strict=True))
+
+
+class OwnSGD(torch.optim.SGD):
+    """Someone's own rule, of which the fused kernel knows nothing."""
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda weights: torch.optim.Adam(weights, 0.1), "this is Adam with 1 parameter group$"),
+        (lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], 0.1), "2 parameter grou"),
+        (lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, dampening=0.1), "without dampening"),
+        (lambda weights: torch.optim.SGD(weights, 0.1, maximize=True), "without .*maximize"),
+        (lambda weights: OwnSGD(weights, 0.1), "this is OwnSGD"),
+    ],
+)
+def test_another_optimizer_is_unsupported_as_a_graph_and_not_quietly_replaced(make, says):
+    with pytest.raises(Unsupported, match=says):
+        DeviceSGD.like(make(make_weights(torch.float32)))
+    options = {"device": CPU, "make_optimizer": make, "execution": "cuda_graph"}
+    with pytest.raises(Unsupported, match=says):
+        Trainer(small_network(), "fp32", flagged_loss, **options)
+    Trainer(small_network(), "fp32", flagged_loss, **options | {"execution": "eager"})
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_step_without_unscale_is_one_with_it_bit_for_bit(precision):
+    """DeviceScaler.step unscales where the step has not; it must not do so twice where it has."""
+    needs_half_kernel(precision)
+    both = [make_trainer(precision, step_function=step) for step in (plain_step, unscaling_step)]
+    for number in range(5):
+        for trainer in both:
+            trainer.step(flagged(number, overflow=precision in SCALED and number == 2))
+    assert same_bits(*(everything(trainer) for trainer in both))
+    assert both[0].skipped_steps == both[1].skipped_steps == (precision in SCALED)
+    assert both[0].scaler.get_scale() == both[1].scaler.get_scale()
 
 
 def test_a_weight_without_a_gradient_stays():

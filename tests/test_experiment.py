@@ -1,17 +1,21 @@
-"""The guard around a run: whatever ends it becomes its record."""
+"""A fourth experiment from plain functions, and the guard around a run: whatever ends it becomes its record."""
 
 import gc
 import json
+import math
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from small_training import CPU, make_record
+from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import record as records
+from mixed_precision_study.data.batches import TrainingData
 from mixed_precision_study.errors import Diverged, Stop, Unsupported, error_line
-from mixed_precision_study.experiment import guarded, settled
+from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, settled
+from mixed_precision_study.record import read_records
 
 GPU = torch.device("cuda")
 
@@ -155,3 +159,325 @@ def test_an_error_becomes_a_line_that_ends_with_a_sentence():
     assert 350 < len(line) <= 400
     assert line.endswith("1 GiB is free.")
     assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
+
+
+# A fourth experiment, as a script would have it
+
+
+class Points(TrainingData):
+    """Points in a plane and whether they lie above a line."""
+
+    used, source, sample_unit = "points", "own", "points"
+    train_samples, eval_samples, largest_batch = 64, 32, 64
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        self.places = torch.randn(96, 2, generator=generator)
+        self.above = (self.places.sum(1) > 0).long()
+        self.settled, self.asked = [], []
+
+    def settle(self, size):
+        self.settled.append(size)
+
+    def steps_per_epoch(self, size):
+        return 64 // size
+
+    def train_batches(self, epoch, dtype, size):
+        self.asked.append((epoch, dtype, size))
+        yield from zip(self.places[:64].to(dtype).split(size), self.above[:64].split(size), strict=True)
+
+    def eval_batches(self, dtype, size):
+        yield self.places[64:].to(dtype), self.above[64:]
+
+
+def make_model():
+    return torch.nn.Linear(2, 2)
+
+
+def point_loss(model, batch, hidden):
+    places, above = batch
+    return torch.nn.functional.cross_entropy(model(places).float(), above), None
+
+
+def accuracy(model, batches):
+    right = [(model(places).argmax(1) == above).float().mean().item() for places, above in batches]
+    return sum(right) / len(right)
+
+
+GIVEN = {"precisions": ["fp32", "amp_bf16"], "batch_size": 16, "epochs": 2, "lr": 1}
+
+
+def make_experiment(data=None, make=make_model, loss=point_loss, **options):
+    parameters = GIVEN | options.pop("parameters", {})
+    options = {"evaluate": accuracy, "metric": Metric("accuracy", better="higher", chance=0.5), **options}
+    return Experiment("points", parameters, data or Points(), make, loss, **options)
+
+
+def test_a_fourth_experiment_leaves_a_record_of_each_precision(capsys):
+    data = Points()
+    first, second = make_experiment(data).run()
+    assert [first.precision, second.precision] == ["fp32", "amp_bf16"]
+    for record in (first, second):
+        assert (record.status, record.reason) == ("ok", None)
+        assert (record.notebook, record.steps_per_epoch, record.samples_per_epoch) == ("points", 4, 64)
+        assert (record.metric_name, record.metric_better, record.chance_metric) == ("accuracy", "higher", 0.5)
+        assert (record.dataset_used, record.sample_unit, record.batch_size_used) == ("points", "points", 16)
+        assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
+        assert record.metric[-1] > 0.8
+        assert record.train_loss[1] < record.train_loss[0]
+        assert record.test_metric is None
+    said = capsys.readouterr().out
+    assert all(f"{name}: " in said and f"{name}, epoch 2/2" in said for name in GIVEN["precisions"])
+    assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
+    assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
+    assert data.settled == [16, 16]
+    assert {epoch for epoch, *_ in data.asked} == {0, 1}
+    written, left_out = read_records("outputs")
+    assert (len(written), left_out) == (2, [])
+    assert {record["batch_size"] for record in written} == {16}
+
+
+def test_without_a_metric_the_losses_are_all_there_is():
+    records = make_experiment(evaluate=None, metric=None).run()
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.metric == [] and record.metric_name is None for record in records)
+
+
+@pytest.mark.parametrize(("repeats", "order"), [(1, "ab"), (2, "abba"), (3, "abbaab")])
+def test_the_order_turns_round_from_one_repetition_to_the_next(repeats, order):
+    trained, experiment = [], make_experiment(parameters={"repeats": repeats})
+    train = experiment.train_and_evaluate
+    experiment.train_and_evaluate = lambda record, name: trained.append(name) or train(record, name)
+    records = experiment.run()
+    assert "".join({"fp32": "a", "amp_bf16": "b"}[name] for name in trained) == order
+    assert [record.precision for record in records] == ["fp32", "amp_bf16"]
+    for record in records:
+        assert record.status == "ok"
+        assert len(record.epoch_seconds) == len(record.metric) == 2 * repeats
+        assert record.train_loss[:2] * repeats == record.train_loss  # each from the same start
+
+
+def test_a_precision_that_fails_is_a_record_and_the_next_one_goes_on():
+    def failing(model, batch, hidden):
+        if not torch.is_autocast_enabled("cpu"):
+            raise ValueError("no such shape")
+        return point_loss(model, batch, hidden)
+
+    wanted = ["fp32", "tf32", "amp_bf16"]
+    records = make_experiment(loss=failing, parameters={"precisions": wanted, "repeats": 2}).run()
+    assert [record.status for record in records] == ["failed", "unsupported", "ok"]
+    assert records[0].reason == "ValueError: no such shape"
+    assert "needs an NVIDIA GPU" in records[1].reason
+    assert len(records[2].epoch_seconds) == 4
+    assert len(list(Path("outputs").glob("*.json"))) == 3
+
+
+def test_a_loss_that_is_not_finite_is_a_record_that_diverged():
+    def diverging(model, batch, hidden):
+        return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
+
+    statuses = [record.status for record in make_experiment(loss=diverging).run()]
+    assert statuses == ["diverged", "diverged"]
+
+
+def test_a_users_mistake_within_a_run_ends_the_experiment():
+    class TooSmall(Points):
+        def steps_per_epoch(self, size):
+            raise Stop("batch_size 16 is larger than the training set.")
+
+    with pytest.raises(Stop, match="larger than the training set"):
+        make_experiment(TooSmall()).run()
+    assert not list(Path().rglob("*.json"))
+
+
+def test_the_schedule_is_asked_at_every_step_of_all_epochs():
+    asked = []
+
+    def schedule(step, steps_per_epoch, metrics):
+        asked.append((step, steps_per_epoch, list(metrics)))
+        return 0.1 / (step + 1)
+
+    (record,) = make_experiment(schedule=schedule, parameters={"precisions": ["fp32"]}).run()
+    assert [step for step, *_ in asked] == list(range(8))
+    assert {steps for _, steps, _ in asked} == {4}
+    assert [metrics for _, _, metrics in asked] == [[]] * 4 + [record.metric[:1]] * 4
+
+
+def test_a_schedule_sets_the_rate_of_the_step():
+    rates = []
+
+    def step(*given):
+        rates.append(given[4].param_groups[0]["lr"])
+        return plain_step(*given)
+
+    options = {"schedule": lambda step, *_, **__: step / 10, "training_step": step}
+    make_experiment(**options, parameters={"precisions": ["fp32"]}).run()
+    assert rates[-8:] == pytest.approx([number / 10 for number in range(8)])
+
+
+def test_the_training_step_that_is_given_is_the_one_that_is_taken():
+    taken = []
+
+    def step(*given):
+        taken.append(given[-1].name)
+        return plain_step(*given)
+
+    experiment = make_experiment(training_step=step)
+    assert experiment.make_trainer("fp32").step_function is step
+    records = experiment.run()
+    assert [record.status for record in records] == ["ok", "ok"]
+    for record in records:  # three more steps of the warm-up count how often the host waits
+        assert taken.count(record.precision) == record.warmup_steps + 2 * record.steps_per_epoch
+
+    def lazy(model, batch, hidden, *_):
+        return torch.zeros(()), None
+
+    (record,) = make_experiment(training_step=lazy, parameters={"precisions": ["fp32"]}).run()
+    assert (record.status, record.reason) == (
+        "diverged",
+        "every step was skipped: the gradients overflow fp16 at loss scale 1",
+    )
+
+
+def test_what_comes_after_training_gets_the_trained_model_in_evaluation_mode():
+    seen, trainers = {}, {}
+
+    def after_training(model, precision):
+        assert not model.training and not torch.is_grad_enabled()
+        seen[precision] = [weight.detach().clone() for weight in model.parameters()]
+
+    experiment = make_experiment(after_training=after_training)
+    make = experiment.make_trainer
+    experiment.make_trainer = lambda precision: trainers.setdefault(precision, make(precision))
+    experiment.run()
+    assert list(seen) == ["fp32", "amp_bf16"]
+    for precision, weights in seen.items():
+        assert all(torch.equal(a, b) for a, b in zip(weights, trainers[precision].weights, strict=True))
+    torch.manual_seed(0)
+    assert not torch.equal(seen["fp32"][0], make_model().weight)
+
+
+def test_the_seed_is_set_before_each_model_and_the_optimizer_is_the_one_that_is_given():
+    made = []
+
+    def make_optimizer(weights):
+        made.append(torch.optim.Adam(weights, lr=0.01))
+        return made[-1]
+
+    trainers = [make_experiment(make_optimizer=make_optimizer, parameters={"seed": seed}) for seed in (0, 0, 1)]
+    trainers = [experiment.make_trainer("fp32") for experiment in trainers]
+    assert [trainer.optimizer for trainer in trainers] == made
+    weights = [trainer.weights[0] for trainer in trainers]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_an_optimizer_that_no_graph_takes_is_unsupported():
+    options = {"make_optimizer": lambda weights: torch.optim.Adam(weights, lr=0.01)}
+    experiment = make_experiment(**options, parameters={"execution": "cuda_graph"})
+    with pytest.raises(Unsupported, match=r"needs torch\.optim\.SGD"):
+        experiment.make_trainer("fp32")
+
+
+def test_the_cost_of_inference_is_that_of_the_first_items_of_a_batch(monkeypatch):
+    given, package = [], "mixed_precision_study.experiment"
+    monkeypatch.setattr(f"{package}.measure_inference", lambda record, trainer, batches, infer: given.append(infer))
+    own = lambda model, batch, count: None  # noqa: E731
+    for options in ({}, {"infer": own}):
+        make_experiment(**options, parameters={"precisions": ["fp32"], "epochs": 1}).run()
+    default, other = given
+    assert other is own
+    assert default(make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"epoch": 3}, "^notebook points has no parameter epoch; did you mean epochs?"),
+        ({"bacth_size": 3}, "did you mean batch_size?"),
+        ({"epochs": 0}, "^epochs is 0; it must be a whole number of 1 or more"),
+        ({"precisions": ["fp8"]}, "^precisions is "),
+        ({"lr": math.nan}, "^lr is nan"),
+    ],
+)
+def test_a_wrong_parameter_of_a_fourth_experiment_is_one_sentence(wrong, sentence):
+    with pytest.raises(Stop, match=sentence) as stopped:
+        make_experiment(parameters=wrong)
+    assert "\n" not in str(stopped.value)
+
+
+def test_parameters_may_be_a_namespace_of_ones_own():
+    own = SimpleNamespace(**vars(make_experiment().parameters), depth=3)
+    gpu = Gpu(CPU, {})
+    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, gpu=gpu)
+    assert experiment.parameters is own
+    assert [record.status for record in experiment.run()] == ["ok", "ok"]
+
+
+def test_a_model_is_described_by_what_goes_in_and_comes_out(capsys):
+    model = torch.nn.Linear(2, 5)
+    describe(model, next(Points().train_batches(0, torch.float32, 3)))
+    assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
+
+
+def test_a_training_is_written_before_it_is_explained(monkeypatch):
+    """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
+
+    def ended(*_):
+        raise KeyboardInterrupt  # which no guard holds up, as little as a kill
+
+    monkeypatch.setattr("mixed_precision_study.experiment.measure_inference", ended)
+    with pytest.raises(KeyboardInterrupt):
+        make_experiment().run()
+    (path,) = Path("outputs").glob("*.json")
+    kept = json.loads(path.read_text())
+    assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
+    assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
+    assert kept["profile_reason"] == kept["inference_reason"] == "the run was ended before it was explained"
+    assert kept["gradient_reason"] is None  # of fp16 alone
+
+
+def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
+    """explain() trains on, so what the model writes must have been written before it."""
+    order, package = [], "mixed_precision_study.experiment"
+    for name in ("summarise_times", "summarise_card", "explain", "measure_inference"):
+        monkeypatch.setattr(f"{package}.{name}", lambda *given, name=name: order.append(name))
+    monkeypatch.setattr(f"{package}.timed_epoch", lambda *given, **named: order.append("epoch"))
+    experiment = make_experiment(
+        after_training=lambda *given: order.append("tried out"), parameters={"precisions": ["fp32"], "epochs": 1}
+    )
+    record = make_record(epoch_seconds=[1.0])
+    experiment.train_and_evaluate(record, "fp32")
+    assert order == ["epoch", "summarise_times", "summarise_card", "tried out", "measure_inference", "explain"]
+
+
+def test_trying_out_changes_no_weight_and_no_random_state():
+    experiment = make_experiment(after_training=lambda model, precision: model(torch.zeros(1, 2)))
+    trainer = experiment.make_trainer("fp32")
+    before, state = {k: v.clone() for k, v in trainer.network.state_dict().items()}, torch.get_rng_state()
+    experiment.try_out(make_record(), trainer, 16)
+    assert all(value.equal(before[name]) for name, value in trainer.network.state_dict().items())
+    assert torch.get_rng_state().equal(state)
+    assert trainer.network.training
+    assert trainer.steps == 0
+
+
+def test_a_test_set_is_measured_once_at_the_end():
+    class Tested(Points):
+        def test_batches(self, dtype, size):
+            return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])
+
+    (record,) = make_experiment(Tested(), parameters={"precisions": ["fp32"], "epochs": 3}).run()
+    assert record.test_metric == 1.0  # far above the line
+
+
+def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
+    wrapped = []
+    monkeypatch.setattr("mixed_precision_study.experiment.one_ahead", lambda given, side: wrapped.append(1) or given)
+    data, other = Points(), Points()
+    other.prefetch = True
+    for one in (data, other):
+        list(make_experiment(one).batches(0, "fp32", 16))
+    assert len(wrapped) == 1
+    list(make_experiment(other).batches(0, "fp32", 16, ahead=False))
+    assert len(wrapped) == 1

@@ -6,11 +6,12 @@ import multiprocessing
 import statistics
 import time
 import types
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from conftest import EXPERIMENTS, run_cells
+from conftest import EXPERIMENTS, experiment_of, run_cells
 from small_training import (
     MODES,
     SCALED,
@@ -33,12 +34,16 @@ from mixed_precision_study.batch_size import fits, largest_batch, limit_memory
 from mixed_precision_study.data.batches import device_batches, host_batches, one_ahead, placed, side_stream
 from mixed_precision_study.environment import describe_environment
 from mixed_precision_study.errors import Diverged, Unsupported
-from mixed_precision_study.experiment import guarded
+from mixed_precision_study.experiment import explain, guarded
 from mixed_precision_study.gpu import nvml
+from mixed_precision_study.gpu.energy import summarise_card
 from mixed_precision_study.gpu.nvml import MIB
+from mixed_precision_study.inference import measure_inference
 from mixed_precision_study.memory import let_go, read_device_memory, read_peaks, release_memory
 from mixed_precision_study.precision import check_supported, set_fp32_precision
 from mixed_precision_study.profiling import profile_steps
+from mixed_precision_study.record import new_record
+from mixed_precision_study.timing import summarise_times
 from mixed_precision_study.training import Trainer, allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -63,11 +68,11 @@ def supported(precision):
 
 def events_and_ledger(answer):
     """Run ResNet-18 at batch 512 and put its figures into the queue; a process of its own finds CUDA fresh."""
-    names, trainer, batches, record = resnet(512, "fp32", steps=90)
-    names["timed_epoch"](record, trainer, batches())
-    names["summarise_times"](record, 512 * 90)
-    names["summarise_card"](record, 512 * 90)
-    names["explain"](record, trainer, batches, ".")
+    _, trainer, batches, record = resnet(512, "fp32", steps=90)
+    timed_epoch(record, trainer, batches())
+    summarise_times(record, 512 * 90)
+    summarise_card(record, 512 * 90)
+    explain(record, trainer, batches, ".")
     answer.put(vars(record))
 
 
@@ -183,28 +188,26 @@ def test_the_peak_of_one_run_is_not_the_next_ones():
 
 
 def resnet(batch_size, precision, steps, execution="eager"):
-    """Return (the notebook's names, a warmed-up trainer of ResNet-18, its batches, a record)."""
-    names = run_cells("cifar_resnet", "train", dataset="synthetic", batch_size=batch_size, max_steps=steps)
-    names["set_fp32_precision"](precision)
+    """Return (the notebook's experiment, a warmed-up trainer of ResNet-18, its batches, a record)."""
+    options = {"dataset": "synthetic", "batch_size": batch_size, "max_steps": steps, "execution": execution}
+    experiment = experiment_of("cifar_resnet", **options, lr=0.01)
+    set_fp32_precision(precision)
     torch.backends.cudnn.benchmark = True
-    options = {"device": GPU, "execution": execution, "lr": 0.01, "momentum": 0.9}
-    trainer = names["Trainer"](
-        names["make_network"]("resnet18", 10).to(GPU), precision, names["compute_loss"], **options
-    )
+    trainer = experiment.make_trainer(precision)
     parameters = {"dataset": "d", "model": "m", "batch_size": batch_size, "seed": 0}
-    record = names["new_record"]("n", parameters, precision, {"steps_per_epoch": steps, **names["card_facts"]})
+    record = new_record("n", parameters, precision, {"steps_per_epoch": steps, **experiment.gpu.fields})
     record.data_on_device_mib = torch.cuda.memory_allocated() / 2**20
-    describe_environment(record, GPU)
-    batches = lambda: names["train_batches"](0, torch.float32, batch_size)  # noqa: E731
-    names["warm_up"](record, trainer, batches)
-    return names, trainer, batches, record
+    describe_environment(record, trainer.device)
+    batches = partial(experiment.batches, 0, precision, batch_size, ahead=False)
+    warm_up(record, trainer, batches)
+    return experiment, trainer, batches, record
 
 
 # fp32 keeps the GPU busy. The others wait for the host, whose scatter is larger than the limit: the interval decides.
 @pytest.mark.parametrize(("precision", "pairs"), [("fp32", 6), ("tf32", 12), ("amp_fp16", 12)])
 def test_the_meter_costs_less_than_one_percent(precision, pairs):
     supported(precision)
-    names, trainer, batches, record = resnet(128, precision, steps=390)  # whole epochs of CIFAR-10
+    _, trainer, batches, record = resnet(128, precision, steps=390)  # whole epochs of CIFAR-10
     bare = []
 
     def without_meter():
@@ -216,7 +219,7 @@ def test_the_meter_costs_less_than_one_percent(precision, pairs):
         bare.append(time.perf_counter() - begun)
 
     for pair in range(pairs):  # every second pair in the other order
-        both = [lambda: names["timed_epoch"](record, trainer, batches()), without_meter]
+        both = [lambda: timed_epoch(record, trainer, batches()), without_meter]
         for run in both if pair % 2 else both[::-1]:
             run()
     ratios = [metered / without for metered, without in zip(record.epoch_seconds, bare, strict=True)]
@@ -232,7 +235,7 @@ def test_the_meter_costs_less_than_one_percent(precision, pairs):
 
 def test_what_the_meter_does_in_a_step_takes_microseconds():
     """The scatter of the host hides what the meter costs a run bound by launches; steps that do nothing show it."""
-    names, trainer, batches, record = resnet(128, "tf32", steps=1000)
+    _, trainer, batches, record = resnet(128, "tf32", steps=1000)
     batch, loss = next(batches()), torch.zeros((), device=GPU)
 
     def step(batch, carry=None):
@@ -240,7 +243,7 @@ def test_what_the_meter_does_in_a_step_takes_microseconds():
         return loss, carry
 
     trainer.step = step
-    names["timed_epoch"](record, trainer, itertools.repeat(batch, 1000))
+    timed_epoch(record, trainer, itertools.repeat(batch, 1000))
     torch.cuda.synchronize()
     begun = time.perf_counter()
     for each in itertools.repeat(batch, 1000):
@@ -253,9 +256,9 @@ def test_what_the_meter_does_in_a_step_takes_microseconds():
 
 def test_the_preflight_is_quick_and_finds_this_card_fit():
     begun = time.perf_counter()
-    names = run_cells("lstm_language_model", "preflight-run")
+    names = run_cells("lstm_language_model", "check")
     assert time.perf_counter() - begun < 10
-    assert names["card_facts"]["fp16_check"] == "passed"
+    assert names["gpu"].fields["fp16_check"] == "passed"
 
 
 def image_batches(size):
@@ -354,13 +357,15 @@ def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
 
 @pytest.mark.parametrize("loader", ["gpu", "workers"])
 def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
-    names = run_cells(
-        "cifar_resnet", "batches", dataset="synthetic", loader=loader, batch_size=100, num_workers=0, max_steps=20
-    )
+    options = {"loader": loader, "batch_size": 100, "num_workers": 0, "max_steps": 20}
+    experiment = experiment_of("cifar_resnet", dataset="synthetic", **options)
+    assert experiment.data.prefetch
     lists = []
-    for make in ("train_batches", "prepared_batches"):
+    for ahead in (False, True):
         torch.manual_seed(0)
-        lists.append([tuple(part.clone() for part in batch) for batch in names[make](1, torch.float16, 100)])
+        batches = experiment.batches(1, "o2_fp16", 100, ahead=ahead)
+        lists.append([tuple(part.clone() for part in batch) for batch in batches])
+    assert {images.dtype for given in lists for images, _ in given} == {torch.float16}
     assert len(lists[0]) == 20
     for plain, other in zip(*lists, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(plain, other, strict=True))
@@ -382,7 +387,7 @@ def test_images_in_pinned_memory_give_the_batches_of_those_on_the_gpu(capsys):
 
 def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
     small = {"epochs": 1, "max_steps": 20, "batch_size": 72}  # of a shape that no other test has
-    names = run_cells("cifar_resnet", "loop", dataset="synthetic", precisions=["fp32"], **small)
+    names = run_cells("cifar_resnet", "run", dataset="synthetic", precisions=["fp32"], **small)
     (record,) = names["records"]
     assert record.status == "ok"
     assert record.search_limit_algorithms == torch.backends.cudnn.benchmark_limit == 10
@@ -394,13 +399,13 @@ def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
 
 
 def test_a_profile_leaves_the_launches_of_later_steps_as_fast_as_they_were():
-    names, trainer, batches, record = resnet(16, "amp_fp16", steps=100)  # waits for launches all the time
+    _, trainer, batches, record = resnet(16, "amp_fp16", steps=100)  # waits for launches all the time
     record.step_ms_median = 1.0
 
     def fastest_epoch():
         record.epoch_seconds.clear()
         for _ in range(8):
-            names["timed_epoch"](record, trainer, batches())
+            timed_epoch(record, trainer, batches())
         return min(record.epoch_seconds)
 
     before = fastest_epoch()
@@ -666,7 +671,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, execution):
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": modes, "seed": 1}
     known = nvml.CARDS_BEFORE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
     others = None if known else "what others used before the run is not known"
-    names = run_cells(name, "loop", execution=execution, **common, **SMALL_RUNS[name])
+    names = run_cells(name, "run", execution=execution, **common, **SMALL_RUNS[name])
     for record in names["records"]:
         if record.status == "unsupported":
             continue
@@ -684,10 +689,10 @@ def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_h
     peaks = []
     for execution in ("eager", "cuda_graph", "cuda_graph"):
         release_memory(GPU)
-        names, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
-        names["timed_epoch"](record, trainer, batches())
+        experiment, trainer, batches, record = resnet(512, "fp32", steps=10, execution=execution)
+        timed_epoch(record, trainer, batches())
         peaks.append(record.peak_allocated_mib)
-        del names, trainer, batches
+        del experiment, trainer, batches
     print(f"peak MiB eager {peaks[0]:.0f}, graph {peaks[1]:.0f}, the next {peaks[2]:.0f}")
     assert peaks[1] == pytest.approx(peaks[0], rel=0.15)
     assert peaks[2] == pytest.approx(peaks[1], abs=2)
@@ -697,17 +702,17 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
     used = {}
     for precision in ("fp32", "amp_bf16"):
         release_memory(GPU)
-        names, trainer, batches, record = resnet(512, precision, steps=5)
+        experiment, trainer, batches, record = resnet(512, precision, steps=5)
         trainer.step(next(batches()))
         record.batch_size_used = 512
-        names["measure_inference"](record, trainer, batches(), names["infer"])
+        measure_inference(record, trainer, batches(), experiment.infer)
         assert record.inference_reason is None
         weights = sum(w.nbytes for w in [*trainer.network.parameters(), *trainer.network.buffers()]) / 2**20
         used[precision] = record.inference_memory_mib
         assert (
             weights < used[precision] < record.peak_allocated_with_warmup_mib - record.data_on_device_mib - 2 * weights
         )
-        del names, trainer, batches
+        del experiment, trainer, batches
     print(f"memory of inference, MiB: {used}")
     assert used["amp_bf16"] < used["fp32"]
 
@@ -717,7 +722,7 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
     peaks = []
     release_memory(GPU)  # what the test before has left
     for _ in range(3):
-        (record,) = run_cells("lstm_language_model", "loop", execution="cuda_graph", **quick)["records"]
+        (record,) = run_cells("lstm_language_model", "run", execution="cuda_graph", **quick)["records"]
         assert record.profile_reason is None and record.ceiling_matmul_tflop_per_second > 0
         peaks.append(record.peak_allocated_mib - record.data_on_device_mib)
         del record

@@ -15,6 +15,9 @@ RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "record": set(),
     "parameters": {"errors"},
+    "models": {"models"},
+    "data": BASE | {"data", "environment", "gpu", "progress", "timing"},
+    "standalone": {"errors", "runner.notebook_file"},
     "precision": BASE,
     "gpu": BASE | {"gpu"},
     "timing": BASE | {"gpu"},
@@ -78,7 +81,8 @@ def test_a_module_imports_only_what_lies_below_it(place):
 
 
 def test_what_measures_never_imports_what_judges():
-    assert {"training", "experiment", "data.batches", "gpu.energy"} <= set(MEASURING)
+    expected = {"training", "experiment", "data.batches", "data.wikitext", "models.language_model", "gpu.energy"}
+    assert expected <= set(MEASURING)
     wrong = {name: imports_of(FILES[name]) for name in MEASURING}
     assert {name for name, others in wrong.items() if any(within(other, JUDGING) for other in others)} == set()
 
@@ -142,6 +146,19 @@ def test_what_judges_and_what_starts_runs_load_no_torch(folder):
     if not modules:
         pytest.skip(f"there is no {folder} yet")
     assert loaded(modules, {"torch"}) == []
+
+
+@pytest.mark.parametrize("module", ["parameters", "standalone"])
+def test_what_reads_declarations_and_builds_notebooks_loads_no_torch(module):
+    assert loaded([f"{NAME}.{module}"], {"torch", "timm", "numpy"}) == []
+
+
+@pytest.mark.parametrize("folder", ["data", "models"])
+def test_data_and_models_know_of_no_experiment(folder):
+    modules = [name for name in FILES if within(name, [folder])]
+    assert len(modules) > 3
+    wrong = {name: imports_of(FILES[name]) & {"experiment", "training", "parameters"} for name in modules}
+    assert not any(wrong.values()), wrong
 
 
 def test_importing_the_training_chooses_no_device_and_prints_nothing():

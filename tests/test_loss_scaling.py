@@ -6,9 +6,16 @@ import types
 
 import pytest
 import torch
-from small_training import make_record
+from small_training import CPU, compute_loss, everything, make_batch, make_record, same_bits, small_network
 
-from mixed_precision_study.loss_scaling import HalfScaler, ScaleTrace
+from mixed_precision_study.loss_scaling import (
+    FixedScaler,
+    HalfGradientScaler,
+    MasterCopyScaler,
+    ScaleTrace,
+    make_scaler,
+)
+from mixed_precision_study.training import Trainer
 
 
 def made_trainer(scaler, fixed_scale=None):
@@ -93,7 +100,7 @@ def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
 
 
 def test_a_scale_of_fp16_weights_is_fixed_too():
-    record, trainer = make_record(), made_trainer(HalfScaler(64), fixed_scale=64.0)
+    record, trainer = make_record(), made_trainer(make_scaler("o3_fp16", 64, CPU), fixed_scale=64.0)
     trace = ScaleTrace(record, trainer)
     trainer.steps = 1
     trace.step(skipped=True)
@@ -129,3 +136,99 @@ def test_each_repeat_is_counted_anew():
     record, trainer = make_record(loss_scale_trace=[[0, 128.0], [5, 64.0]]), made_trainer(steps.scaler)
     ScaleTrace(record, trainer)
     assert record.loss_scale_trace == [[0, 128.0], [5, 64.0], [0, 64.0]]  # noted, although the scale is the same
+
+
+# The scaler of each mode
+
+
+@pytest.mark.parametrize(
+    ("precision", "loss_scale", "kind", "enabled", "scale"),
+    [
+        ("fp32", "dynamic", torch.amp.GradScaler, False, 1.0),
+        ("tf32", 64, FixedScaler, False, 1.0),
+        ("amp_bf16", "dynamic", torch.amp.GradScaler, False, 1.0),
+        ("amp_fp16", "dynamic", torch.amp.GradScaler, True, 65536.0),
+        ("amp_fp16", 64, FixedScaler, True, 64.0),
+        ("o2_fp16", "dynamic", MasterCopyScaler, True, 65536.0),
+        ("o2_fp16", 64, MasterCopyScaler, True, 64.0),
+        ("o3_fp16", "dynamic", torch.amp.GradScaler, False, 1.0),
+        ("o3_fp16", 64, HalfGradientScaler, True, 64.0),
+    ],
+)
+def test_each_mode_has_its_scaler_which_is_pytorchs_where_that_will_do(precision, loss_scale, kind, enabled, scale):
+    scaler = make_scaler(precision, loss_scale, CPU)
+    assert isinstance(scaler, torch.amp.GradScaler)
+    assert type(scaler) is kind
+    assert (scaler.is_enabled(), scaler.get_scale()) == (enabled, scale)
+
+
+def flagged_overflow(network, batch, carry):
+    loss, carry = compute_loss(network, batch[:2], carry)
+    return loss * (float("inf") if batch[2] else 1.0), carry
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("o2_fp16", MasterCopyScaler), ("o3_fp16", HalfGradientScaler)])
+def test_an_overflow_is_skipped_and_a_fixed_scale_stays_through_growth_and_overflow(precision, kind):
+    options = {"device": CPU, "loss_scale": 128, "lr": 0.1, "momentum": 0.9}
+    trainer = Trainer(small_network(), precision, flagged_overflow, **options)
+    assert type(trainer.scaler) is kind
+    trainer.scaler.set_growth_interval(2)
+    for number in range(6):
+        before = everything(trainer)
+        trainer.step((*make_batch(number), number in (0, 4)))
+        assert same_bits(before, everything(trainer)) is (number in (0, 4))
+        assert trainer.scaler.get_scale() == 128
+    assert trainer.skipped_steps == 2
+
+
+def test_fp16_gradients_are_unscaled_to_those_of_the_loss():
+    """Where torch.amp.GradScaler refuses: "Attempting to unscale FP16 gradients."."""
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for scaler, refused in (
+        (FixedScaler("cpu", init_scale=8.0, fixed=True), True),
+        (make_scaler("o3_fp16", 8, CPU), 0),
+    ):
+        optimizer.zero_grad()
+        scaler.scale((weight * torch.tensor([1.0, 2.0, 4.0])).sum()).backward()
+        assert weight.grad.tolist() == [8, 16, 32]
+        if refused:
+            with pytest.raises(ValueError, match="unscale FP16"):
+                scaler.unscale_(optimizer)
+            continue
+        scaler.unscale_(optimizer)
+        assert weight.grad.tolist() == [1, 2, 4]
+        scaler.step(optimizer)  # does not unscale once more
+        scaler.update()
+    assert weight.tolist() == [0, -1, -3]
+
+
+class TwoRoads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left, self.right = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+
+    def forward(self, x, roads):
+        return sum(getattr(self, road)(x) for road in roads)
+
+
+def road_loss(network, batch, carry):
+    x, labels, *roads = batch
+    x = x.to(network.left.weight.dtype)
+    return torch.nn.functional.cross_entropy(network(x, roads).float(), labels), carry
+
+
+@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16", "o3_fp16"])
+def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
+    trainer = Trainer(TwoRoads(), precision, road_loss, device=CPU, loss_scale=64, lr=0.5)
+    data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+    trainer.step((*data, "left", "right"))
+    both = [weight.detach().clone() for weight in (*trainer.masters, *trainer.weights)]
+    trainer.step((*data, "left"))
+    moved = [not torch.equal(a, b) for a, b in zip(both, (*trainer.masters, *trainer.weights), strict=True)]
+    assert moved == [True, True, False, False] * 2  # weight and bias of either side
+    assert trainer.masters[2].grad is None
+    trainer.step((*data, "left", "right"))
+    assert not torch.equal(both[2], trainer.masters[2])
+    assert trainer.skipped_steps == 0

@@ -1,62 +1,113 @@
-"""The experiment notebooks: data in its real formats, models, wrong input, and each file running alone."""
+"""The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and each running alone."""
 
-import csv
-import http.server
+import itertools
 import json
 import math
-import shutil
-import subprocess
 import sys
-import threading
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import ENVIRONMENT, EXPERIMENTS, NOTEBOOKS, ROOT, beside, run_cells
-from PIL import Image
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, experiment_of, run_cells
+from made_up_data import write_texts
+from notebook_outputs import cell_errors, outputs_of, papermill
+from small_training import MODES as ALL_MODES
+from small_training import compute_loss as small_loss
+from small_training import everything, make_batch, same_bits, small_network
+
+from mixed_precision_study.errors import Stop
+from mixed_precision_study.training import Trainer
 
 CPU = torch.device("cpu")
+TINY = {
+    "cifar_resnet": {"model": "test_resnet", "batch_size": 4},
+    "efficientnet_regression": {"model": "test_efficientnet", "batch_size": 4, "image_height": 32, "image_width": 48},
+    "lstm_language_model": {"units": 16, "batch_size": 4, "bptt": 5},
+}
 
 
-@pytest.fixture(scope="module")
-def cifar():
-    return run_cells("cifar_resnet", "train", dataset="synthetic", batch_size=4, max_steps=2)
+def cells_of(name, last, **parameters):
+    return run_cells(name, last, **{"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters})
 
 
-@pytest.fixture(scope="module")
-def regression():
-    small = {"image_height": 32, "image_width": 48, "batch_size": 4, "max_steps": 2}
-    return run_cells("efficientnet_regression", "train", dataset="synthetic", **small)
-
-
-@pytest.fixture(scope="module")
-def language():
-    return run_cells("lstm_language_model", "train", dataset="synthetic", batch_size=4, bptt=5, max_steps=2)
-
-
-def save_image(path, value=0, size=(32, 32), mode="RGB"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    colour = value if mode == "L" else (value, 0, 255 - value)
-    Image.new(mode, size, colour).save(path)
+def with_model(names, model):
+    """Return what make_model() of a notebook gives for another model."""
+    names["model"] = model
+    return names["make_model"]()
 
 
 def assert_steps(names, network, batch, precision="fp32"):
-    trainer = names["Trainer"](network, precision, names["compute_loss"], device=CPU, lr=0.01)
+    """Take the step that the notebook shows."""
+    trainer = Trainer(
+        network, precision, names["compute_loss"], device=CPU, step_function=names["training_step"], lr=0.01
+    )
     before = [weight.detach().clone() for weight in trainer.weights]
     loss, _ = trainer.step(batch)
     assert math.isfinite(loss.item())
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
 
 
+# The step that is shown is the one that is taken
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution, monkeypatch):
+    experiment = experiment_of(name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name])
+    shown = sys.modules[name].training_step
+    for precision in ALL_MODES:
+        trainer = experiment.make_trainer(precision)
+        assert trainer.step_function is shown, precision
+        assert trainer.compute_loss is sys.modules[name].compute_loss
+        assert type(trainer.optimizer).__name__ == ("DeviceSGD" if execution == "cuda_graph" else "SGD")
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(experiment.parameters.lr)
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("precision", ALL_MODES)
+def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
+    """With plain SGD at rate 1 the update's norm is the clipped gradient's, whatever the loss was scaled with."""
+    names = cells_of("lstm_language_model", "training-step", clip=0.01)
+    options = {"device": CPU, "execution": execution, "lr": 1.0, "step_function": names["training_step"]}
+    scale = 1024.0 if precision == "o3_fp16" else "dynamic"
+    trainer = Trainer(small_network(), precision, small_loss, loss_scale=scale, **options)
+    before = [master.detach().clone() for master in trainer.masters]
+    trainer.step(make_batch())
+    moved = [(a.float() - b.float()) for a, b in zip(before, trainer.masters, strict=True)]
+    norm = torch.stack([part.norm() for part in moved]).norm().item()
+    assert norm == pytest.approx(0.01, rel=0.05 if precision == "o3_fp16" else 1e-3)
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("precision", ALL_MODES)
+def test_where_nothing_is_clipped_the_three_steps_are_one(precision, execution):
+    """The language model's step unscales by itself, the others leave it to the scaler: bit for bit the same."""
+    results = []
+    for name in EXPERIMENTS:
+        step = cells_of(name, "training-step", **({"clip": 1e9} if "lstm" in name else {}))["training_step"]
+        options = {"device": CPU, "execution": execution, "lr": 0.1, "momentum": 0.9, "step_function": step}
+        scale = 1024.0 if precision == "o3_fp16" else "dynamic"
+        trainer = Trainer(small_network(), precision, small_loss, loss_scale=scale, **options)
+        for number in range(4):
+            trainer.step(make_batch(number))
+        results.append(everything(trainer))
+    assert same_bits(results[0], results[1])
+    for a, b in zip(results[0], results[2], strict=True):  # clipping multiplies, if only by 1 within rounding
+        assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(a, b, strict=True))
+
+
 # CIFAR
+
+
+@pytest.fixture(scope="module")
+def cifar():
+    return cells_of("cifar_resnet", "evaluate")
 
 
 @pytest.mark.parametrize(
     "model", ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet28_10", "mobilenetv3_small_050"]
 )
 def test_every_cifar_model_builds_and_steps(cifar, model):
-    network = cifar["make_network"](model, 10)
+    network = with_model(cifar, model)
     if model.startswith("resnet"):
         assert network.conv1.kernel_size == (3, 3)
         assert network.conv1.stride == (1, 1)
@@ -66,204 +117,122 @@ def test_every_cifar_model_builds_and_steps(cifar, model):
 
 
 def test_a_transformer_for_32_pixels_builds(cifar):
-    network = cifar["make_network"]("vit_tiny_patch16_224", 10)
-    assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    assert with_model(cifar, "vit_tiny_patch16_224")(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_an_unknown_model_stops_with_the_nearest_names(cifar, regression):
-    for call in (lambda: cifar["make_network"]("resnet19", 10), lambda: regression["make_network"]("resnet19")):
-        with pytest.raises(Exception, match=r"'resnet19' is not in timm; the nearest names: .*resnet18") as stopped:
-            call()
-        assert type(stopped.value).__name__ == "Stop"
+@pytest.mark.parametrize("name", ["cifar_resnet", "efficientnet_regression"])
+def test_an_unknown_model_stops_with_the_nearest_names(name):
+    with pytest.raises(Stop, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
+        cells_of(name, "check", model="resnet19")
 
 
-def make_tree(folder, per_class=3, size=(32, 32)):
-    for part in ("train", "test"):
-        for number, name in enumerate(("cat", "dog")):
-            for index in range(per_class):
-                save_image(folder / part / name / f"{index}.png", 100 * number + index, size)
+@pytest.mark.parametrize("model", ["dpn48b", "dpn92"])
+def test_a_dual_path_network_takes_a_step(cifar, model):
+    assert_steps(cifar, with_model(cifar, model), (torch.randn(2, 3, 32, 32), torch.tensor([1, 2])))
 
 
-def test_a_folder_tree_is_read_and_kept_and_read_anew_when_it_changes(cifar, tmp_path):
-    folder = tmp_path / "cifar10"
-    make_tree(folder)
-    data = cifar["load_data"]("auto", str(tmp_path))
-    assert (data.used, data.source, data.classes) == ("cifar10", "folder", ["cat", "dog"])
-    images, labels = data.train
-    assert images.shape == (6, 3, 32, 32)
-    assert images.dtype == torch.uint8
-    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # dog 1, channels first
-    assert len(list((tmp_path / "cache").glob("cifar10-*.npz"))) == 1
-    again = cifar["load_data"]("cifar10", str(tmp_path))
-    assert torch.equal(again.train[0], images)
-    save_image(folder / "train" / "dog" / "7.png", 200)
-    assert len(cifar["load_data"]("cifar10", str(tmp_path)).train[0]) == 7
+@pytest.mark.parametrize("model", ["dpn48b", "dpn92", "resnet18"])
+def test_images_of_32_pixels_reach_the_first_stage_at_full_size(cifar, model):
+    network = with_model(cifar, model)
+    stage, seen = network.layer1 if model == "resnet18" else network.features.conv2_1, []
+    stage.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[2:]))
+    network(torch.zeros(1, 3, 32, 32))
+    assert seen == [(32, 32)]
 
 
-def test_images_of_another_size_are_resized(cifar, tmp_path):
-    make_tree(tmp_path / "cifar100", size=(50, 40))
-    data = cifar["load_data"]("cifar100", str(tmp_path))
-    assert data.test[0].shape == (6, 3, 32, 32)
+def test_enlarged_images_get_the_stem_of_imagenet():
+    names = cells_of("cifar_resnet", "model", image_size=64)
+    images, _ = names["data"].example(4)
+    assert images.shape == (4, 3, 64, 64)
+    network = with_model(names, "resnet18")
+    assert network.conv1.kernel_size == (7, 7)
+    assert network(images).shape == (4, 10)
+    assert with_model(names, "dpn92").features.conv1_1.conv.stride == (2, 2)
 
 
-def test_an_unreadable_image_is_named(cifar, tmp_path):
-    make_tree(tmp_path / "cifar10")
-    (tmp_path / "cifar10" / "test" / "cat" / "1.png").write_bytes(b"no image")
-    with pytest.raises(cifar["Stop"], match=r"cat/1\.png cannot be read"):
-        cifar["load_data"]("auto", str(tmp_path))
+def test_dropout_reaches_the_wide_resnet_and_timms_models():
+    names = cells_of("cifar_resnet", "model", dropout=0.3)
+    drops = [m.p for m in with_model(names, "wide_resnet28_10").modules() if isinstance(m, torch.nn.Dropout)]
+    assert drops == [0.3] * 12
+    assert with_model(names, "resnet18").drop_rate == 0.3
 
 
-def test_an_empty_folder_says_what_it_needs(cifar, tmp_path):
-    (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(cifar["Stop"], match="holds no images; it needs one folder for each class"):
-        cifar["load_data"]("auto", str(tmp_path))
-
-
-def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(cifar, tmp_path, monkeypatch, capsys):
-    def offline(name, folder):
-        raise OSError("no network")
-
-    monkeypatch.setitem(cifar, "read_torchvision", offline)
-    assert cifar["load_data"]("auto", str(tmp_path)).source == "synthetic"
-    assert "MADE-UP IMAGES" in capsys.readouterr().out
-    with pytest.raises(cifar["Stop"], match=r"could not be downloaded .*train/<class>/"):
-        cifar["load_data"]("cifar100", str(tmp_path))
-
-
-@pytest.mark.parametrize("another_is_faster", [False, True])
-def test_a_download_is_moved_into_place_whole(cifar, tmp_path, monkeypatch, another_is_faster):
-    class Made:
-        base_folder = "made"
-        classes = ("a", "b")
-
-        def __init__(self, folder, train=True, download=False):
-            if download:
-                (Path(folder) / "made").mkdir()
-                (Path(folder) / "made" / "file").write_text("x")
-                if another_is_faster:
-                    shutil.copytree(Path(folder) / "made", tmp_path / "new" / "made", dirs_exist_ok=True)
-            assert (Path(folder) / "made" / "file").exists()
-            self.data, self.targets = np.zeros((4, 32, 32, 3), np.uint8), [0, 1, 0, 1]
-
-    monkeypatch.setitem(cifar["CIFAR"], "cifar10", Made)
-    data = cifar["read_torchvision"]("cifar10", tmp_path / "new")
-    assert data.train[0].shape == (4, 3, 32, 32)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"]
-
-    def refuse(*_):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(cifar["os"], "replace", refuse)
-    monkeypatch.setattr(Made, "base_folder", "elsewhere")
-    with pytest.raises(OSError, match="Permission denied"):
-        cifar["read_torchvision"]("cifar10", tmp_path / "other")
-
-
-def test_gpu_batches_crop_flip_and_repeat_with_the_seed(cifar):
-    padded, labels = cifar["padded"], cifar["train_labels"]
-    first = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32, 4), 3))
-    again = list(cifar["itertools"].islice(cifar["gpu_batches"](padded, labels, 0, torch.float32, 4), 3))
-    other = next(cifar["gpu_batches"](padded, labels, 1, torch.float32, 4))
-    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, again, strict=True))
-    assert not torch.equal(first[0][0], other[0])
-    # Every image is a window of a padded one, or its mirror image.
-    generator = torch.Generator(CPU).manual_seed(0)
-    chosen = torch.randperm(len(padded), generator=generator)[0]
-    windows = padded[chosen].unfold(1, 32, 1).unfold(2, 32, 1).permute(1, 2, 0, 3, 4).reshape(-1, 3, 32, 32)
-    shown = (first[0][0][0] * cifar["STD"] + cifar["MEAN"]).round().to(torch.uint8)
-    assert any(torch.equal(shown, w) or torch.equal(shown, w.flip(2)) for w in windows)
-
-
-def test_the_ordinary_loader_gives_the_same_kind_of_batches(cifar):
-    images, labels = next(cifar["worker_batches"](0, torch.float16, 4))
-    assert images.shape == (4, 3, 32, 32)
-    assert images.dtype == torch.float16
-    assert labels.shape == (4,)
-    assert abs(images.float().mean()) < 1
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("triangle", [0.05, 0.1, 0.1, 0.0875, 0.075, 0.0625, 0.05, 0.0375, 0.025, 0.0125]),
+        ("warmup", [0.02, 0.04, 0.06, 0.08, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]),
+        ("constant", [0.1] * 10),
+    ],
+)
+def test_schedules(cifar, monkeypatch, schedule, rates):
+    for name, value in {"schedule": schedule, "epochs": 2, "lr": 0.1}.items():
+        monkeypatch.setitem(cifar, name, value)
+    assert [cifar["learning_rate"](step, 5, []) for step in range(10)] == pytest.approx(rates)
 
 
 def test_the_learning_rate_rises_and_falls_to_zero(cifar):
-    steps = cifar["steps_in_epoch"](4)
+    steps = cifar["data"].steps_per_epoch(4)
     total = steps * cifar["epochs"]
-    rates = [cifar["lr_at"](step, steps) for step in range(total)]
+    rates = [cifar["learning_rate"](step, steps, []) for step in range(total)]
     assert max(rates) == pytest.approx(0.1)
     assert rates.index(max(rates)) <= 0.2 * total
     assert rates[-1] < rates[0] + 0.1
     assert all(rate > 0 for rate in rates)
-    assert cifar["lr_at"](total, steps) == 0
+    assert cifar["learning_rate"](total, steps, []) == 0
+
+
+def test_accuracy_is_the_share_of_right_answers(cifar):
+    answers = torch.eye(3)[torch.tensor([0, 1, 2, 2])]  # one of four is wrong
+    batches = [(answers[:3], torch.tensor([0, 1, 2])), (answers[3:], torch.tensor([1]))]
+    assert cifar["evaluate"](lambda images: images, batches) == 0.75
+
+
+def test_the_training_log_counts_what_was_right():
+    names = cells_of("cifar_resnet", "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])
+    (record,) = names["records"]
+    assert record.status == "ok"
+    assert [entry[:2] for entry in record.training_log] == [[1, 2], [2, 2]]
+    for _, _, loss, accuracy in record.training_log:
+        assert loss > 0
+        assert accuracy * 8 in range(9)  # of two batches of four
+
+
+def test_without_a_log_nothing_is_noted():
+    names = cells_of("cifar_resnet", "run", epochs=1, precisions=["fp32"])
+    assert names["records"][0].training_log == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"schedule": "cosine"}, "schedule is 'cosine'"),
+        ({"image_size": 0}, "image_size is 0"),
+        ({"log_every": -1}, "log"),
+        ({"model": "wide_resnet28"}, "'wide_resnet28' is not in timm"),
+    ],
+)
+def test_wrong_values_of_the_resnet_stop_with_a_sentence(wrong, sentence):
+    with pytest.raises(Stop, match=sentence):
+        cells_of("cifar_resnet", "check", **wrong)
+
+
+def test_own_models_are_possible():
+    assert cells_of("cifar_resnet", "check", model="wide_resnet28_10")["settings"].model == "wide_resnet28_10"
 
 
 # EfficientNet
 
 
+@pytest.fixture(scope="module")
+def regression():
+    return cells_of("efficientnet_regression", "evaluate")
+
+
 def test_the_regression_model_has_one_output_and_steps(regression):
-    network = regression["make_network"]("tf_efficientnet_b0")
+    network = with_model(regression, "tf_efficientnet_b0")
     assert network(torch.zeros(2, 3, 32, 48)).shape == (2, 1)
     assert_steps(regression, network, (torch.randn(2, 3, 32, 48), torch.tensor([0.0, 1 / 3])))
-
-
-def write_csv(path, rows, columns=("path", "image", "label")):
-    with path.open("w", newline="") as opened:
-        csv.writer(opened).writerows([columns, *rows])
-    return str(path)
-
-
-def test_a_csv_of_images_is_read(regression, tmp_path):
-    for number in range(3):
-        save_image(tmp_path / "pictures" / f"{number}.png", 80 * number, (20, 10), "L" if number else "RGB")
-    path = write_csv(tmp_path / "mine.csv", [("pictures", f"{n}.png", n * 10) for n in range(3)])
-    data = regression["load_data"]("auto", path)
-    assert (data.source, data.labels.tolist()) == ("csv", [0, 10, 20])
-    image = data.read(2)
-    assert image.shape == (3, 32, 48)
-    assert image.dtype == torch.uint8
-    assert image.float().mean() == 160
-
-
-def test_wrong_csv_files_stop_with_one_sentence(regression, tmp_path):
-    save_image(tmp_path / "a.png")
-    wrong = {
-        "lacks the column 'label'": write_csv(tmp_path / "1.csv", [(".", "a.png", 1)], ("path", "image", "labels")),
-        "has no rows": write_csv(tmp_path / "2.csv", []),
-        "label 'high' in row 3 is not a number": write_csv(
-            tmp_path / "3.csv", [(".", "a.png", 1), (".", "a.png", "high")]
-        ),
-        "cannot be read as a CSV": str(tmp_path / "none.csv"),
-    }
-    for sentence, path in wrong.items():
-        with pytest.raises(regression["Stop"], match=sentence):
-            regression["load_data"]("csv", path)
-    with pytest.raises(regression["Stop"], match="csv_path is empty"):
-        regression["load_data"]("csv", "")
-    (tmp_path / "b.png").write_bytes(b"no image")
-    data = regression["load_data"]("csv", write_csv(tmp_path / "4.csv", [(".", "b.png", 1), (".", "c.png", 1)]))
-    for index, name in enumerate(("b.png", "c.png")):
-        with pytest.raises(regression["Stop"], match=f"{name} cannot be read"):
-            data.read(index)
-
-
-def test_elpv_comes_from_its_package_or_is_asked_for(regression, monkeypatch, capsys):
-    pytest.importorskip("elpv_dataset")
-    data = regression["load_data"]("auto", "")
-    assert (data.used, data.source, len(data.labels)) == ("elpv", "package", 2624)
-    assert sorted({round(label, 2) for label in data.labels.tolist()}) == [0, 0.33, 0.67, 1]
-    assert data.read(0).shape == (1, 32, 48)
-    missing = "mixed_precision_study.environment.missing_packages"
-    monkeypatch.setattr(missing, lambda packages: list(packages.values()))
-    with pytest.raises(regression["Stop"], match="pip install elpv-dataset"):
-        regression["load_data"]("elpv", "")
-    assert regression["load_data"]("auto", "").source == "synthetic"
-    assert "MADE-UP IMAGES" in capsys.readouterr().out
-
-    def offline(command, check):
-        raise regression["subprocess"].CalledProcessError(1, command)
-
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "1")  # there it is installed, if there is a network
-    monkeypatch.setattr(regression["subprocess"], "run", offline)
-    assert regression["load_data"]("auto", "").source == "synthetic"
-    with pytest.raises(regression["Stop"], match="pip install elpv-dataset"):
-        regression["load_data"]("elpv", "")
 
 
 def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch):
@@ -273,52 +242,30 @@ def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch
         return torch.zeros(len(images), 1)
 
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(math.log(2))
+    assert regression["evaluate"](network, [batch]) == pytest.approx(0.5)  # the sigmoid of 0 lies between the labels
     monkeypatch.setitem(regression, "loss_function", "mse")
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(0.5)
-
-
-def test_labels_beyond_0_to_1_ask_for_mse(tmp_path):
-    save_image(tmp_path / "a.png")
-    path = write_csv(tmp_path / "mine.csv", [(".", "a.png", value) for value in (0, 5)])
-    with pytest.raises(Exception, match='reach from 0 to 5, beyond 0 to 1; set loss_function to "mse"'):
-        run_cells("efficientnet_regression", "data-choice", csv_path=path)
-
-
-def test_the_held_out_images_are_a_fifth_and_never_trained_on(regression):
-    training, held_out = set(regression["training"].tolist()), set(regression["held_out"].tolist())
-    assert not training & held_out
-    assert len(held_out) == len(training | held_out) // 5
+    assert regression["evaluate"](network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]) == pytest.approx(1.5)
 
 
 # Language model
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-@pytest.mark.parametrize("words", [16, 33])
-def test_every_language_model_builds_and_steps(language, kind, words):
-    network = language["LanguageModel"](kind, words, 8, 2, 0.2)
-    text = torch.randint(words, (6, 3))
-    assert network(text)[0].shape == (6, 3, -(-words // 8) * 8)
-    assert_steps(language, network, (text[:5], text[1:]))
+@pytest.fixture(scope="module")
+def language():
+    return cells_of("lstm_language_model", "evaluate")
 
 
-def test_padding_the_vocabulary_leaves_loss_and_gradient_right(language):
-    torch.manual_seed(0)
-    network = language["LanguageModel"]("lstm", 33, 8, 1, 0.0)
-    text = torch.randint(33, (6, 3))
-    loss, _ = language["compute_loss"](network, (text[:5], text[1:]), None)
-    logits = network(text[:5])[0]
-    exact = torch.nn.functional.cross_entropy(logits[..., :33].flatten(0, 1), text[1:].flatten())
-    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
-    loss.backward()
-    assert network.decoder.weight.grad[33:].abs().max() == 0
-    assert network.decoder.bias.grad[33:].abs().max() == 0
-    assert network.decoder.weight.grad[:33].abs().max() > 0
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"])
+def test_every_language_model_builds_and_steps(language, kind):
+    network = with_model(language, kind)
+    assert_steps(language, network, language["data"].example(4))
+    assert_steps(language, with_model(language, kind), language["data"].example(3))
 
 
 def test_the_hidden_state_is_carried_without_its_history(language):
     for kind in ("lstm", "gru"):
-        network, text = language["LanguageModel"](kind, 16, 8, 1, 0.0), torch.randint(16, (11, 3))
+        network, text = with_model(language, kind).eval(), torch.randint(1001, (11, 3))
         whole = network(text[:10])[0]
         _, carry = language["compute_loss"](network, (text[:5], text[1:6]), None)
         parts = carry if isinstance(carry, tuple) else (carry,)
@@ -326,73 +273,110 @@ def test_the_hidden_state_is_carried_without_its_history(language):
         assert torch.allclose(network(text[5:10], carry)[0], whole[5:], atol=1e-6)
 
 
-def test_text_becomes_columns_and_steps(language):
-    rows = language["in_columns"](torch.arange(47), 4)
-    assert rows.shape == (11, 4)
-    assert rows[:3, 1].tolist() == [11, 12, 13]
-    batches = list(language["text_batches"](rows))  # bptt is 5
-    assert len(batches) == 2
-    assert all(torch.equal(words + 1, following) for words, following in batches)
-    with pytest.raises(language["Stop"], match="too short for 4 columns"):
-        language["in_columns"](torch.arange(20), 4)
+def test_perplexity_is_of_the_whole_text_with_the_state_carried_on(language):
+    network = with_model(language, "lstm").eval()
+    batches = list(language["data"].eval_batches(torch.float32, 10))
+    with torch.no_grad():
+        found = language["evaluate"](network, batches)
+        words, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        exact = language["compute_loss"](network, (words, following), None)[0]
+    assert found == pytest.approx(exact.exp().item(), rel=1e-4)
 
 
-def test_wikitext_lines_become_numbers(language, tmp_path):
-    (tmp_path / "train.txt").write_text(" \n = Title = \n a b <unk> a\n", encoding="utf-8")
-    (tmp_path / "valid.txt").write_text("b strange\n", encoding="utf-8")
-    train, valid = (language["read_words"](tmp_path / name) for name in ("train.txt", "valid.txt"))
-    assert train == ["<eos>", "=", "Title", "=", "<eos>", "a", "b", "<unk>", "a", "<eos>"]
-    vocabulary, (_, numbers) = language["number_words"](train, valid)
-    assert numbers.tolist() == [vocabulary["b"], vocabulary["<unk>"], vocabulary["<eos>"]]
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(language["Stop"], match=r"bad\.txt cannot be read .*UTF-8"):
-        language["read_words"](tmp_path / "bad.txt")
+def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better(language):
+    rate = lambda *metrics: language["learning_rate"](0, 5, list(metrics))  # noqa: E731
+    assert rate() == rate(100.0) == rate(100.0, 90.0) == 20.0
+    assert rate(100.0, 100.0) == rate(100.0, 110.0, 95.0) == 5.0
+    assert rate(100.0, 90.0, 95.0, 91.0) == 1.25  # both worse than the best, 90
+    assert rate(math.inf) == 5.0
 
 
-def test_guessing_by_frequency_gives_the_perplexity_of_that_guess(language, monkeypatch):
-    data = language["SimpleNamespace"](train=torch.tensor([0, 0, 1]), valid=torch.tensor([0, 1]), vocabulary="ab")
-    monkeypatch.setitem(language, "data", data)
-    assert language["chance_perplexity"]() == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ({"model": "transformer", "heads": 3}, r"^heads is 3, which does not divide units \(16\): each head"),
+        ({"heads": 0}, "^heads is 0; it must be a whole number of 1 or more"),
+        ({"heads": 2.0}, "^heads is 2.0; it must be a whole number"),
+        ({"generate_words": -1}, "^generate_words is -1; it must be a whole number of 0 or more"),
+        ({"generate_words": True}, "^generate_words is True; it must be a whole number"),
+        ({"temperature": 0}, "^temperature is 0; it must be a number above 0"),
+        ({"temperature": "hot"}, "^temperature is 'hot'; it must be a number"),
+        ({"model": "bert"}, "^model is 'bert'; possible are lstm, gru, rnn_tanh, rnn_relu, transformer"),
+    ],
+)
+def test_a_wrong_value_of_the_language_model_stops_with_one_sentence(wrong, sentence):
+    with pytest.raises(Stop, match=sentence):
+        cells_of("lstm_language_model", "check", **wrong)
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A local server of the files in tmp_path / "served"; yields its address."""
-    (tmp_path / "served").mkdir()
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(tmp_path / "served"))
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_port}/"
-        served.shutdown()
+def test_heads_do_not_matter_to_recurrent_networks():
+    cells_of("lstm_language_model", "check", heads=3)
 
 
-def test_a_download_is_checked_before_it_is_kept(language, tmp_path, server, monkeypatch, capsys):
-    contents = {name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")}
-    for name, content in contents.items():
-        (tmp_path / "served" / name).write_bytes(content)
-    blobs = {name: language["git_blob"](content) for name, content in contents.items()}
-    monkeypatch.setitem(language, "WIKITEXT_URL", server)
-    monkeypatch.setitem(language, "WIKITEXT_BLOBS", {**blobs, "valid.txt": "0" * 40})
-    with pytest.raises(language["Stop"], match=r"valid\.txt came with a wrong checksum"):
-        language["load_data"]("wikitext-2", str(tmp_path / "data"))
-    assert [path.name for path in (tmp_path / "data" / "wikitext-2").iterdir()] == ["train.txt"]
-    assert language["load_data"]("auto", str(tmp_path / "data")).source == "synthetic"
-    assert "wrong checksum" in capsys.readouterr().out
-    monkeypatch.setitem(language, "WIKITEXT_BLOBS", blobs)
-    data = language["load_data"]("auto", str(tmp_path / "data"))
-    assert (data.source, data.used) == ("download", "wikitext-2")
-    assert language["load_data"]("auto", str(tmp_path / "data")).source == "folder"
+def make_files(folder, names=("train", "valid", "test")):
+    """Write a small text in WikiText's form; a third of the lines are empty."""
+    lines = [f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60)]
+    write_texts(folder, **{name: " \n".join(lines) for name in names})
 
 
-def test_the_checksum_is_gits_own(language):
-    assert language["git_blob"](b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
+def run_language(**parameters):
+    options = {"model": "transformer", "epochs": 2, "precisions": ["fp32"], "lr": 5.0, **parameters}
+    return cells_of("lstm_language_model", "results", **options)
+
+
+def texts_of(printed):
+    """Return [(head, text)] of what each precision has written."""
+    parts = printed.split("It writes:\n")
+    return [(before.strip().splitlines()[-1], text) for before, text in itertools.pairwise(parts)]
+
+
+def test_a_whole_run_of_the_transformer_is_ok_and_shows_its_text(capsys):
+    names = run_language(precisions=["fp32", "amp_bf16", "o3_fp16"], generate_words=9, repeats=2)
+    statuses = {record.precision: record.status for record in names["records"]}
+    assert statuses == {"fp32": "ok", "amp_bf16": "ok", "o3_fp16": "unsupported"}
+    for record in names["records"][:2]:
+        assert len(record.metric) == 4  # two epochs, twice
+        assert record.metric[:2] == pytest.approx(record.metric[2:], rel=1e-3)  # writing shifts no later random draw
+    shown = texts_of(capsys.readouterr().out)
+    assert len(shown) == 2
+    for (head, text), record in zip(shown, names["records"][:2], strict=True):
+        assert head.startswith(f"{record.precision}: perplexity {record.metric[-1]:.5g} on the validation text")
+        words = names["written"][record.precision]
+        assert len(words) == 9
+        assert text.split()[:9] == words
+        assert set(words) <= set(names["data"].vocabulary)
+
+
+def test_nothing_is_written_where_no_words_are_asked_for(capsys):
+    names = run_language(generate_words=0, epochs=1)
+    assert names["records"][0].status == "ok"
+    assert "It writes" not in capsys.readouterr().out
+
+
+def test_the_test_text_is_read_where_it_is_there(tmp_path, capsys):
+    make_files(tmp_path / "data" / "wikitext-2")
+    options = {"dataset": "auto", "data_dir": str(tmp_path / "data"), "bptt": 3, "max_steps": 30}
+    names = run_language(**options, generate_words=60, epochs=1)
+    data, written, test_perplexity = names["data"], names["written"]["fp32"], names["records"][0].test_metric
+    assert (data.source, len(data.words.test)) == ("folder", 60 * 8 + 59)
+    assert data.vocabulary[data.words.test[0]] == "the"
+    assert 1 < test_perplexity < 20  # of 15 words
+    assert test_perplexity == pytest.approx(names["records"][0].metric[-1])  # of the same text
+    assert len(written) == 60
+    ((head, text),) = texts_of(capsys.readouterr().out)
+    assert head.endswith(f" on the validation text, test {test_perplexity:.5g}.")
+    assert text.split() == written
+    assert all(len(line) <= 100 for line in text.splitlines())
+
+
+def test_without_a_test_text_training_goes_on(tmp_path, capsys):
+    make_files(tmp_path / "data" / "wikitext-2", ("train", "valid"))
+    options = {"dataset": "wikitext-2", "data_dir": str(tmp_path / "data"), "bptt": 3}
+    names = run_language(**options, generate_words=3, epochs=1)
+    assert (names["data"].source, len(names["data"].words.test)) == ("folder", 0)
+    assert names["records"][0].status == "ok"
+    assert names["records"][0].test_metric is None
+    assert ", test" not in texts_of(capsys.readouterr().out)[0][0]
 
 
 # Each file alone
@@ -406,37 +390,7 @@ SMALL = {
 MODES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 
-def papermill(notebook, folder, **parameters):
-    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
-    command = [sys.executable, "-m", "papermill", notebook, "out.ipynb", "-k", "python3", "--no-progress-bar"]
-    for name, value in parameters.items():
-        command += ["-y", json.dumps({name: value})]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}  # as where the package is installed
-    options = {"env": environment, "capture_output": True, "text": True, "check": False, "timeout": 600}
-    return subprocess.run(command, cwd=folder, **options)
-
-
-@pytest.mark.parametrize("notebook", ["cifar", "regression", "language"])
-def test_a_training_is_written_before_it_is_explained(notebook, request, monkeypatch, tmp_path):
-    """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
-
-    def ended(*_):
-        raise KeyboardInterrupt  # which no guard holds up, as little as a kill
-
-    names = request.getfixturevalue(notebook)
-    facts = {"metric_name": "m", "metric_better": "higher", "sample_unit": "s"}
-    for name, value in {"measure_inference": ended, "epochs": 1, "output_dir": str(tmp_path)}.items():
-        monkeypatch.setitem(names, name, value)
-    record = names["new_record"](notebook, names["parameters"], "fp32", facts | names["card_facts"])
-    with pytest.raises(KeyboardInterrupt), names["guarded"](record, str(tmp_path), CPU):
-        names["train_and_evaluate"](record, "fp32")
-    (path,) = tmp_path.glob("*.json")
-    kept = json.loads(path.read_text())
-    assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
-    assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 1 and kept["samples_per_second"] > 0
-    assert kept["profile_reason"] == kept["inference_reason"] == "the run was ended before it was explained"
-    assert kept["gradient_reason"] is None  # of fp16 alone
-    assert record.profile_reason is None  # it is the copy that says so
+INSTALLED = {"PYTHONPATH": str(ROOT)}  # as where the package is installed
 
 
 @beside(*EXPERIMENTS)
@@ -444,7 +398,7 @@ def notebook_alone(folder, name):
     """(name, folder, process) of a notebook that was copied alone into an empty folder."""
     (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
     asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "repeats": 2, "precisions": MODES, **SMALL[name]}
-    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, **asked))
+    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, INSTALLED, **asked))
 
 
 def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
@@ -490,28 +444,17 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
     assert sum(table.count("needs an NVIDIA GPU; this run is on the CPU") == 4 for table in tables) >= 1
 
 
-def outputs_of(notebook, kind=None):
-    """Return all outputs of a notebook's cells; those that have `kind`, where it is given."""
-    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
-    return [output for output in outputs if kind is None or kind in output]
-
-
 @beside()
 def wrong_value(folder):
     (folder / "outputs").mkdir()
     (folder / "outputs" / "old.json").write_text("{}")
-    return lambda: (folder, papermill(str(NOTEBOOKS / "lstm_language_model.ipynb"), folder, precisions=["fp99"]))
+    return lambda: (folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, precisions=["fp99"]))
 
 
 def test_a_wrong_value_is_one_sentence_and_touches_no_record(wrong_value):
     folder, done = wrong_value
     assert done.returncode != 0
-    errors = [
-        output
-        for cell in json.loads((folder / "out.ipynb").read_text())["cells"]
-        for output in cell.get("outputs", [])
-        if output["output_type"] == "error"
-    ]
+    errors = cell_errors(json.loads((folder / "out.ipynb").read_text()))
     assert len(errors) == 1
     assert errors[0]["traceback"] == [f"Stopped: {errors[0]['evalue']}"]
     assert "some of fp32, tf32, amp_fp16, amp_bf16, o2_fp16, o3_fp16" in errors[0]["evalue"]

@@ -4,7 +4,10 @@ import ast
 
 import papermill
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, read_notebook
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, experiment_of, read_notebook
+
+from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
+from mixed_precision_study.record import flat_record, new_record
 
 ALL = (*EXPERIMENTS, "summary")
 
@@ -40,9 +43,27 @@ def test_the_experiments_have_the_parameters_of_the_design(name):
     assert set(COMMON.split()) <= set(seen)
     assert ("channels_last" in seen) is (name != "lstm_language_model")
     assert ast.literal_eval(seen["precisions"]["default"]) == ["fp32", "tf32", "amp_fp16", "amp_bf16"]
-    tree = ast.parse(code_cells(name)["check"])
-    call = next(
-        node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "dict"
-    )
-    given = {keyword.arg: keyword.value.id for keyword in call.keywords}
-    assert given == {key: key for key in seen}  # the record gets each parameter under its own name
+    assert list(seen) == [one.name for one in DECLARED[name]]
+    assert code_cells(name)["check"].splitlines()[0] == f'settings = check_parameters("{name}", globals())'
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_record_gets_each_parameter_under_its_own_name(name, tmp_path):
+    options = {"dataset": "synthetic", "epochs": 1, "max_steps": 1, "precisions": ["tf32"]}  # no training on a CPU
+    experiment = experiment_of(name, **options, output_dir=str(tmp_path))
+    record = new_record(name, vars(experiment.parameters), "fp32", experiment.facts())
+    assert {one.name for one in DECLARED[name]} <= set(flat_record(record))
+
+
+CELLS = "finder imports parameters check training-step data model evaluate run results"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_experiments_have_the_same_cells_in_the_same_order(name):
+    assert list(code_cells(name)) == CELLS.split()
+
+
+def test_the_finder_is_the_same_in_every_notebook():
+    cells = [next(cell for cell in read_notebook(name)["cells"] if cell["id"] == "finder") for name in ALL]
+    assert all(cell == cells[0] for cell in cells)
+    assert all(read_notebook(name)["cells"][0]["cell_type"] == "markdown" for name in ALL)

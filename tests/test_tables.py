@@ -8,6 +8,7 @@ import pytest
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 
+from mixed_precision_study import __version__
 from mixed_precision_study.record import RunRecord
 
 ALL = (*EXPERIMENTS, "summary")
@@ -83,8 +84,37 @@ def test_badges_from_the_origin_are_written_but_a_clone_without_them_is_not_stal
 
 def test_without_an_address_the_text_says_how_to_upload(copy):
     assert tables.repository_url(copy) == (None, None)
-    assert "Upload notebook" in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
+    assert "Upload notebook" in (copy / "README.md").read_text()
     assert "colab.research" not in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
+
+
+@pytest.mark.parametrize("cell", ["finder", "parameters"])
+def test_a_stale_cell_is_named_and_mended(copy, cell, capsys):
+    path = copy / "notebooks" / "lstm_language_model.ipynb"
+    notebook = json.loads(path.read_text())
+    found = next(one for one in notebook["cells"] if one["id"] == cell)
+    found["source"][0] = found["source"][0].replace("auto", "synthetic").replace("Find", "Seek")
+    path.write_text(json.dumps(notebook))
+    assert check(copy) == 1
+    assert "notebooks/lstm_language_model.ipynb is stale" in capsys.readouterr().err
+    assert write(copy) == 0
+    assert path.read_text() == (NOTEBOOKS / "lstm_language_model.ipynb").read_text()
+
+
+def test_where_there_is_a_repository_pip_gets_the_code_from_there_at_last(copy):
+    plain = tables.finder(None)
+    assert "pip" not in plain
+    assert plain == (ROOT / "docs" / "finder.py").read_text().rstrip()
+    text = tables.finder("https://github.com/someone/study")
+    compile(text, "finder", "exec")
+    assert f'source = "git+https://github.com/someone/study@v{__version__}"' in text
+    assert text.index("pip") > text.index("*.whl") and text.index("return source") < text.index("sys.exit(")
+    set_url(copy, "https://github.com/someone/study")
+    assert write(copy) == 0
+    for name in ALL:
+        notebook = json.loads((copy / "notebooks" / f"{name}.ipynb").read_text())
+        (cell,) = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
+        assert "".join(cell["source"]) == text
 
 
 def test_the_headline_is_computed_from_records():

@@ -17,8 +17,10 @@ from small_training import (
     make_record,
     make_trainer,
     overflowing,
+    plain_step,
     same_bits,
     small_network,
+    unscaling_step,
 )
 
 from mixed_precision_study.errors import Diverged
@@ -96,6 +98,70 @@ def test_clipping_comes_after_unscaling(precision):
     moved = [(a.float() - b.float()) for a, b in zip(before, trainer.masters, strict=True)]
     norm = torch.stack([part.norm() for part in moved]).norm().item()
     assert norm == pytest.approx(0.01, rel=0.05 if precision == "o3_fp16" else 1e-3)
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_step_without_unscale_is_one_with_it_bit_for_bit(precision):
+    """As in the two image notebooks, which clip nothing and so leave it to the scaler's step()."""
+    both = [make_trainer(precision, overflowing, step_function=step) for step in (plain_step, unscaling_step)]
+    for number in range(5):
+        losses = [one.step((*make_batch(number), precision in SCALED and number == 2))[0] for one in both]
+        assert torch.equal(*losses) or not losses[0].isfinite()
+    assert same_bits(*(everything(trainer) for trainer in both))
+    assert both[0].skipped_steps == both[1].skipped_steps == (precision in SCALED)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16"])
+def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision):
+    dtype = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
+    network, trainer = small_network(), make_trainer(precision, step_function=plain_step)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "amp_fp16")
+    for number in range(12):
+        images, labels = make_batch(number)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):
+            loss = torch.nn.functional.cross_entropy(network(images).float(), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert trainer.step((images, labels))[0].item() == loss.item(), number
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), trainer.weights, strict=True))
+
+
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+@pytest.mark.parametrize("precision", MODES)
+def test_the_step_that_is_given_is_the_one_that_is_taken(precision, execution):
+    taken = []
+
+    def step(*given):
+        taken.append(given)
+        return plain_step(*given)
+
+    trainer = make_trainer(precision, step_function=step, execution=execution)
+    for number in range(3):
+        trainer.step(make_batch(number))
+    assert trainer.step_function is step
+    assert len(taken) == trainer.steps == 3
+    network, _, hidden, loss_of, optimizer, scaler, mode = taken[-1]
+    assert (network, hidden, loss_of) == (trainer.network, None, trainer.loss_of)
+    assert (optimizer, scaler, mode.name) == (trainer.optimizer, trainer.scaler, precision)
+    assert mode.cache is (execution == "eager")  # within a graph autocast's copies would be those of its capture
+
+
+def test_an_optimizer_that_is_given_gets_the_master_copies():
+    made = []
+
+    def make_optimizer(weights):
+        made.append(torch.optim.SGD(weights, lr=0.1))
+        return made[-1]
+
+    trainer = make_trainer("o2_fp16", make_optimizer=make_optimizer)
+    assert trainer.optimizer is made[0]
+    assert all(a is b for a, b in zip(made[0].param_groups[0]["params"], trainer.masters, strict=True))
+    before = [weight.detach().clone() for weight in trainer.weights]
+    trainer.step(make_batch())
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
 
 
 @pytest.mark.parametrize("precision", MODES)

@@ -1,8 +1,11 @@
 """Images near the GPU, and batches made one step ahead of it."""
 
 import functools
+import os
 
 import torch
+
+from ..errors import Stop
 
 
 def placed(images, device, share=0.25):
@@ -77,3 +80,58 @@ def one_ahead(batches, side, main=None, on=torch.cuda.stream):
         main.wait_stream(side)
     if error is not None:
         raise error
+
+
+class TrainingData:
+    """What an experiment trains and evaluates on. Subclasses give the batches.
+
+    used, source: name of the data, and where they came from, as the record has them.
+    train_samples, eval_samples: how many there are. sample_unit: what a sample is called, in the plural.
+    samples_per_item: samples in one item of a batch, such as the words of a column of text.
+    largest_batch: items that a batch can have at most. prefetch: whether making a batch is work for the GPU, which is
+    then done while the step before it runs.
+    """
+
+    used = "own"
+    source = "own"
+    sample_unit = "samples"
+    train_samples = None
+    eval_samples = None
+    samples_per_item = 1
+    largest_batch = 2**20
+    prefetch = False
+
+    def settle(self, size):
+        """Prepare for batches of this size, which is then that of the whole training."""
+
+    def steps_per_epoch(self, size):
+        """Return how many batches of `size` items an epoch has."""
+        raise NotImplementedError
+
+    def train_batches(self, epoch, dtype, size):
+        """Yield the batches of an epoch, all of one shape, on the device; floating-point inputs have this dtype."""
+        raise NotImplementedError
+
+    def eval_batches(self, dtype, size):
+        """Yield the held-out batches."""
+        raise NotImplementedError
+
+    def test_batches(self, dtype, size):
+        """Yield batches of a test set on which no choice rests; None where there is none."""
+        return None
+
+
+def whole_batches(samples, size, max_steps):
+    """Return how many whole batches of `size` samples there are, `max_steps` at most; 0 there for all."""
+    steps = samples // size
+    if steps == 0:
+        raise Stop(f"batch_size {size} is larger than the training set of {samples} images.")
+    return min(steps, max_steps or steps)
+
+
+def ordinary_loader(dataset, size, device, workers, **options):
+    """Yield batches of an ordinary DataLoader on the device; its workers are forked where the system can."""
+    workers = workers if hasattr(os, "fork") else 0
+    options |= {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    for batch in torch.utils.data.DataLoader(dataset, size, pin_memory=device.type == "cuda", **options):
+        yield tuple(part.to(device, non_blocking=True) for part in batch)

@@ -4,6 +4,7 @@ import statistics
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import display
 
 from ..analysis.bottleneck import limit_of
 from ..analysis.speedup import paired_ratio, paired_runs
@@ -105,3 +106,16 @@ def read_results(records):
     if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
         sentences = [f"{name}: {limit_of(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
     return "\n".join(sentences) or "No precision ended well, so there is nothing to read."
+
+
+def show(records):
+    """Display the results of a notebook: one table, one figure, and a sentence for each precision."""
+    display(results_table(records))
+    ledger = ledger_table(records)
+    if len(ledger):
+        display(ledger)
+    if any(record.batch_probes for record in records):
+        display(probes_table(records))
+    draw_results(records)
+    plt.show()
+    print(read_results(records))

@@ -21,6 +21,7 @@ from pathlib import Path
 from ..errors import Mistake
 from . import estimates, process, ray_cluster
 from .devices import choose_devices
+from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held
 from .paths import ROOT, expanded, place
 from .plan import check_csv, check_values, plan
@@ -129,6 +130,8 @@ def run_study(study, comparisons, folder, devices, args, executor):
     runs, to_do = sum(map(len, comparisons)), sum(len(unfinished(comparison, args)) for comparison in comparisons)
     names = ", ".join(f"{device.label} ({device.name})" for device in devices)
     say(f"{study}: {runs} runs into {place(folder)} on {names}; {runs - to_do} finished already and skipped")
+    with suppress(OSError, *MALFORMED):  # the records are what counts
+        keep_code(folder, {run.notebook for comparison in comparisons for run in comparison})
     try:
         run_batch(study, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))

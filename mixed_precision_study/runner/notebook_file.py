@@ -2,8 +2,10 @@
 
 import functools
 import hashlib
+import io
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,3 +56,34 @@ def package_hash(state):
     paths = [Path(path) for path, _ in state]
     files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def packed_package(others=()):
+    """Return the package, and `others` as [(name, text)], as the bytes of a zip; equal files give equal bytes."""
+    files = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    parts = [(path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()) for path in files]
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        for name, content in [*parts, *others]:
+            opened.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+    return archive.getvalue()
+
+
+def keep_code(folder, notebooks):
+    """Write the package and the notebooks that a batch runs with into `folder`/code-<hash>.zip, unless it is there.
+
+    Its code.json has the `code_hash` of each notebook, so that a record leads to the code that measured it.
+    """
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(notebooks)}
+    hashes = {name: hash_of(text) for name, text in texts.items()}
+    digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder / f"code-{digest}.zip"
+    if path.exists():
+        return
+    others = [(f"notebooks/{name}.ipynb", text) for name, text in texts.items()]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(packed_package([*others, ("code.json", json.dumps(hashes, indent=1))]))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import Mistake, Stop
-from ..parameters import PRECISION_NAMES, check_parameters
+from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
+from ..parameters import check_values as check_declared_values
 from ..record import run_id_of
 from .notebook_file import MALFORMED, code_cells, hash_of, package_state
 from .paths import ROOT, place, python_path
@@ -110,8 +111,7 @@ def merged_parameters(notebook, defaults, given, overrides):
     """Return the notebook's parameters with `given` and then the -p `overrides` in place of its defaults."""
     unknown = [name for name in (*given, *overrides) if name not in defaults]
     if unknown:
-        known = ", ".join(sorted(defaults))
-        raise Mistake(f"notebook {notebook} has no parameter {', '.join(map(str, unknown))}; it has {known}.")
+        raise Mistake(f"notebook {notebook} has no parameter {unknown[0]}; {did_you_mean(str(unknown[0]), defaults)}")
     parameters = {**defaults, **given}
     for name, (text, value) in overrides.items():
         # Where the notebook wants text, a number or a date is text too.
@@ -176,32 +176,27 @@ def plan(study, notebooks, folder, overrides, on_gpu):
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
-@functools.cache
-def notebook_choices(path):
-    """Return {keyword: value} that a notebook gives to its check_parameters, or None where that is not known."""
-    for cell in code_cells(path):
-        calls = []
-        with suppress(SyntaxError):  # a cell with a magic is no plain Python
-            calls = [node for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Call)]
-        for call in calls:
-            if getattr(call.func, "id", None) == "check_parameters":
-                with suppress(*MALFORMED):  # choices that only the notebook can tell, such as list(MODELS)
-                    return {"choices": {}} | {k.arg: ast.literal_eval(k.value) for k in call.keywords}
-    return None
-
-
 def check_values(comparisons):
-    """Raise Mistake at the first value that a notebook would refuse, so that a batch does not start with it.
+    """Raise Mistake at the first value that a notebook of the suite would refuse, before any run starts.
 
-    The notebooks' own check is asked, in a process of its own, because it may load PyTorch (by way of timm): that takes
-    seconds, and must not hold memory of a GPU that is about to be measured.
+    Models of timm that are not known here are looked up in a process of its own. It loads PyTorch, which takes seconds
+    and must not hold memory of a GPU that is about to be measured.
     """
-    asked = [(run.notebook.stem, run.parameters, notebook_choices(run.notebook)) for run, *_ in comparisons]
-    asked = [item for item in asked if item[2] is not None]
+    models = []
+    for run, *_ in comparisons:
+        notebook = run.notebook.stem
+        if notebook not in EXPERIMENTS:
+            continue  # it checks for itself
+        try:
+            values = check_declared_values(notebook, run.parameters)
+        except Stop as stop:
+            raise Mistake(f"notebook {notebook}: {stop}") from None
+        if is_timm_model(notebook, values["model"]):
+            models.append([notebook, values["model"]])
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path()}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False}
     command = [sys.executable, "-m", "mixed_precision_study.runner.plan"]
-    done = subprocess.run(command, input=json.dumps(asked), **options) if asked else None
+    done = subprocess.run(command, input=json.dumps(models), **options) if models else None
     # Where the check itself cannot run, each notebook still checks for itself.
     if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
         raise Mistake(refusal)
@@ -214,11 +209,11 @@ def check_csv(comparisons):
             raise Mistake(f"csv_path {path} is no file here; give the CSV that names your images.")
 
 
-def first_refusal(asked):
-    """Return the sentence with which the first of [(notebook, parameters, keywords)] is refused, or None."""
-    for notebook, parameters, keywords in asked:
+def first_refusal(models):
+    """Return the sentence about the first of [(notebook, model)] that timm does not have, or None."""
+    for notebook, model in models:
         try:
-            check_parameters(parameters, **keywords)
+            check_timm_model(model)
         except Stop as stop:
             return f"notebook {notebook}: {stop}"
     return None

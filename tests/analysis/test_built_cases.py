@@ -15,6 +15,7 @@ from conftest import ROOT, run_cells
 from mixed_precision_study.analysis.bottleneck import limit_of
 from mixed_precision_study.analysis.speedup import paired_ratio
 from mixed_precision_study.analysis.verdict import flags_of, verdict
+from mixed_precision_study.parameters import EXPERIMENTS, check_values
 from mixed_precision_study.record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
 
 FOLDER = ROOT / "tests" / "built_cases"
@@ -54,6 +55,13 @@ def test_every_kind_of_answer_has_a_case():
     assert all(case["because"] for case in CASES.values())
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_notebook_still_takes_the_parameters_of_a_case(name):
+    case = CASES[name]
+    defaults = {one.name: one.default for one in EXPERIMENTS[case["notebook"]]}
+    check_values(case["notebook"], defaults | case["parameters"] | {"precisions": [case["precision"]]})
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", CASES)
 def test_the_rules_are_right_on_this_gpu(name):
@@ -64,7 +72,7 @@ def test_the_rules_are_right_on_this_gpu(name):
     try:
         begun = time.perf_counter()
         parameters = {"dataset": "synthetic", "precisions": [case["precision"]], **case["parameters"]}
-        (record,) = run_cells(case["notebook"], "loop", **parameters)["records"]
+        (record,) = run_cells(case["notebook"], "run", **parameters)["records"]
     finally:
         if other:
             other.kill()

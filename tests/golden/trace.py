@@ -100,11 +100,33 @@ def run_cells(path, last, parameters):
 def prepared(root, notebook, execution):
     """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
     parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp()}
-    parameters["loss_scale"] = "dynamic"
-    names = run_cells(root / "notebooks" / f"{notebook}.ipynb", "train", parameters)
+    path = root / "notebooks" / f"{notebook}.ipynb"
+    if '"run"' not in path.read_text(encoding="utf-8"):
+        return prepared_before_experiment(path, parameters)
+    from mixed_precision_study.experiment import Experiment
+    from mixed_precision_study.precision import set_fp32_precision
+
+    run = Experiment.run
+    Experiment.run = lambda self: []
+    try:
+        experiment = run_cells(path, "run", parameters)["experiment"]
+    finally:
+        Experiment.run = run
+    schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
+    return (
+        experiment.make_trainer,
+        lambda precision: experiment.batches(0, precision, parameters["batch_size"], ahead=False),
+        lambda step: schedule(step, STEPS, []),
+        set_fp32_precision,
+    )
+
+
+def prepared_before_experiment(path, parameters):
+    """Return the same of a notebook as it was before there was an Experiment."""
+    names = run_cells(path, "train", parameters)
 
     def batches(precision):
-        if notebook == "lstm_language_model":
+        if path.stem == "lstm_language_model":
             return names["train_batches"](names["train_rows"])
         dtype = names["PRECISIONS"][precision]["weights"]
         return names["train_batches"](0, dtype, parameters["batch_size"])
@@ -167,7 +189,8 @@ def trace_loop(root, notebook, execution):
     parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "repeats": 2, "execution": execution}
     parameters |= {"precisions": list(MODES), "output_dir": folder}
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
-    run_cells(root / "notebooks" / f"{notebook}.ipynb", "loop", parameters)
+    path = root / "notebooks" / f"{notebook}.ipynb"
+    run_cells(path, "run" if '"run"' in path.read_text(encoding="utf-8") else "loop", parameters)
     records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     return {record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records}
 

@@ -34,7 +34,7 @@ from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, w
 from mixed_precision_study.runner import cli, estimates, output_folder
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, visible_gpus
-from mixed_precision_study.runner.plan import notebook_choices, notebook_defaults, plan
+from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
 from mixed_precision_study.runner.scheduler import Batch, Slot, close_batch, home, judge, unfinished
 from mixed_precision_study.runner.studies import parse_overrides
 
@@ -398,11 +398,13 @@ def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, m
     assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
 
 
-def test_choices_that_only_the_notebook_can_tell_are_left_to_it(tmp_path):
-    write_notebook(tmp_path / "own.ipynb", PARAMETERS, "check_parameters({}, choices={'model': list(MODELS)})")
-    assert notebook_choices(tmp_path / "own.ipynb") is None
-    write_notebook(tmp_path / "plain.ipynb", PARAMETERS, "check_parameters({}, choices={'model': ('a', 'b')})")
-    assert notebook_choices(tmp_path / "plain.ipynb") == {"choices": {"model": ("a", "b")}}
+@pytest.mark.parametrize(("name", "refused"), [("own", False), ("cifar_resnet", True)])
+def test_a_notebook_that_declares_nothing_in_the_package_checks_its_values_itself(tmp_path, name, refused):
+    write_notebook(tmp_path / f"{name}.ipynb", PARAMETERS)
+    study = {"runs": [{"notebook": name, "parameters": {"batch_size": -1}}]}
+    comparisons, _ = plan(study, tmp_path, tmp_path / "out", {}, on_gpu=True)
+    with pytest.raises(Mistake, match=f"^notebook {name}: ") if refused else contextlib.nullcontext():
+        check_values(comparisons)
 
 
 def test_fresh_refuses_to_move_the_folder_one_stands_in(suite, tmp_path, capsys, monkeypatch):

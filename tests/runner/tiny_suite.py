@@ -27,7 +27,6 @@ output_dir = "outputs/tiny"
 START = f"""
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-NOTEBOOKS = {str(ROOT / "notebooks")!r}
 from mixed_precision_study.record import RunRecord, run_id_of, write_record
 
 class Stop(Exception):
@@ -90,12 +89,9 @@ if mode in ("nan", "memory"):
         record.train_loss.append((torch.zeros(()) / 0).item())
         raise Diverged("the training loss is not finite after 1 steps")
 if mode == "download":
-    cells = json.loads(Path(NOTEBOOKS, "lstm_language_model.ipynb").read_text(encoding="utf-8"))["cells"]
-    (source,) = ["".join(cell["source"]) for cell in cells if cell.get("id") == "data-reading"]
-    names = {"os": os, "hashlib": __import__("hashlib")}
-    exec(source, names)
-    names["WIKITEXT_URL"] = Path(data_dir).resolve().as_uri() + "/"
-    names["download_wikitext"](Path(data_dir, "wikitext-2"))
+    from mixed_precision_study.data import wikitext
+    wikitext.WIKITEXT_URL = Path(data_dir).resolve().as_uri() + "/"
+    wikitext.download_wikitext(Path(data_dir, "wikitext-2"))
 if mode == "hang":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     time.sleep(600)

@@ -1,0 +1,1 @@
+"""Models that neither PyTorch nor timm has ready made."""

@@ -1,0 +1,60 @@
+"""A word language model as in PyTorch's public example: an RNN or a causal Transformer, and what it writes."""
+
+import torch
+
+from .transformer import Transformer, sinusoids
+
+RNNS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}
+
+
+class LanguageModel(torch.nn.Module):
+    """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary), hidden).
+
+    The Transformer takes T up to `longest`, and its hidden state is always None. As in the public example it has
+    dropout on its word vectors, PyTorch's own 0.1 within its layers (or less), and none before the output.
+    """
+
+    def __init__(self, kind, words, units, layers, dropout, heads=1, longest=512):
+        super().__init__()
+        padded = (words + 7) // 8 * 8
+        self.encoder = torch.nn.Embedding(padded, units)
+        self.register_buffer("places", None, persistent=False)
+        if kind == "transformer":
+            self.places = sinusoids(longest, units)  # a buffer: it follows the weights to their device and type
+            self.body = Transformer(units, heads, layers, min(dropout, 0.1))
+        else:
+            extra = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
+            self.body = RNNS[kind](units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra)
+        self.decoder = torch.nn.Linear(units, padded)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.last_dropout = torch.nn.Dropout(0.0 if kind == "transformer" else dropout)
+        torch.nn.init.uniform_(self.encoder.weight, -0.1, 0.1)
+        torch.nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
+        torch.nn.init.zeros_(self.decoder.bias)
+        torch.nn.init.constant_(self.decoder.bias[words:], -1e4)
+
+    def forward(self, words, hidden=None):
+        vectors = self.encoder(words)
+        if self.places is not None:  # attention alone cannot tell the order of the words
+            vectors = vectors * vectors.shape[-1] ** 0.5 + self.places[: len(words)]
+        output, hidden = self.body(self.dropout(vectors), hidden)
+        return self.decoder(self.last_dropout(output)), hidden
+
+
+def write_words(network, data, settings, device):
+    """Return `settings.generate_words` words that a LanguageModel writes, each drawn from its prediction.
+
+    `data` is a wikitext.Text. A recurrent network carries its state on; the Transformer reads bptt words again.
+    The draws have a random state of their own, begun with the seed. Fewer words come where a prediction is not finite.
+    """
+    generator, hidden = torch.Generator().manual_seed(settings.seed), None
+    written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]  # as at the start of a line
+    while len(written) <= settings.generate_words:
+        known = torch.tensor(written[-settings.bptt :] if hidden is None else written[-1:], device=device)
+        logits, hidden = network(known[:, None], hidden)
+        scores = logits[-1, 0, : len(data.vocabulary)].double().cpu()  # without the padding words
+        if not scores.isfinite().all():
+            break
+        chances = ((scores - scores.max()) / settings.temperature).softmax(0)
+        written.append(torch.multinomial(chances, 1, generator=generator).item())
+    return [data.vocabulary[number] for number in written[1:]]

@@ -1,0 +1,196 @@
+"""CIFAR's data: in its real formats, wrong ones, and the batches that are made of them."""
+
+import itertools
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_up_data import make_tree, never, save_image, settings_of
+
+from mixed_precision_study.data import cifar
+from mixed_precision_study.errors import Stop
+
+CPU = torch.device("cpu")
+
+
+def load(**changes):
+    return cifar.load(settings_of("cifar_resnet", **{"dataset": "synthetic", "batch_size": 4, **changes}), CPU)
+
+
+def images_of(data):
+    return (*data.train, data.test_images, data.test_labels)
+
+
+def test_a_folder_tree_is_read_and_kept_and_read_anew_when_it_changes(tmp_path, capsys):
+    folder = tmp_path / "cifar10"
+    make_tree(folder)
+    data = load(dataset="auto", data_dir=str(tmp_path))
+    assert (data.used, data.source, data.classes) == ("cifar10", "folder", ["cat", "dog"])
+    assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (6, 6, 6, 0.5)
+    assert "cifar10 (folder): 6 training and 6 test images" in capsys.readouterr().out
+    images, labels = data.train
+    assert images.shape == (6, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # dog 1, channels first
+    assert len(list((tmp_path / "cache").glob("cifar10-*.npz"))) == 1
+    again = load(dataset="cifar10", data_dir=str(tmp_path))
+    assert torch.equal(again.train[0], images)
+    save_image(folder / "train" / "dog" / "7.png", 200)
+    assert load(dataset="cifar10", data_dir=str(tmp_path)).train_samples == 7
+
+
+def test_a_decoded_tree_is_kept_in_the_cache_of_its_data_folder(tmp_path, monkeypatch):
+    make_tree(tmp_path / "cifar10")
+    first = load(dataset="cifar10", data_dir=str(tmp_path))
+    (path,) = (tmp_path / "cache").glob("cifar10-*.npz")
+    monkeypatch.setattr(cifar, "decode_all", never)
+    again = load(dataset="cifar10", data_dir=str(tmp_path))
+    assert all(torch.equal(a, b) for a, b in zip(images_of(again), images_of(first), strict=True))
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-100])
+    assert torch.equal(load(dataset="cifar10", data_dir=str(tmp_path)).train[0], again.train[0])
+
+
+def test_images_of_another_size_are_resized(tmp_path):
+    make_tree(tmp_path / "cifar100", size=(50, 40))
+    assert load(dataset="cifar100", data_dir=str(tmp_path)).test_images.shape == (6, 3, 32, 32)
+
+
+def test_an_unreadable_image_is_named(tmp_path):
+    make_tree(tmp_path / "cifar10")
+    (tmp_path / "cifar10" / "test" / "cat" / "1.png").write_bytes(b"no image")
+    with pytest.raises(Stop, match=r"cat/1\.png cannot be read"):
+        load(dataset="auto", data_dir=str(tmp_path))
+
+
+def test_an_empty_folder_says_what_it_needs(tmp_path):
+    (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(Stop, match="holds no images; it needs one folder for each class"):
+        load(dataset="auto", data_dir=str(tmp_path))
+
+
+def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(tmp_path, monkeypatch, capsys):
+    def offline(name, folder):
+        raise OSError("no network")
+
+    monkeypatch.setattr(cifar, "read_torchvision", offline)
+    assert load(dataset="auto", data_dir=str(tmp_path)).source == "synthetic"
+    assert "MADE-UP IMAGES" in capsys.readouterr().out
+    with pytest.raises(Stop, match=r"could not be downloaded .*train/<class>/"):
+        load(dataset="cifar100", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("another_is_faster", [False, True])
+def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_faster):
+    class Made:
+        base_folder = "made"
+        classes = ("a", "b")
+
+        def __init__(self, folder, train=True, download=False):
+            if download:
+                (Path(folder) / "made").mkdir()
+                (Path(folder) / "made" / "file").write_text("x")
+                if another_is_faster:
+                    shutil.copytree(Path(folder) / "made", tmp_path / "new" / "made", dirs_exist_ok=True)
+            assert (Path(folder) / "made" / "file").exists()
+            self.data, self.targets = np.zeros((4, 32, 32, 3), np.uint8), [0, 1, 0, 1]
+
+    monkeypatch.setitem(cifar.KINDS, "cifar10", Made)
+    train, _, classes, source, used = cifar.read_torchvision("cifar10", tmp_path / "new")
+    assert train[0].shape == (4, 3, 32, 32)
+    assert (classes, source, used) == (("a", "b"), "download", "cifar10")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["made"]
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cifar.os, "replace", refuse)
+    monkeypatch.setattr(Made, "base_folder", "elsewhere")
+    with pytest.raises(OSError, match="Permission denied"):
+        cifar.read_torchvision("cifar10", tmp_path / "other")
+
+
+# Batches
+
+
+def test_gpu_batches_crop_flip_and_repeat_with_the_seed():
+    data = load()
+    first, again = (list(itertools.islice(data.train_batches(0, torch.float32, 4), 3)) for _ in range(2))
+    other = next(data.train_batches(1, torch.float32, 4))
+    assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0][0], other[0])
+    assert not torch.equal(first[0][0], next(load(seed=1).train_batches(0, torch.float32, 4))[0])
+    # Every image is a window of a padded one, or its mirror image.
+    generator = torch.Generator(CPU).manual_seed(0)
+    chosen = torch.randperm(len(data.padded), generator=generator)[0]
+    windows = data.padded[chosen].unfold(1, 32, 1).unfold(2, 32, 1).permute(1, 2, 0, 3, 4).reshape(-1, 3, 32, 32)
+    shown = (first[0][0][0] * data.std + data.mean).round().to(torch.uint8)
+    assert any(torch.equal(shown, w) or torch.equal(shown, w.flip(2)) for w in windows)
+
+
+def test_the_ordinary_loader_gives_the_same_kind_of_batches():
+    data = load(loader="workers", num_workers=0)
+    images, labels = next(data.train_batches(0, torch.float16, 4))
+    assert images.shape == (4, 3, 32, 32)
+    assert images.dtype == torch.float16
+    assert labels.shape == (4,)
+    assert abs(images.float().mean()) < 1
+
+
+def test_worker_processes_give_the_batches_of_an_epoch():
+    data = load(loader="workers", num_workers=2, max_steps=3)
+    batches = list(data.train_batches(0, torch.float32, 4))
+    assert [tuple(images.shape) for images, _ in batches] == [(4, 3, 32, 32)] * 3
+    again = list(data.train_batches(0, torch.float32, 4))
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(batches, again, strict=True))  # in the same order
+
+
+@pytest.mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
+def test_batches_made_together_are_those_made_one_by_one(options):
+    data = load(batch_size=300, **options)
+    padded, labels = data.padded, data.train_labels
+    draw = {"generator": torch.Generator().manual_seed(3)}
+    order = torch.randperm(len(padded), **draw)
+    tops, lefts = (torch.randint(9, (len(padded), 1), **draw) for _ in range(2))
+    mirrored = torch.rand(len(padded), 1, **draw) >= 0.5
+    batches = list(data.train_batches(3, torch.float32, 300))
+    assert [len(images) for images, _ in batches] == [300] * 6  # of 2,000 images; 16 MiB hold four batches of 32 x 32
+    for number, (images, given) in enumerate(batches):
+        places = order[300 * number : 300 * (number + 1)]
+        assert torch.equal(given, labels[places])
+        for place in (0, 299):
+            at = 300 * number + place
+            window = padded[places[place], :, tops[at] : tops[at] + 32, lefts[at] : lefts[at] + 32]
+            window = window.flip(-1) if mirrored[at] else window
+            torch.testing.assert_close(images[place], data.normalise(window[None], torch.float32)[0])
+        assert images.is_contiguous(memory_format=torch.channels_last if options else torch.contiguous_format)
+
+
+def test_enlarged_images_keep_their_mean():
+    data = load(image_size=64)
+    assert next(data.train_batches(0, torch.float32, 4))[0].shape == (4, 3, 64, 64)
+    raw = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    plain = (raw - data.mean) / data.std
+    assert data.normalise(raw, torch.float32).mean() == pytest.approx(plain.mean().item(), abs=1e-3)
+
+
+def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
+    data = load()
+    assert data.steps_per_epoch(128) == 15  # of 2,000 images
+    assert load(max_steps=2).steps_per_epoch(128) == 2
+    assert len(list(load(max_steps=2).train_batches(0, torch.float32, 128))) == 2
+    with pytest.raises(Stop, match="batch_size 2001 is larger than the training set of 2000 images"):
+        data.steps_per_epoch(2001)
+    sizes = [len(labels) for _, labels in data.eval_batches(torch.float32, 128)]
+    assert sizes == [128, 128, 128, 116]
+    assert len(list(load(max_steps=2).eval_batches(torch.float32, 128))) == 2
+    assert data.test_batches(torch.float32, 128) is None
+
+
+@pytest.mark.parametrize("size", [4, "max"])
+def test_the_picture_of_a_batch_is_shown(size, capsys):
+    assert load(batch_size=size).show().width == (684 if size == "max" else 276)
+    assert f"A batch: images ({128 if size == 'max' else size}, 3, 32, 32)" in capsys.readouterr().out

@@ -1,0 +1,176 @@
+"""The text as numbers: read, downloaded and checked, kept, made up, and cut into columns."""
+
+import http.server
+import math
+import os
+import threading
+
+import pytest
+import torch
+from made_up_data import never, settings_of, write_texts
+
+from mixed_precision_study.data import wikitext
+from mixed_precision_study.errors import Stop
+
+CPU = torch.device("cpu")
+
+
+def load(**changes):
+    options = {"dataset": "synthetic", "batch_size": 4, "bptt": 5, **changes}
+    return wikitext.load(settings_of("lstm_language_model", **options), CPU)
+
+
+def read(dataset, folder):
+    return wikitext.read(dataset, str(folder), CPU)
+
+
+def test_text_becomes_columns_and_steps():
+    data = load()
+    rows = data.in_columns(torch.arange(47), 4)
+    assert rows.shape == (11, 4)
+    assert rows[:3, 1].tolist() == [11, 12, 13]
+    batches = list(data.pieces(rows))  # bptt is 5
+    assert len(batches) == 2
+    assert all(torch.equal(words + 1, following) for words, following in batches)
+    with pytest.raises(Stop, match="too short for 4 columns"):
+        data.in_columns(torch.arange(20), 4)
+
+
+def test_an_epoch_of_text_has_pieces_of_one_shape_and_as_many_as_it_says():
+    data = load(batch_size=7, bptt=6)
+    batches = list(data.train_batches(0, torch.float32, 7))
+    assert {tuple(part.shape) for batch in batches for part in batch} == {(6, 7)}
+    assert len(batches) == data.steps_per_epoch(7)
+    assert len(list(load(max_steps=3).train_batches(0, torch.float32, 4))) == 3
+
+
+@pytest.mark.parametrize("rows", [10, 11, 12, 15, 16])
+def test_the_steps_of_an_epoch_are_its_pieces(rows):
+    data = load()
+    data.words.train = torch.arange(rows * 4 + 3)
+    assert len(list(data.pieces(data.in_columns(data.words.train, 4)))) == data.steps_per_epoch(4)
+
+
+def test_a_size_that_is_tried_out_does_not_stay_until_it_is_settled():
+    data = load()
+    words, following = next(data.train_batches(0, torch.float32, 9))
+    assert words.shape == following.shape == (5, 9)
+    assert set(data.rows) == {4}
+    data.settle(9)
+    assert set(data.rows) == {4, 9}
+
+
+def test_wikitext_lines_become_numbers(tmp_path):
+    (tmp_path / "train.txt").write_text(" \n = Title = \n a b <unk> a\n", encoding="utf-8")
+    (tmp_path / "valid.txt").write_text("b strange\n", encoding="utf-8")
+    train, valid = (wikitext.read_words(tmp_path / name) for name in ("train.txt", "valid.txt"))
+    assert train == ["<eos>", "=", "Title", "=", "<eos>", "a", "b", "<unk>", "a", "<eos>"]
+    vocabulary, (_, numbers) = wikitext.number_words(train, valid)
+    assert numbers.tolist() == [vocabulary["b"], vocabulary["<unk>"], vocabulary["<eos>"]]
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(Stop, match=r"bad\.txt cannot be read .*UTF-8"):
+        wikitext.read_words(tmp_path / "bad.txt")
+
+
+def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
+    data = load()
+    data.words.train, data.words.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
+    assert data.chance == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
+
+
+def test_a_perplexity_that_is_no_number_any_more_is_infinite():
+    assert wikitext.perplexity(1.0) == math.e
+    assert wikitext.perplexity(1e4) == math.inf
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A local server of the files in tmp_path / "served"; yields its address."""
+    (tmp_path / "served").mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments):
+            super().__init__(*arguments, directory=str(tmp_path / "served"))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{served.server_port}/"
+        served.shutdown()
+
+
+def test_a_download_is_checked_before_it_is_kept(tmp_path, server, monkeypatch, capsys):
+    contents = {name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")}
+    for name, content in contents.items():
+        (tmp_path / "served" / name).write_bytes(content)
+    blobs = {name: wikitext.git_blob(content) for name, content in contents.items()}
+    monkeypatch.setattr(wikitext, "WIKITEXT_URL", server)
+    monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", {**blobs, "valid.txt": "0" * 40})
+    with pytest.raises(Stop, match=r"valid\.txt came with a wrong checksum"):
+        read("wikitext-2", tmp_path / "data")
+    assert [path.name for path in (tmp_path / "data" / "wikitext-2").iterdir()] == ["train.txt"]
+    assert read("auto", tmp_path / "data").source == "synthetic"
+    assert "wrong checksum" in capsys.readouterr().out
+    monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", blobs)
+    data = read("auto", tmp_path / "data")
+    assert (data.source, data.used) == ("download", "wikitext-2")
+    assert read("auto", tmp_path / "data").source == "folder"
+
+
+def test_the_checksum_is_gits_own():
+    assert wikitext.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
+
+
+# What is kept
+
+
+def test_numbered_words_are_kept_under_the_checksum_of_the_text(tmp_path, monkeypatch):
+    folder = tmp_path / "wikitext-2"
+    write_texts(folder)
+    first = read("wikitext-2", tmp_path)
+    texts = (wikitext.read_words(folder / f"{name}.txt") for name in ("train", "valid"))
+    vocabulary, (train, valid) = wikitext.number_words(*texts)
+    assert first.vocabulary == list(vocabulary) == ["a", "b", "<unk>", "<eos>", "c", "d"]
+    assert (first.train.tolist(), first.valid.tolist(), len(first.test)) == (train.tolist(), valid.tolist(), 0)
+    assert first.train.dtype == first.test.dtype == torch.int64
+    monkeypatch.setattr(wikitext, "number_words", never)
+    again = read("wikitext-2", tmp_path)
+    assert again.vocabulary == first.vocabulary
+    assert torch.equal(again.train, first.train)
+    stat = (folder / "train.txt").stat()
+    write_texts(folder, train="a b <unk> a\nc e\n")  # as long as before
+    os.utime(folder / "train.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # and as old
+    monkeypatch.undo()
+    assert read("wikitext-2", tmp_path).vocabulary[-1] == "e"
+    write_texts(folder, test="d d\n")
+    assert read("wikitext-2", tmp_path).test.tolist() == [5, 5, 3]
+
+
+def test_a_damaged_cache_of_words_is_made_anew(tmp_path):
+    write_texts(tmp_path / "wikitext-2")
+    first = read("wikitext-2", tmp_path)
+    (path,) = (tmp_path / "cache").glob("wikitext-2-*.npz")
+    path.write_bytes(b"PK" + path.read_bytes()[2:200])
+    again = read("wikitext-2", tmp_path)
+    assert (again.vocabulary, again.train.tolist()) == (first.vocabulary, first.train.tolist())
+
+
+# The test text
+
+
+def test_a_test_text_that_is_not_there_or_too_short_is_none(tmp_path):
+    lines = "the cat sat on the mat\n" * 60
+    write_texts(tmp_path / "wikitext-2", train=lines, valid=lines)
+    assert load().test_batches(torch.float32, 4) is None
+    given = {"dataset": "wikitext-2", "data_dir": str(tmp_path)}
+    assert load(**given).test_batches(torch.float32, 4) is None
+    write_texts(tmp_path / "wikitext-2", train=lines, valid=lines, test="the cat\n")
+    assert load(**given).test_batches(torch.float32, 4) is None
+    write_texts(tmp_path / "wikitext-2", train=lines, valid=lines, test=lines)
+    data = load(**given)
+    assert data.source == "folder"
+    assert [tuple(words.shape) for words, _ in data.test_batches(torch.float32, 4)] == [(5, 10)] * 8
+    assert len(list(data.test_batches(torch.float32, 4))) == len(list(data.eval_batches(torch.float32, 4)))
+    assert data.as_words(data.words.test[:3]) == ["the", "cat", "sat"]

@@ -1,0 +1,174 @@
+"""The language models one by one: each learns in both precisions of the CPU, sees nothing ahead, and writes text."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from words_training import CPU, KINDS, WORDS, compute_loss, load, make, make_trainer
+
+from mixed_precision_study.models.language_model import LanguageModel, write_words
+from mixed_precision_study.training import evaluating
+
+
+@pytest.fixture(autouse=True)
+def same_backend():
+    """oneDNN is left as it was: training in bf16 on the CPU switches it off."""
+    before = torch.backends.mkldnn.enabled
+    yield
+    torch.backends.mkldnn.set_flags(_enabled=before)
+
+
+def batches():
+    return load()[1].train_batches(0, torch.float32, 4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_takes_steps_and_gives_the_same_shape(kind, precision):
+    trainer, carry = make_trainer(kind, precision, dropout=0.2), None
+    before = [weight.detach().clone() for weight in trainer.weights]
+    for batch in itertools.islice(batches(), 2):
+        loss, carry = trainer.step(batch, carry)
+        assert loss.dtype == torch.float32
+        assert abs(loss.item() - math.log(WORDS)) < 1  # it begins by guessing
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
+    assert (carry is None) is (kind == "transformer")
+    with evaluating(trainer) as network:
+        assert network(batch[0])[0].shape == (5, 4, 1008)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_words_have_no_probability_and_learn_nothing(kind):
+    network, text = make(kind), torch.randint(WORDS, (6, 3))
+    chances = network(text[:5])[0].softmax(-1)
+    assert chances[..., WORDS:].max() == 0
+    assert chances[..., :WORDS].sum(-1).allclose(torch.ones(5, 3))
+    loss, _ = compute_loss(network, (text[:5], text[1:]), None)
+    loss.backward()
+    assert network.decoder.weight.grad[WORDS:].abs().max() == 0
+    assert network.encoder.weight.grad[WORDS:].abs().max() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_kind_sees_later_words(kind):
+    network, text = make(kind).eval(), torch.randint(WORDS, (5, 3))
+    changed = text.clone()
+    changed[3, 1] = (changed[3, 1] + 1) % WORDS
+    with torch.no_grad():
+        before, after = network(text)[0], network(changed)[0]
+    assert before[:3].equal(after[:3])
+    assert not before[3:, 1].allclose(after[3:, 1])  # but what comes then depends on it
+    assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_the_loss_falls_within_a_few_steps(kind, precision):
+    trainer, batch = make_trainer(kind, precision), next(batches())
+    losses = [trainer.step(batch)[0].item() for _ in range(8)]
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_the_hidden_state_is_carried_without_its_history():
+    for kind in ("lstm", "gru"):
+        network, text = LanguageModel(kind, 16, 8, 1, 0.0), torch.randint(16, (11, 3))
+        whole = network(text[:10])[0]
+        _, carry = compute_loss(network, (text[:5], text[1:6]), None)
+        parts = carry if isinstance(carry, tuple) else (carry,)
+        assert not any(part.requires_grad for part in parts)
+        assert torch.allclose(network(text[5:10], carry)[0], whole[5:], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("words", [16, 33])
+def test_every_recurrent_model_builds_for_any_vocabulary(kind, words):
+    network = LanguageModel(kind, words, 8, 2, 0.2)
+    text = torch.randint(words, (6, 3))
+    assert network(text)[0].shape == (6, 3, -(-words // 8) * 8)
+
+
+def test_padding_the_vocabulary_leaves_loss_and_gradient_right():
+    torch.manual_seed(0)
+    network = LanguageModel("lstm", 33, 8, 1, 0.0)
+    text = torch.randint(33, (6, 3))
+    loss, _ = compute_loss(network, (text[:5], text[1:]), None)
+    logits = network(text[:5])[0]
+    exact = torch.nn.functional.cross_entropy(logits[..., :33].flatten(0, 1), text[1:].flatten())
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
+    loss.backward()
+    assert network.decoder.weight.grad[33:].abs().max() == 0
+    assert network.decoder.bias.grad[33:].abs().max() == 0
+    assert network.decoder.weight.grad[:33].abs().max() > 0
+
+
+# Writing
+
+
+def writing(count, **changes):
+    """Return a function that has a network write so many words."""
+    settings, data = load(generate_words=count, **changes)
+    return lambda network: write_words(network, data, settings, CPU)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
+    network, write = make(kind).eval(), writing(30)
+    with torch.no_grad():
+        network.decoder.bias[:WORDS] -= 5000  # as likely as before among themselves, and still never padding
+        torch.manual_seed(5)
+        state = torch.get_rng_state()
+        first, second = write(network), write(network)
+        assert torch.get_rng_state().equal(state)  # a following repetition draws what it would have drawn
+        other = writing(30, seed=1)(network)
+        assert writing(0)(network) == []
+    assert first == second
+    assert first != other
+    assert len(first) == len(other) == 30
+    assert set(first + other) <= set(load()[1].vocabulary)
+    assert len(set(first)) > 10
+
+
+def test_a_low_temperature_writes_the_likeliest_words():
+    network, written = make("transformer").eval(), [0]
+    with torch.no_grad():
+        for _ in range(8):  # more than bptt: the first words are forgotten
+            known = torch.tensor(written[-5:])[:, None]
+            written.append(network(known)[0][-1, 0, :WORDS].argmax().item())
+        assert writing(8, temperature=1e-9)(network) == [f"word{number}" for number in written[1:]]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_a_model_that_is_not_finite_writes_no_more(kind):
+    network = make(kind).eval()
+    with torch.no_grad():
+        network.decoder.bias[3] = math.nan
+        assert writing(8)(network) == []
+
+
+def test_the_first_word_follows_the_end_of_a_line_where_the_text_has_lines():
+    seen = []
+
+    def network(words, hidden):
+        seen.append(words[:, 0].tolist())
+        return torch.zeros(len(words), 1, 8), None
+
+    settings = SimpleNamespace(seed=0, generate_words=1, bptt=5, temperature=1.0)
+    for vocabulary, first in ((["a", "<eos>", "b"], 1), (["a", "b", "c"], 0)):
+        assert len(write_words(network, SimpleNamespace(vocabulary=vocabulary), settings, CPU)) == 1
+        assert seen.pop() == [first]
+
+
+@pytest.mark.parametrize(("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])])
+def test_a_network_with_a_state_reads_one_word_and_one_without_reads_bptt_words_again(hidden, lengths):
+    seen = []
+
+    def network(words, given):
+        seen.append((len(words), given is not None))
+        return torch.zeros(len(words), 1, 8), hidden
+
+    settings = SimpleNamespace(seed=0, generate_words=5, bptt=3, temperature=1.0)
+    write_words(network, SimpleNamespace(vocabulary=list("abcdefgh")), settings, CPU)
+    assert [length for length, _ in seen] == lengths
+    assert [carried for _, carried in seen] == [False] + [hidden is not None] * 4

@@ -1,0 +1,27 @@
+"""The wide ResNet is the published one."""
+
+import torch
+
+from mixed_precision_study.models.wide_resnet import WideBlock, WideResNet
+
+
+def test_the_wide_resnet_is_the_published_one():
+    network = WideResNet(10, 0.0)
+    assert sum(weight.numel() for weight in network.parameters()) == 36_479_194  # 36.5 million in the paper
+    convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size == (3, 3)]
+    assert len(convolutions) == 25  # with the three shortcuts of 1 x 1: 28
+    assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_dropout_reaches_every_block():
+    blocks = [module for module in WideResNet(10, 0.3).modules() if isinstance(module, WideBlock)]
+    assert len(blocks) == 12
+    assert {block.dropout.p for block in blocks} == {0.3}
+
+
+def test_a_shortcut_carries_the_input_where_shapes_agree():
+    block = WideBlock(8, 8, 1, 0.0).eval()
+    torch.nn.init.zeros_(block.conv2.weight)
+    x = torch.randn(2, 8, 4, 4)
+    assert torch.equal(block(x), x)
+    assert WideBlock(8, 16, 2, 0.0)(x).shape == (2, 16, 2, 2)

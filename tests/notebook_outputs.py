@@ -1,0 +1,41 @@
+"""Notebooks executed as a person does, and what they then hold."""
+
+import json
+import subprocess
+import sys
+
+from conftest import ENVIRONMENT
+
+
+def papermill(notebook, folder, environment=None, before=(), **parameters):
+    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process.
+
+    `before` are words of a command that starts it, such as one that takes the network away.
+    """
+    command = [*before, sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3"]
+    command.append("--no-progress-bar")
+    for name, value in parameters.items():
+        command += ["-y", json.dumps({name: value})]
+    options = {"env": ENVIRONMENT | (environment or {}), "capture_output": True, "text": True, "check": False}
+    return subprocess.run(command, cwd=folder, timeout=600, **options)
+
+
+def executed(folder):
+    """Return what papermill has written in a folder."""
+    return json.loads((folder / "out.ipynb").read_text(encoding="utf-8"))
+
+
+def outputs_of(notebook, kind=None):
+    """Return all outputs of a notebook's cells; those that have `kind`, where it is given."""
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    return [output for output in outputs if kind is None or kind in output]
+
+
+def cell_errors(notebook):
+    """Return the errors that cells have ended with."""
+    return [output for output in outputs_of(notebook) if output["output_type"] == "error"]
+
+
+def printed(notebook):
+    """Return all that the cells have printed."""
+    return "".join("".join(output["text"]) for output in outputs_of(notebook, "text"))

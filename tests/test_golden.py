@@ -1,0 +1,111 @@
+"""The steps of every notebook are those that were recorded: tests/golden/cpu.json, compared through trace.py."""
+
+import itertools
+import json
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, beside
+from golden import trace
+
+FOLDER = ROOT / "tests" / "golden"
+GOLDEN = json.loads((FOLDER / "cpu.json").read_text(encoding="utf-8"))
+HERE = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
+SAME_MACHINE = HERE.items() <= GOLDEN["machine"].items()
+NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
+SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")  # of a ResNet, whose convolutions a CPU hardly knows
+
+
+def recorded_anew(folder, name, *options):
+    """Return a function that runs trace.py for one notebook and returns (traces, what it said)."""
+    command = [sys.executable, str(FOLDER / "trace.py"), "--notebooks", name, "--write", str(folder / "new.json")]
+    environment = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
+    process = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
+
+    def run():
+        done = subprocess.run([*command, *options], **process)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return json.loads((folder / "new.json").read_text(encoding="utf-8"))
+
+    return run
+
+
+@beside(*EXPERIMENTS)
+def quick_traces(folder, name):
+    """The traces of a notebook without torch.compile; of the ResNet those that a CPU computes quickly."""
+    modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
+    return recorded_anew(folder, name, "--executions", "eager", "cuda_graph", "--modes", *modes)
+
+
+@beside(*EXPERIMENTS)
+def slow_traces(folder, name):
+    """What is left of a notebook's traces, and its whole loop."""
+    return recorded_anew(folder, name, "--loop")
+
+
+def assert_same(names, new):
+    assert names
+    for name in names:
+        if SAME_MACHINE:
+            assert GOLDEN[name] == new[name], f"{name}: {trace.first_difference(GOLDEN[name], new[name])}"
+        else:
+            assert_near(name, GOLDEN[name], new[name])
+
+
+def assert_near(name, old, new):
+    """Compare what another machine or version computes too: losses of the first steps, and the skipped steps."""
+    if "steps" not in old:  # of a loop
+        for mode, record in old.items():
+            for field in ("status", "reason", "steps_per_epoch", "skipped_steps", "overflow_steps", "autocast_dtype"):
+                assert new[mode][field] == record[field], f"{name}, {mode}: {field}"
+            assert new[mode]["train_loss"][:1] == pytest.approx(record["train_loss"][:1], rel=5 * NEAR), (
+                f"{name}, {mode}"
+            )
+        return
+    pairs = list(zip(old["steps"], new["steps"], strict=True))
+    for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
+        assert float.fromhex(now[0]) == pytest.approx(float.fromhex(then[0]), rel=NEAR), f"{name}, step {number}"
+    assert [now[2] for _, now in pairs] == [then[2] for then, _ in pairs], f"{name}: the skipped steps"
+
+
+def traces_of(name, modes, executions):
+    return [f"{name}/{mode}/{way}" for way, mode in itertools.product(executions, modes)]
+
+
+def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(quick_traces):
+    names = [name for name in quick_traces if name != "machine"]
+    assert {name.split("/")[2] for name in names} == {"eager", "cuda_graph"}
+    assert_same(names, quick_traces)
+
+
+@pytest.mark.slow
+def test_all_steps_and_the_whole_loop_are_the_recorded_ones(slow_traces):
+    names = [name for name in slow_traces if name != "machine"]
+    (notebook,) = {name.split("/")[0] for name in names}
+    wanted = traces_of(notebook, [*trace.MODES, "loop"], trace.EXECUTIONS)
+    assert sorted(names) == sorted(wanted)
+    assert_same(names, slow_traces)
+
+
+def test_every_trace_has_been_recorded():
+    wanted = {name for one in EXPERIMENTS for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)}
+    assert set(GOLDEN) - {"machine"} == wanted
+    assert all("error" not in found for found in GOLDEN.values())
+
+
+def test_a_step_that_differs_is_found():
+    name = "lstm_language_model/amp_fp16/eager"
+    changed = json.loads(json.dumps(GOLDEN[name]))
+    changed["steps"][7][0] = (1.0).hex()
+    assert trace.first_difference(GOLDEN[name], changed).startswith("step 7: ")
+    assert_near(name, GOLDEN[name], changed)  # elsewhere only the first five are compared
+    changed["steps"][1][0] = (float.fromhex(changed["steps"][1][0]) * 1.03).hex()
+    with pytest.raises(AssertionError, match="step 1"):
+        assert_near(name, GOLDEN[name], changed)
+    changed = json.loads(json.dumps(GOLDEN[name]))
+    changed["steps"][12][2] += 1
+    with pytest.raises(AssertionError, match="skipped"):
+        assert_near(name, GOLDEN[name], changed)

@@ -1,0 +1,167 @@
+"""Notebooks that hold the package themselves, and the wheel: both are whole, and run where there is nothing else."""
+
+import errno
+import io
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside
+from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
+
+from mixed_precision_study import __version__, standalone
+from mixed_precision_study.errors import Mistake
+from mixed_precision_study.runner.notebook_file import packed_package
+from mixed_precision_study.standalone import standalone_notebook
+
+NAME = "mixed_precision_study"
+MODULES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*.py")}
+SMALL = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4, "precisions": ["fp32"]}
+WORDS = {**SMALL, "units": 16, "generate_words": 0}
+IMAGES = {**SMALL, "model": "resnet10t", "loader": "workers"}
+# A network of its own has no loopback until it is switched on, and a kernel talks over it.
+LOOPBACK = """
+import fcntl, os, socket, struct, sys
+request = struct.pack("16sh14x", b"lo", 1)  # IFF_UP
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8914, request)  # SIOCSIFFLAGS
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def without_network():
+    """Return the words of a command that takes the network away from what follows them, None where that is refused."""
+    for flags in ("-rn", "-n"):
+        words = ["unshare", flags, sys.executable, "-c", LOOPBACK]
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*words, "/bin/true"], capture_output=True, check=False).returncode == 0
+        ):
+            return words
+    return None
+
+
+def names_in(archive):
+    """Return the names of the files in an archive."""
+    with zipfile.ZipFile(archive) as opened:
+        assert opened.testzip() is None
+        return [name for name in opened.namelist() if not name.endswith("/")]
+
+
+def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatch):
+    packed = packed_package()
+    names = names_in(io.BytesIO(packed))
+    assert set(names) >= MODULES
+    assert len(names) == len(set(names))
+    assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
+    with zipfile.ZipFile(io.BytesIO(packed)) as opened:
+        assert {info.date_time for info in opened.infolist()} == {(1980, 1, 1, 0, 0, 0)}  # not when it was packed
+        assert opened.read(f"{NAME}/errors.py") == (ROOT / NAME / "errors.py").read_bytes()
+    copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)  # with other times
+    (copy / "__pycache__").mkdir(exist_ok=True)
+    (copy / "__pycache__" / "left.py").write_text("")
+    monkeypatch.setattr("mixed_precision_study.runner.notebook_file.PACKAGE", copy)
+    assert packed_package() == packed
+
+
+@pytest.mark.parametrize("name", [*EXPERIMENTS, "summary"])
+def test_a_standalone_notebook_differs_in_one_cell(name):
+    path = NOTEBOOKS / f"{name}.ipynb"
+    made, source = (json.loads(text) for text in (standalone_notebook(path, packed_package()), path.read_text()))
+    differing = [a["id"] for a, b in zip(made["cells"], source["cells"], strict=True) if a != b]
+    assert differing == ["finder"]
+    text = "".join(next(cell for cell in made["cells"] if cell["id"] == "finder")["source"])
+    compile(text, name, "exec")
+    assert "PACKED = (" in text
+    assert standalone_notebook(path, packed_package()) == standalone_notebook(path, packed_package())
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_notebook_without_the_one_cell_to_replace_is_a_sentence(tmp_path, count, capsys, monkeypatch):
+    notebook = json.loads((NOTEBOOKS / "cifar_resnet.ipynb").read_text(encoding="utf-8"))
+    (finder,) = [cell for cell in notebook["cells"] if cell["id"] == "finder"]
+    notebook["cells"] = [finder] * count + [cell for cell in notebook["cells"] if cell is not finder]
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "mine.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    with pytest.raises(Mistake, match=rf"^mine\.ipynb has {count} cells with the id 'finder'; it needs one\.$"):
+        standalone_notebook(tmp_path / "notebooks" / "mine.ipynb", b"")
+    monkeypatch.setattr(standalone, "ROOT", tmp_path)
+    assert standalone.main([str(tmp_path / "dist")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_wheel_holds_every_module_and_nothing_else(wheel):
+    assert wheel.name == f"{NAME}-{__version__}-py3-none-any.whl"
+    names = set(names_in(wheel))
+    assert {name for name in names if ".dist-info/" not in name} == MODULES
+    assert {name.split("/")[0] for name in names} == {NAME, f"{NAME}-{__version__}.dist-info"}
+
+
+def test_building_the_wheel_leaves_nothing_in_the_clone(wheel):
+    assert not (ROOT / "build").exists()
+    assert not list(ROOT.glob("*.egg-info"))
+
+
+# Alone in an empty folder, without a network
+
+
+def alone(folder, name, **parameters):
+    """Prepare a standalone notebook in an empty folder; return what runs it and gives (folder, process or None)."""
+    (folder / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
+    before = without_network()
+    given = {"PYTHONPATH": ""}
+    return lambda: (folder, papermill(f"{name}.ipynb", folder, given, before, **parameters) if before else None)
+
+
+@beside()
+def words_alone(folder):
+    return alone(folder, "lstm_language_model", **WORDS)
+
+
+@beside()
+def words_alone_compiled(folder):
+    return alone(folder, "lstm_language_model", **WORDS, execution="compile")
+
+
+@beside()
+def images_alone(folder):
+    return alone(folder, "cifar_resnet", **IMAGES)
+
+
+def assert_ran_alone(folder, done, execution="eager"):
+    if done is None:
+        pytest.skip("this system does not permit a network namespace (unshare)")
+    assert done.returncode == 0, done.stderr[-3000:]
+    notebook = executed(folder)
+    assert cell_errors(notebook) == []
+    assert f"{NAME} {__version__} from this notebook" in printed(notebook)
+    (path,) = (folder / "outputs").glob("*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert (record["status"], record["execution"], record["steps_per_epoch"]) == ("ok", execution, 2)
+    assert len(record["metric"]) == len(record["train_loss"]) == 1
+    assert outputs_of(notebook, "data")
+    return record
+
+
+def test_a_standalone_notebook_runs_in_an_empty_folder_without_a_network(words_alone):
+    assert assert_ran_alone(*words_alone)["compile_seconds"] == 0
+
+
+@pytest.mark.slow
+def test_a_standalone_notebook_compiles_the_packed_code(words_alone_compiled):
+    assert assert_ran_alone(*words_alone_compiled, "compile")["compile_seconds"] > 0
+
+
+def test_worker_processes_find_the_packed_code(images_alone):
+    assert assert_ran_alone(*images_alone)["loader"] == "workers"
+
+
+def test_the_network_is_really_gone():
+    before = without_network()
+    if before is None:
+        pytest.skip("this system does not permit a network namespace (unshare)")
+    code = "import socket\nprint(socket.socket().connect_ex(('192.0.2.1', 80)))"
+    done = subprocess.run([*before, sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{errno.ENETUNREACH}\n"
