@@ -24,7 +24,7 @@ mode = "ok"
 data_dir = "data"
 output_dir = "outputs/tiny"
 """
-START = f"""
+START = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from mixed_precision_study.record import RunRecord, run_id_of, write_record
@@ -33,7 +33,7 @@ class Stop(Exception):
     pass
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
-parameters = {{name: globals()[name] for name in names.split()}}
+parameters = {name: globals()[name] for name in names.split()}
 print("study", os.environ["MIXED_PRECISION_STUDY"])
 """
 ACT = """
