@@ -19,7 +19,7 @@ from .gpu.preflight import clear_workspaces, show_preflight
 from .inference import measure_inference
 from .loss_scaling import read_gradients
 from .memory import is_out_of_memory, let_go, read_ledger, read_peaks, release_memory, reset_peaks
-from .parameters import OWN_EXPERIMENT, check_values
+from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
 from .record import find_diverged, new_record, utc_now, write_record
@@ -247,7 +247,9 @@ class Experiment:
 def own_parameters(name, given):
     """Return a dict of parameters, completed with the defaults and checked, as a namespace."""
     values = {parameter.name: parameter.default for parameter in OWN_EXPERIMENT}
-    return SimpleNamespace(**check_values(name, values | given, OWN_EXPERIMENT))
+    checked = check_values(name, values | given, OWN_EXPERIMENT)
+    check_output_dir(checked["output_dir"])
+    return SimpleNamespace(**checked)
 
 
 def keep_training(record, folder):

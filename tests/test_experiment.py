@@ -390,6 +390,12 @@ def test_the_cost_of_inference_is_that_of_the_first_items_of_a_batch(monkeypatch
     assert default(make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
 
 
+def test_a_folder_that_cannot_be_written_stops_before_anything_is_trained(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(Stop, match=r"output_dir .* cannot be written"):
+        make_experiment(parameters={"output_dir": str(tmp_path / "file" / "records")})
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
