@@ -60,18 +60,6 @@ def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision)
     return loss.detach(), hidden
 
 
-def unscaling_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-    """The same step that unscales by itself, and does nothing in between."""
-    optimizer.zero_grad(set_to_none=True)
-    with precision.autocast():
-        loss, hidden = compute_loss(model, batch, hidden)
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
-    return loss.detach(), hidden
-
-
 def make_record(precision="fp32", **facts):
     parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
     facts = {"sample_unit": "images", "metric_name": "accuracy", **facts}

@@ -21,7 +21,6 @@ from small_training import (
     same_bits,
     small_network,
     text,
-    unscaling_step,
     word_loss,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +32,7 @@ from mixed_precision_study.gpu.nvml import MIB
 from mixed_precision_study.inference import largest_difference
 from mixed_precision_study.memory import read_peaks
 from mixed_precision_study.profiling import count_work
-from mixed_precision_study.training import DeviceTally, Trainer, TrainingLog, timed_epoch, warm_up
+from mixed_precision_study.training import DeviceTally, Trainer, TrainingLog, timed_epoch, training_step, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 
@@ -446,7 +445,7 @@ def test_another_optimizer_is_unsupported_as_a_graph_and_not_quietly_replaced(ma
 def test_a_step_without_unscale_is_one_with_it_bit_for_bit(precision):
     """DeviceScaler.step unscales where the step has not; it must not do so twice where it has."""
     needs_half_kernel(precision)
-    both = [make_trainer(precision, step_function=step) for step in (plain_step, unscaling_step)]
+    both = [make_trainer(precision, step_function=step) for step in (plain_step, training_step)]
     for number in range(5):
         for trainer in both:
             trainer.step(flagged(number, overflow=precision in SCALED and number == 2))

@@ -20,14 +20,13 @@ from small_training import (
     plain_step,
     same_bits,
     small_network,
-    unscaling_step,
 )
 
 from mixed_precision_study.errors import Diverged
 from mixed_precision_study.parameters import COMPILE_MODES
 from mixed_precision_study.precision import autocast, set_fp32_precision
 from mixed_precision_study.timing import summarise_times
-from mixed_precision_study.training import Trainer, evaluating, timed_epoch, warm_up
+from mixed_precision_study.training import Trainer, evaluating, timed_epoch, training_step, warm_up
 
 
 def test_masters_start_from_the_fp32_weights_and_the_model_follows_them():
@@ -103,7 +102,7 @@ def test_clipping_comes_after_unscaling(precision):
 @pytest.mark.parametrize("precision", MODES)
 def test_a_step_without_unscale_is_one_with_it_bit_for_bit(precision):
     """As in the two image notebooks, which clip nothing and so leave it to the scaler's step()."""
-    both = [make_trainer(precision, overflowing, step_function=step) for step in (plain_step, unscaling_step)]
+    both = [make_trainer(precision, overflowing, step_function=step) for step in (plain_step, training_step)]
     for number in range(5):
         losses = [one.step((*make_batch(number), precision in SCALED and number == 2))[0] for one in both]
         assert torch.equal(*losses) or not losses[0].isfinite()
