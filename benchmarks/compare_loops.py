@@ -111,12 +111,12 @@ def tutorial_batches(suite, device):
             yield images.to(device), labels.to(device)
 
 
-def loss_of(network, batch, carry):
+def loss_of(network, batch, hidden):
     """Return (mean loss, hidden state without its history) as plain code has it; labels tell what is trained."""
     inputs, labels = batch
     if labels.dim() == 2:  # text: the next words
-        logits, carry = network(inputs, carry)
-        return cross_entropy(logits.flatten(0, 1), labels.flatten()), tuple(part.detach() for part in carry)
+        logits, hidden = network(inputs, hidden)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten()), tuple(part.detach() for part in hidden)
     answers = network(inputs)
     if labels.is_floating_point():
         return binary_cross_entropy_with_logits(answers.squeeze(1), labels), None
@@ -140,28 +140,28 @@ def own_loop(suite, device, steps, amp, bare):
     options = {"lr": 20.0} if is_text(suite) else {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4}
     optimizer = torch.optim.SGD(network.parameters(), **options)
     scaler = torch.amp.GradScaler(device.type, enabled=amp)
-    batches, carry, total = tutorial_batches(suite, device), None, 0.0
+    batches, hidden, total = tutorial_batches(suite, device), None, 0.0
     if bare:
         batches = itertools.repeat(next(batches))
 
-    def take(batch, carry):
+    def take(batch, hidden):
         optimizer.zero_grad()
         with torch.autocast(device.type, torch.float16, enabled=amp):
-            loss, carry = loss_of(network, batch, carry)
+            loss, hidden = loss_of(network, batch, hidden)
         scaler.scale(loss).backward()
         if is_text(suite):
             scaler.unscale_(optimizer)
             torch.nn.utils.clip_grad_norm_(network.parameters(), 0.25)
         scaler.step(optimizer)
         scaler.update()
-        return loss, carry
+        return loss, hidden
 
     for _ in range(min(10, steps) if bare else 0):
-        _, carry = take(next(batches), carry)
+        _, hidden = take(next(batches), hidden)
     wait(device)
     begun = time.perf_counter()
     for batch in itertools.islice(batches, steps):
-        loss, carry = take(batch, carry)
+        loss, hidden = take(batch, hidden)
         if not bare:
             total += loss.item()
     wait(device)

@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from mixed_precision_study import __version__  # noqa: E402
-from mixed_precision_study.analysis.bottleneck import limit_of  # noqa: E402
+from mixed_precision_study.analysis.bottleneck import find_bottleneck  # noqa: E402
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs  # noqa: E402
 from mixed_precision_study.analysis.verdict import flags_of  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, PRECISION_NAMES, parameters_cell  # noqa: E402
@@ -160,7 +160,7 @@ def cases_table(folder):
     for name, case in yaml.safe_load((folder / "cases.yaml").read_text(encoding="utf-8")).items():
         record = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings = ", ".join(f"{key} {value}" for key, value in case["parameters"].items())
-        measured = limit_of(record)[1] if record["status"] == "ok" else record["reason"].partition(". ")[0]
+        measured = find_bottleneck(record)[1] if record["status"] == "ok" else record["reason"].partition(". ")[0]
         measured = "; ".join([*flags_of(record), measured])
         lines.append(
             f"| {name} | {case['precision']}, {settings} | {case['expected']} | {case['because']} | {measured} |"
@@ -225,14 +225,14 @@ def runs_table(records):
         "|---" * (2 + len(present)) + "|",
     ]
     runs = [next(iter(row.values())) for row in rows.values()]
-    named = [(run_name(run), run["epochs"], row) for run, row in zip(runs, rows.values(), strict=True)]
+    named = [(run_label(run), run["epochs"], row) for run, row in zip(runs, rows.values(), strict=True)]
     for name, epochs, row in sorted(named, key=lambda one: one[:2]):
         cells = [run_figures(row[precision]) if precision in row else "" for precision in present]
         lines.append(f"| {name} | {epochs} | {' | '.join(cells)} |")
     return "\n".join(["<!-- runs -->", *lines, "<!-- /runs -->"])
 
 
-def run_name(record):
+def run_label(record):
     """Return what was trained and how, where that is not the notebook's default."""
     size = "largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}"
     parts = [f"{record['model']} on {record['dataset_used']}", size]

@@ -6,11 +6,11 @@ import time
 import torch
 
 from .cuda_graph import EAGER_STEPS
-from .errors import Stop, Unsupported
+from .errors import Unsupported, UserError
 from .gpu.nvml import MIB
-from .memory import is_out_of_memory, let_go, release_memory, reset_peaks
+from .memory import clear_tracebacks, is_out_of_memory, release_memory, reset_peaks
 from .timing import read_compiler, synchronize
-from .training import allow_search, endless, read_search
+from .training import allow_search, cycle_batches, read_search
 
 
 def limit_memory(gib, device):
@@ -21,7 +21,9 @@ def limit_memory(gib, device):
     if gib and device.type == "cuda":
         there = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > there:
-            raise Stop(f"memory_limit_gib is {gib:g}, but this GPU has {there:.1f} GiB; give less, or 0 for all of it.")
+            raise UserError(
+                f"memory_limit_gib is {gib:g}, but this GPU has {there:.1f} GiB; give less, or 0 for all of it."
+            )
         torch.cuda.set_per_process_memory_fraction(gib / there)  # of the current device, the only one that is used
 
 
@@ -30,7 +32,7 @@ def count(kind, device):
     return torch.cuda.memory_stats(device)[kind] if device.type == "cuda" else 0
 
 
-def fits(record, make_trainer, batches, size, device, rows=1, search=None):
+def probe(record, make_trainer, batches, size, device, rows=1, search=None):
     """Train a few steps at a batch size, from nothing to nothing; return whether that fits into memory.
 
     `record.batch_probes` gets [batch size, "ok" or "oom", peak MiB, samples per second], the rate when memory is taken
@@ -43,14 +45,14 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=None):
     before, cudnn.deterministic, cudnn.benchmark = (cudnn.benchmark, cudnn.deterministic), search is None, False
     if search is not None:
         allow_search(search)
-    status, speed, trainer, carry, times = "ok", None, None, None, []
+    status, speed, trainer, hidden, times = "ok", None, None, None, []
     ran_out, retried, first = count("num_ooms", device), 0, 0.0
     try:
         trainer = make_trainer()
         compiled, settled = read_compiler(trainer)["seconds"], EAGER_STEPS + 1 if trainer.captured else 2
-        for batch in endless(lambda: batches(size)):
+        for batch in cycle_batches(lambda: batches(size)):
             began = time.perf_counter()
-            _, carry = trainer.step(batch, carry)
+            _, hidden = trainer.step(batch, hidden)
             synchronize(device)
             times.append(time.perf_counter() - began)
             first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
@@ -66,12 +68,12 @@ def fits(record, make_trainer, batches, size, device, rows=1, search=None):
         if not is_out_of_memory(error) and count("num_ooms", device) == ran_out:  # cuDNN's callers swallow some
             raise
         status = "oom"
-        let_go(error)
+        clear_tracebacks(error)
     finally:
         cudnn.benchmark, cudnn.deterministic = before
     peak = torch.cuda.max_memory_allocated(device) / MIB if device.type == "cuda" else None
     record.batch_probes.append([size, status, peak, speed])
-    del trainer, carry
+    del trainer, hidden
     release_memory(device)
     return status == "ok"
 
@@ -91,21 +93,21 @@ def largest_batch(record, make_trainer, batches, device, limit, rows=1, start=16
         raise Unsupported('batch_size "max" needs a GPU: on the CPU no memory limit is searched for')
     good, bad, size = 0, None, rounded(min(start, limit))
     while size > good:
-        if fits(record, make_trainer, batches, size, device, rows):
+        if probe(record, make_trainer, batches, size, device, rows):
             good = size
         else:
             bad = size
         near = bad is not None and bad - good <= max(8 if good >= 8 else 1, good // 16)
         size = good if near else rounded(min(2 * good, limit) if bad is None else (good + bad) // 2)
     speeds = [speed for *_, speed in record.batch_probes if speed]
-    while good and not fits(record, make_trainer, batches, good, device, rows, good * rows / max(speeds, default=1e9)):
+    while good and not probe(record, make_trainer, batches, good, device, rows, good * rows / max(speeds, default=1e9)):
         good = rounded(good * 15 // 16) if good > 8 else good - 1
     if not good:
         raise torch.OutOfMemoryError("out of memory: not even a batch of one sample can be trained")
     return good
 
 
-def settle_batch_size(record, batch_size, make_trainer, batches, device, limit, rows=1):
+def resolve_batch_size(record, batch_size, make_trainer, batches, device, limit, rows=1):
     """Return the batch size of a run, as it was asked for or the largest that fits, and note it."""
     wanted = (record, make_trainer, batches, device, limit, rows)
     record.batch_size_used = largest_batch(*wanted) if batch_size == "max" else batch_size

@@ -144,12 +144,12 @@ def graph_stream(device):
 
 
 def parts(value):
-    """Return the tensors of a batch or a carry: a tuple of tensors, one tensor, or None."""
+    """Return the tensors of a batch or a hidden state: a tuple of tensors, one tensor, or None."""
     return () if value is None else value if isinstance(value, tuple) else (value,)
 
 
 def copied(value):
-    """Return a copy of a batch or a carry in memory of its own."""
+    """Return a copy of a batch or a hidden state in memory of its own."""
     if value is None or isinstance(value, torch.Tensor):
         return None if value is None else value.clone()
     return tuple(part.clone() for part in value)
@@ -191,44 +191,44 @@ EAGER_STEPS = 3  # before the capture: cuDNN has then chosen its algorithms, and
 class CapturedStep:
     """Takes steps on tensors that stay where they are: a few as they come, then as replays of one CUDA graph.
 
-    `take(batch, carry)` is a whole training step that waits for nothing, `found` the tensor in which it says whether
-    it was skipped. A carry of None means zeros. What `step` returns is overwritten by the next one.
+    `take(batch, hidden)` is a whole training step that waits for nothing, `found` the tensor in which it says whether
+    it was skipped. A hidden state of None means zeros. What `step` returns is overwritten by the next one.
     """
 
     def __init__(self, take, found, device):
         self.take, self.found, self.device, self.graph, self.taken = take, found, device, None, 0
         self.stream = graph_stream(device)
-        self.batch = self.carry = None
+        self.batch = self.hidden = None
         self.outcome = torch.zeros(2, device=device)  # loss; 1 where the step was skipped
         self.before_capture = lambda: None
         self.unseen_bytes = 0  # in use while the graph runs, beside what the allocator counts
         self.begun_bytes = None
 
-    def load(self, batch, carry):
-        """Copy the batch, and a carry that is not the one in place, to where the steps read them."""
+    def load(self, batch, hidden):
+        """Copy the batch, and a hidden state that is not the one in place, to where the steps read them."""
         if self.batch is None:
-            self.batch, self.carry = copied(batch), copied(carry)
+            self.batch, self.hidden = copied(batch), copied(hidden)
         for place, part in zip(parts(self.batch), parts(batch), strict=True):
             if place.shape != part.shape or place.dtype != part.dtype:
                 raise Unsupported(f"a CUDA graph takes batches of one shape, {tuple(place.shape)}, and one type")
             place.copy_(part, non_blocking=True)
-        if carry is not self.carry:
-            for number, place in enumerate(parts(self.carry)):
-                place.zero_() if carry is None else place.copy_(parts(carry)[number])
+        if hidden is not self.hidden:
+            for number, place in enumerate(parts(self.hidden)):
+                place.zero_() if hidden is None else place.copy_(parts(hidden)[number])
 
     def run(self):
-        """Take a step on the tensors in place and leave its carry and its outcome there."""
-        loss, carry = self.take(self.batch, self.carry)
-        if self.carry is None:
-            self.carry = copied(carry)
+        """Take a step on the tensors in place and leave its hidden state and its outcome there."""
+        loss, hidden = self.take(self.batch, self.hidden)
+        if self.hidden is None:
+            self.hidden = copied(hidden)
         else:
-            for place, part in zip(parts(self.carry), parts(carry), strict=True):
+            for place, part in zip(parts(self.hidden), parts(hidden), strict=True):
                 place.copy_(part)
         torch.stack((loss, self.found), out=self.outcome)
 
-    def step(self, batch, carry):
-        """Return (loss, carry) of one step, as views of the tensors in place."""
-        self.load(batch, carry)
+    def step(self, batch, hidden):
+        """Return (loss, hidden) of one step, as views of the tensors in place."""
+        self.load(batch, hidden)
         if self.stream is None:
             self.run()
         elif self.taken < EAGER_STEPS:  # beside the default stream, as the capture will be
@@ -242,7 +242,7 @@ class CapturedStep:
                 self.graph, self.unseen_bytes = capture(self.run, self.stream, self.device)
             self.graph.replay()
         self.taken += 1
-        return self.outcome[0], self.carry
+        return self.outcome[0], self.hidden
 
     def unseen(self):
         """Return the bytes, asked as an epoch begins, that its steps use beside what the allocator counts.

@@ -11,8 +11,8 @@ import warnings
 from importlib.metadata import distributions, version
 from pathlib import Path
 
-from .errors import Stop
-from .gpu.nvml import MIB, Card, remember_cards
+from .errors import UserError
+from .gpu.nvml import MIB, NvmlGpu, remember_gpus
 
 ROOT = Path(__file__).resolve().parents[1]  # of the clone, where the package lies in one
 
@@ -38,7 +38,7 @@ def require_packages(packages):
     missing = missing_packages(packages)
     hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
     if missing and not hosted:
-        raise Stop(f"these packages are missing; install them with: pip install {' '.join(missing)}")
+        raise UserError(f"these packages are missing; install them with: pip install {' '.join(missing)}")
     if missing:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
             constraints.writelines(f"{line}\n" for line in installed_versions())
@@ -56,18 +56,18 @@ def installed_versions():
 def choose_device():
     """Return the device that everything runs on, and say which; to be called before this process uses a GPU.
 
-    Raises Stop where PyTorch is too old.
+    Raises UserError where PyTorch is too old.
     """
     require_packages({"torch": "torch"})
     import torch
 
     warnings.filterwarnings("ignore", message="IProgress not found")  # the bars here are plain text
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
-        raise Stop(
+        raise UserError(
             f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch"
         )
     if not torch.cuda.is_initialized():  # else a kernel that goes on: what others used can no longer be told
-        remember_cards()
+        remember_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
     if device.type == "cuda":
         print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
@@ -102,5 +102,5 @@ def describe_environment(record, device):
         record.gpu_name, record.gpu_uuid = properties.name, str(properties.uuid)
         record.compute_capability = f"{properties.major}.{properties.minor}"
         record.cuda_version, record.cudnn_version = torch.version.cuda, str(torch.backends.cudnn.version())
-        record.driver_version = Card(record.gpu_uuid).driver()
+        record.driver_version = NvmlGpu(record.gpu_uuid).driver()
         record.device_total_mib = properties.total_memory / MIB

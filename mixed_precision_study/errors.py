@@ -1,10 +1,10 @@
-"""What can end a run or a request, and how an error is told in one line."""
+"""The errors of this package, and how an error is told in one line."""
 
 
-class Stop(Exception):
-    """Ends the notebook with one sentence for the reader in place of a traceback."""
+class UserError(Exception):
+    """Something the user can mend. The message is one sentence that says what to do; no traceback is shown."""
 
-    def _render_traceback_(self):  # IPython asks for this before it prints a traceback
+    def _render_traceback_(self):  # IPython prints this in place of a traceback
         return [f"Stopped: {self}"]
 
 
@@ -14,10 +14,6 @@ class Unsupported(Exception):
 
 class Diverged(Exception):
     """Training broke down: status `diverged`, with the reason."""
-
-
-class Mistake(Exception):
-    """A request that cannot be met; the message is one sentence that says what is possible."""
 
 
 def error_line(error):

@@ -9,23 +9,23 @@ from types import SimpleNamespace
 
 import torch
 
-from .batch_size import limit_memory, settle_batch_size
-from .data.batches import one_ahead, side_stream
+from .batch_size import limit_memory, resolve_batch_size
+from .data.batches import prefetch_to_device, side_stream
 from .environment import choose_device, describe_environment
-from .errors import Diverged, Stop, Unsupported, error_line
-from .gpu.energy import summarise_card
+from .errors import Diverged, Unsupported, UserError, error_line
+from .gpu.energy import summarise_gpu
 from .gpu.nvml import MIB
 from .gpu.preflight import clear_workspaces, show_preflight
 from .inference import measure_inference
 from .loss_scaling import read_gradients
-from .memory import is_out_of_memory, let_go, read_ledger, read_peaks, release_memory, reset_peaks
+from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
 from .record import find_diverged, new_record, utc_now, write_record
 from .roofline import measure_limits
 from .timing import startup, summarise_times
-from .training import Trainer, allow_search, describe_trainer, endless, evaluating, timed_epoch, warm_up
+from .training import Trainer, allow_search, cycle_batches, describe_trainer, evaluating, timed_epoch, warm_up
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Gpu:
 def preflight(parameters):
     """Choose the device, check it within seconds, show what was found, and return it as a Gpu.
 
-    Raises Stop where PyTorch does not fit the GPU, or memory_limit_gib is more than it has.
+    Raises UserError where PyTorch does not fit the GPU, or memory_limit_gib is more than it has.
     """
     device = choose_device()
     startup.lap("import")
@@ -94,7 +94,7 @@ class Experiment:
     log: a TrainingLog, or None.
     gpu: what preflight() returned, which is asked here where it is not given.
 
-    Raises Stop where a value is wrong. A failure of a run is no error: its record has the status and the reason.
+    Raises UserError where a value is wrong. A failure of a run is no error: its record has the status and the reason.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Experiment:
                 if repeat == 0 or records[precision].status == "ok":
                     with guarded(records[precision], settings.output_dir, self.device) as record:
                         self.train_and_evaluate(record, precision)
-        return settled(records.values(), settings.output_dir)
+        return judged(records.values(), settings.output_dir)
 
     def facts(self):
         """Return the fields of a record that are known before a run."""
@@ -185,7 +185,7 @@ class Experiment:
     def batches(self, epoch, precision, size, ahead=True):
         """Return an epoch's batches in the type of the mode's weights; `ahead`: each made during the step before."""
         batches = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
-        return one_ahead(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
+        return prefetch_to_device(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
 
     def train_and_evaluate(self, record, precision):
         """Train the model once in `precision` from the same start and fill in the record."""
@@ -194,7 +194,7 @@ class Experiment:
         switches = set_fp32_precision(precision)
         allow_search()
         build, first_epoch = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
-        size = settle_batch_size(
+        size = resolve_batch_size(
             record,
             settings.batch_size,
             build,
@@ -221,7 +221,7 @@ class Experiment:
                 metrics.append(self.measure(trainer, data.eval_batches, size))
                 record.metric.append(metrics[-1])
         summarise_times(record, record.samples_per_epoch)
-        summarise_card(record, record.samples_per_epoch * len(record.epoch_seconds))
+        summarise_gpu(record, record.samples_per_epoch * len(record.epoch_seconds))
         self.try_out(record, trainer, size)  # before explain(), which trains on
         if record.gpu_busy_fraction is None:  # once, not at every repeat
             keep_training(record, settings.output_dir)
@@ -259,7 +259,7 @@ def keep_training(record, folder):
     write_record(replace(record, status="ok", reason=None, finished_at=utc_now(), **ended), folder)
 
 
-def explain(record, trainer, batches, folder, carry=None):
+def explain(record, trainer, batches, folder, hidden=None):
     """Measure what explains the run, after its last epoch; what fails leaves its reason and takes nothing else down.
 
     `batches()` gives an epoch's batches. The model takes more steps here and is of no more use for training.
@@ -267,9 +267,9 @@ def explain(record, trainer, batches, folder, carry=None):
     if trainer.device.type != "cuda":
         record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
         return
-    given = endless(batches)
+    given = cycle_batches(batches)
     stages = [
-        ("ledger_reason", read_ledger),  # first: the others leave workspaces behind
+        ("ledger_reason", read_memory_breakdown),  # first: the others leave workspaces behind
         ("profile_reason", profile_steps),
         ("limit_reason", count_work),
         ("limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
@@ -280,7 +280,7 @@ def explain(record, trainer, batches, folder, carry=None):
     for reason, measure in stages:
         try:
             release_memory(trainer.device)
-            measure(record, trainer, given, carry)
+            measure(record, trainer, given, hidden)
         except Exception as error:  # a run that was measured is not lost for want of its explanation
             setattr(record, reason, error_line(error))
 
@@ -288,7 +288,7 @@ def explain(record, trainer, batches, folder, carry=None):
 @contextmanager
 def guarded(record, output_dir, device):
     """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
-    record is written, and the notebook goes on. A user's mistake (Stop) and an interrupt do end the notebook."""
+    record is written, and the notebook goes on. A user's mistake (UserError) and an interrupt do end the notebook."""
     record.started_at = utc_now()
     if device.type == "cuda":
         clear_workspaces()
@@ -298,7 +298,7 @@ def guarded(record, output_dir, device):
         describe_environment(record, device)
         yield record
         record.status, record.reason = "ok", None
-    except Stop:
+    except UserError:
         raise
     except (Unsupported, Diverged) as error:
         record.status, record.reason = type(error).__name__.lower(), str(error)
@@ -307,7 +307,7 @@ def guarded(record, output_dir, device):
         read_peaks(record, device, "_with_warmup")  # how far it came
         record.reason = error_line(error)
         described = traceback.format_exc() if record.status == "failed" else None
-        let_go(error)
+        clear_tracebacks(error)
     with suppress(RuntimeError):  # a device that answers nothing any more must not cost the record
         release_memory(device)
     record.finished_at = utc_now()
@@ -317,7 +317,7 @@ def guarded(record, output_dir, device):
     print(one_line(record))
 
 
-def settled(records, output_dir):
+def judged(records, output_dir):
     """Return the records as a list; those that learned nothing where another precision did are marked `diverged`."""
     records = list(records)
     for run_id, reason in find_diverged([vars(record) for record in records]).items():

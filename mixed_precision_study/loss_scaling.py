@@ -6,7 +6,7 @@ from .cuda_graph import DeviceScaler
 from .precision import PRECISIONS, gather_master_gradients, in_fp32
 
 
-class FixedScaler(torch.amp.GradScaler):
+class FixedLossScaler(torch.amp.GradScaler):
     """PyTorch's loss scaler, which goes on with the same scale where one is given as `fixed`."""
 
     def __init__(self, device_type, *, init_scale, fixed, enabled=True):
@@ -17,7 +17,7 @@ class FixedScaler(torch.amp.GradScaler):
         super().update(new_scale if self.fixed is None else self.fixed)
 
 
-class MasterCopyScaler(FixedScaler):
+class MasterCopyScaler(FixedLossScaler):
     """The same for o2_fp16, where the optimizer updates fp32 master copies of the model's fp16 weights."""
 
     def unscale_(self, optimizer):
@@ -25,7 +25,7 @@ class MasterCopyScaler(FixedScaler):
         super().unscale_(optimizer)
 
 
-class HalfGradientScaler(FixedScaler):
+class HalfGradientScaler(FixedLossScaler):
     """The same for o3_fp16, where the gradients themselves are fp16, which PyTorch's scaler refuses."""
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
@@ -46,11 +46,11 @@ def make_scaler(precision, loss_scale, device, execution="eager"):
     if dynamic and not PRECISIONS[precision]["masters"]:
         return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
     kinds = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
-    scaler = kinds.get(precision, FixedScaler)
+    scaler = kinds.get(precision, FixedLossScaler)
     return scaler(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
 
 
-class ScaleTrace:
+class LossScaleTrace:
     """Tells the loss scale of an epoch's steps from which of them were skipped, when the clock has stopped."""
 
     def __init__(self, record, trainer):
@@ -96,7 +96,7 @@ def flush_fraction(gradients, scale):
     return (lost / sum((g != 0).sum() for g in gradients).clamp(min=1)).item()
 
 
-def read_gradients(record, trainer, batches, carry):
+def read_gradients(record, trainer, batches, hidden):
     """Fill in, for fp16, which fraction of the weights' gradients is too small for fp16 without and with the scale.
 
     The gradients are those of a copy of the model in fp32: what fp16 has lost could no longer be counted in fp16.

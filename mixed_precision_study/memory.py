@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from .gpu.nvml import MIB, Card, card_before
+from .gpu.nvml import MIB, NvmlGpu, gpu_before_use
 from .record import LEDGER_AT_PEAK
 
 
@@ -42,7 +42,7 @@ def is_out_of_memory(error):
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(sign in str(error) for sign in signs)
 
 
-def let_go(error):
+def clear_tracebacks(error):
     """Clear the frames that led to an error: they hold the tensors of the run, and the device with them."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -54,9 +54,9 @@ def read_device_memory(record, device):
     if device.type != "cuda":
         record.device_memory_reason = "no GPU"
         return
-    memory = Card(record.gpu_uuid).memory()
+    memory = NvmlGpu(record.gpu_uuid).memory()
     record.device_used_mib, record.device_memory_reason = memory["used_mib"], memory["reason"]
-    record.device_used_before_mib = card_before(record.gpu_uuid)["used_mib"]
+    record.device_used_before_mib = gpu_before_use(record.gpu_uuid)["used_mib"]
     if record.peak_reserved_mib is not None:
         record.ledger_slack_mib = record.peak_reserved_mib - record.peak_allocated_mib
 
@@ -67,7 +67,7 @@ def read_context(record, device):
     Called after warm-up, when the libraries are loaded, so that the ledger's sum is set against another reading.
     """
     if device.type == "cuda":
-        used, before = (one["used_mib"] for one in (Card(record.gpu_uuid).memory(), card_before(record.gpu_uuid)))
+        used, before = (one["used_mib"] for one in (NvmlGpu(record.gpu_uuid).memory(), gpu_before_use(record.gpu_uuid)))
         reserved = torch.cuda.memory_reserved(device) / MIB
         record.ledger_context_mib = None if None in (used, before) else used - before - reserved
 
@@ -110,13 +110,13 @@ def watched_memory(trainer, seen):
             hook.remove()
 
 
-def read_ledger(record, trainer, batches, carry):
+def read_memory_breakdown(record, trainer, batches, hidden):
     """Fill in the ledger: what was allocated at the peak by kind, then the allocator's slack and the context."""
     seen, batch = {}, next(batches)
-    trainer.eager_step(batch, carry)  # gradients and state are as in the midst of training
+    trainer.eager_step(batch, hidden)  # gradients and state are as in the midst of training
     reset_peaks(trainer.device)
     with watched_memory(trainer, seen):
-        trainer.eager_step(batch, carry)
+        trainer.eager_step(batch, hidden)
     halves = [master for weight, master in zip(trainer.weights, trainer.masters, strict=True) if master is not weight]
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
@@ -124,10 +124,10 @@ def read_ledger(record, trainer, batches, carry):
     record.ledger_optimizer_mib = bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
     record.ledger_gradients_mib, record.saved_activations_mib = seen["at_peak"] / MIB, seen["saved"] / MIB
     record.ledger_data_mib = record.data_on_device_mib
-    close_ledger(record)
+    close_memory_breakdown(record)
 
 
-def close_ledger(record):
+def close_memory_breakdown(record):
     """Fill in what is left of the peak, and how far the whole sum is from what NVML says this run used."""
     known = sum(getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK[:-1])
     record.ledger_activations_mib = record.peak_allocated_mib - known

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from .errors import Stop
+from .errors import UserError
 
 PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 COMPILE_MODES = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
@@ -49,27 +49,27 @@ class Parameter:
         return f"above {self.above:g}" if self.above is not None else f"of {self.least:g} or more"
 
     def checked(self, value):
-        """Return the value, a whole number as a float where one is wanted; raise Stop where it is not possible."""
+        """Return the value, a whole number as a float where one is wanted; raise UserError where it is not possible."""
         if self.word is not None and value == self.word:
             return value
         if self.name == "precisions":
             return check_precisions(value)
         if self.choices and not self.models:
             if value not in self.choices:
-                raise Stop(f"{self.name} is {value!r}; possible are {', '.join(map(str, self.choices))}.")
+                raise UserError(f"{self.name} is {value!r}; possible are {', '.join(map(str, self.choices))}.")
             return value
         kind = type(self.default) if self.word is None else float
         if kind in (bool, str):
             if type(value) is not kind:
                 wanted = "True or False" if kind is bool else "text in quotes"
-                raise Stop(f"{self.name} is {value!r}; it must be {wanted}.")
+                raise UserError(f"{self.name} is {value!r}; it must be {wanted}.")
             return value
         whole = type(self.default) is int
         possible = type(value) is int or (type(value) is float and not whole)
         if not possible or not self.holds(value):
             word = f'"{self.word}" or ' if self.word is not None else ""
             number = "a whole number" if whole else "a number"
-            raise Stop(f"{self.name} is {value!r}; it must be {word}{number} {self.bounds()}.")
+            raise UserError(f"{self.name} is {value!r}; it must be {word}{number} {self.bounds()}.")
         return value if whole or self.word is not None else float(value)
 
     def holds(self, number):
@@ -81,10 +81,12 @@ class Parameter:
 
 
 def check_precisions(names):
-    """Return a list of precision modes; raise Stop where it is none, or where a name is unknown or comes twice."""
+    """Return a list of precision modes; raise UserError where it is none, or where a name is unknown or comes twice."""
     known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
     if not known or len(set(names)) < len(names):
-        raise Stop(f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once.")
+        raise UserError(
+            f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once."
+        )
     return names
 
 
@@ -290,7 +292,7 @@ def check_names(notebook, names, declared):
     known = [one.name for one in declared]
     for name in names:
         if name not in known:
-            raise Stop(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, known)}")
+            raise UserError(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, known)}")
 
 
 def check_values(notebook, values, declared=None):
@@ -302,11 +304,15 @@ def check_values(notebook, values, declared=None):
     check_names(notebook, values, declared)
     missing = [one.name for one in declared if one.name not in values]
     if missing:
-        raise Stop(f"notebook {notebook} lacks the parameter {missing[0]}; restore its line in the parameters cell.")
+        raise UserError(
+            f"notebook {notebook} lacks the parameter {missing[0]}; restore its line in the parameters cell."
+        )
     checked = {one.name: one.checked(values[one.name]) for one in declared}
     if checked["model"] == "transformer" and "heads" in checked and checked["units"] % checked["heads"]:
         heads, units = checked["heads"], checked["units"]
-        raise Stop(f"heads is {heads}, which does not divide units ({units}): each head takes an equal part of them.")
+        raise UserError(
+            f"heads is {heads}, which does not divide units ({units}): each head takes an equal part of them."
+        )
     return checked
 
 
@@ -356,7 +362,7 @@ def check_timm_model(name):
     names = timm.list_models()
     if name not in names:
         near = ", ".join(difflib.get_close_matches(name, names, n=5)) or "see timm.list_models()"
-        raise Stop(f"model {name!r} is not in timm; the nearest names: {near}.")
+        raise UserError(f"model {name!r} is not in timm; the nearest names: {near}.")
 
 
 def check_output_dir(output_dir):
@@ -367,4 +373,6 @@ def check_output_dir(output_dir):
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise Stop(f"output_dir {output_dir!r} cannot be written ({error.strerror}); choose another folder.") from None
+        raise UserError(
+            f"output_dir {output_dir!r} cannot be written ({error.strerror}); choose another folder."
+        ) from None

@@ -68,7 +68,7 @@ def read_kernels(record, kernels, steps):
     )
 
 
-def profile_steps(record, trainer, batches, carry, steps=5):
+def profile_steps(record, trainer, batches, hidden, steps=5):
     """Profile a few steps (torch.profiler, kernels only) and fill in where their time goes."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -77,7 +77,7 @@ def profile_steps(record, trainer, batches, carry, steps=5):
     synchronize(trainer.device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         for batch in given:
-            _, carry = trainer.step(batch, carry)
+            _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
     events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
     kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
@@ -145,12 +145,12 @@ class WorkCounter(TorchDispatchMode):
         return result
 
 
-def count_work(record, trainer, batches, carry):
+def count_work(record, trainer, batches, hidden):
     """Fill in FLOPs and bytes of a step, optimizer and all; counted on the model as it is before torch.compile."""
     compiled, trainer.loss_of = trainer.loss_of, trainer.compute_loss
     try:
         with WorkCounter() as counter:
-            trainer.eager_step(next(batches), carry)
+            trainer.eager_step(next(batches), hidden)
     finally:
         trainer.loss_of = compiled
     record.flops_per_step = float(counter.flops)

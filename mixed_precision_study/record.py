@@ -17,7 +17,7 @@ from statistics import median
 
 
 @dataclass(kw_only=True)
-class Explanation:
+class DiagnosticFields:
     """What explains the time and memory of a run. A field that was not measured is None, and a reason says why."""
 
     overflow_steps: list = field(default_factory=list)  # which timed steps were skipped, counted from 0 in each repeat
@@ -72,7 +72,7 @@ class Explanation:
 
 
 @dataclass(kw_only=True)
-class Conditions:
+class EnvironmentFields:
     """Where a run ran. A field that was not read is None."""
 
     device_type: str | None = None  # "cuda" or "cpu"
@@ -104,7 +104,7 @@ NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_sampl
 
 
 @dataclass
-class RunRecord(Conditions, Explanation):
+class RunRecord(EnvironmentFields, DiagnosticFields):
     """One run: one notebook, one set of parameters, one precision, one seed. A field that was not measured is None."""
 
     run_id: str  # readable and unique: notebook, model, data, precision, batch, seed, hash of all parameters
@@ -256,11 +256,13 @@ def read_records(folder):
             left_out.append((name, f"unknown status {record['status']!r}"))
         else:
             record.pop("inference_peak_mib", None)  # of older records: had the data set and the optimizer in it
-            records.append({**LATER.get(record["notebook"], {}), **record, "path": name})
+            records.append({**PARAMETERS_OF_OLD_RECORDS.get(record["notebook"], {}), **record, "path": name})
     return records, left_out
 
 
-LATER = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # parameters that older records do not name, as they were
+PARAMETERS_OF_OLD_RECORDS = {
+    "cifar_resnet": {"keep_batchnorm_fp32": False}
+}  # parameters that older records do not name, as they were
 UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 

@@ -53,7 +53,7 @@ def measure_copy(device):
     return 2 * size * rate_of(lambda: target.copy_(source), device) / 1e9
 
 
-def kept(path, name, measure, shared):
+def cached(path, name, measure, shared):
     """Return what `measure()` gives for the card, from `path` where that was written within this session."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -76,9 +76,9 @@ def measure_limits(record, trainer, folder):
     dtype = mode["autocast"] or mode["weights"]
     arithmetic = "tf32" if mode["tf32"] else str(dtype).removeprefix("torch.")
     path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
-    ceiling = kept(path, arithmetic, lambda: measure_ceiling(dtype, device), record.gpu_shared)
+    ceiling = cached(path, arithmetic, lambda: measure_ceiling(dtype, device), record.gpu_shared)
     record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second = ceiling["matmul"], ceiling["conv"]
-    record.ceiling_copy_gb_per_second = kept(path, "copy", lambda: measure_copy(device), record.gpu_shared)
+    record.ceiling_copy_gb_per_second = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
     if record.achieved_tflop_per_second is not None:
         record.compute_limit_fraction = record.achieved_tflop_per_second / max(ceiling.values())
     if record.bytes_per_step and record.gpu_busy_ms_per_step:

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from . import __version__
-from .errors import Mistake
+from .errors import UserError
 from .runner.notebook_file import packed_package
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ def standalone_notebook(path, packed):
     notebook = json.loads(path.read_text(encoding="utf-8"))
     finders = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
     if len(finders) != 1:
-        raise Mistake(f"{path.name} has {len(finders)} cells with the id 'finder'; it needs one.")
+        raise UserError(f"{path.name} has {len(finders)} cells with the id 'finder'; it needs one.")
     text = base64.b85encode(packed).decode()
     lines = "\n".join(f'    "{text[start : start + WIDTH]}"' for start in range(0, len(text), WIDTH))
     source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
@@ -64,7 +64,7 @@ def build_wheel(folder):
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), copy]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Mistake(f"the wheel could not be built: {done.stderr.strip().splitlines()[-1]}")
+        raise UserError(f"the wheel could not be built: {done.stderr.strip().splitlines()[-1]}")
     return max(folder.glob(f"{PACKAGE.name}-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
@@ -87,7 +87,7 @@ def main(arguments=None):
     try:
         for path in build(folder.resolve()):
             print(f"{path}  {path.stat().st_size / 1024:,.0f} KiB")
-    except (Mistake, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"standalone: {error}", file=sys.stderr)
         return 2
     return 0

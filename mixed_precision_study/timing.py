@@ -56,7 +56,7 @@ def synchronize(device):
         torch.cuda.synchronize(device)
 
 
-def count_syncs(trainer, batches, carry, steps):
+def count_syncs(trainer, batches, hidden, steps):
     """Take `steps` steps; return how often one waited for the GPU (torch.cuda.set_sync_debug_mode), None on the CPU."""
     if trainer.device.type != "cuda":
         return None
@@ -66,7 +66,7 @@ def count_syncs(trainer, batches, carry, steps):
         try:
             for _, batch in zip(range(steps), batches(), strict=False):
                 torch.cuda.set_sync_debug_mode("warn")  # not for the first batch: an epoch's order may be waited for
-                _, carry = trainer.step(batch, carry)
+                _, hidden = trainer.step(batch, hidden)
                 taken += 1
         finally:
             torch.cuda.set_sync_debug_mode("default")

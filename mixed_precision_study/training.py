@@ -11,7 +11,7 @@ import torch
 from .cuda_graph import CapturedStep, DeviceSGD
 from .errors import Diverged
 from .gpu.energy import watched
-from .loss_scaling import ScaleTrace, make_scaler
+from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from .precision import Precision, autocast, cast_model, compiled, keep_masters
 from .progress import progress
@@ -93,16 +93,16 @@ class Trainer:
         """How many steps were not carried out because a gradient overflowed; only a graph's scaler must be asked."""
         return int(self.scaler.skipped.item()) if self.captured else self.steps - self.updates
 
-    def step(self, batch, carry=None):
-        """Take one step and return (loss on the device, carry); a step that overflows changes no weight."""
+    def step(self, batch, hidden=None):
+        """Take one step and return (loss on the device, hidden); a step that overflows changes no weight."""
         self.steps += 1
-        return self.captured.step(batch, carry) if self.captured else self.eager_step(batch, carry)
+        return self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
 
-    def eager_step(self, batch, carry=None):
+    def eager_step(self, batch, hidden=None):
         """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
         if self.captured:
             self.captured.graph = None  # outside its capture cuDNN may free the dropout state that the graph uses
-        return self.step_function(self.network, batch, carry, self.loss_of, self.optimizer, self.scaler, self.mode)
+        return self.step_function(self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode)
 
     def set_lr(self, lr):
         for group in self.optimizer.param_groups:
@@ -118,7 +118,7 @@ class Trainer:
         self.steps = self.updates = 0
 
 
-class Tally:
+class LossMeter:
     """Sums the losses of an epoch on the device and notes which steps were skipped: in eager mode the host knows."""
 
     def __init__(self, trainer):
@@ -137,7 +137,7 @@ class Tally:
         return self.total.item() / counted if counted else None, self.skipped
 
 
-class DeviceTally:
+class DeviceLossMeter:
     """Notes the outcome of every step of an epoch on the device, (loss, skipped), and reads them when it is over."""
 
     def __init__(self, outcome, room=65536):
@@ -225,7 +225,7 @@ def read_search(record, trainer, first, steady):
         record.search_limit_algorithms = torch.backends.cudnn.benchmark_limit
 
 
-def endless(batches):
+def cycle_batches(batches):
     """Yield from `batches()` again and again."""
     while True:
         yield from batches()
@@ -241,17 +241,17 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     because the search's workspaces can be larger than the training.
     """
     if trainer.device.type != "cuda":
-        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without a carry, and with one
+        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
     startup.lap("model")
     compiled = read_compiler(trainer)["seconds"]
     saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
     masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
-    started, times, skips, carry, first, scale = time.perf_counter(), [], [0], None, None, None
+    started, times, skips, hidden, first, scale = time.perf_counter(), [], [0], None, None, None
     if trainer.captured:  # its capture measures the memory anew
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
-    for batch in endless(batches):
+    for batch in cycle_batches(batches):
         begin = time.perf_counter()
-        _, carry = trainer.step(batch, carry)
+        _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
         times.append(time.perf_counter() - begin)
         first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
@@ -265,7 +265,7 @@ def warm_up(record, trainer, batches, at_least=10, at_most=60):
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
     read_context(record, trainer.device)
-    record.host_syncs_per_step = count_syncs(trainer, batches, carry, steps=3)
+    record.host_syncs_per_step = count_syncs(trainer, batches, hidden, steps=3)
     with torch.no_grad():
         for name, value in trainer.network.state_dict().items():
             value.copy_(saved[name])
@@ -289,8 +289,8 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
     rate = None
-    carry, waits, clock, scales = None, [], StepClock(trainer.device), ScaleTrace(record, trainer)
-    tally = DeviceTally(trainer.captured.outcome) if trainer.captured else Tally(trainer)
+    hidden, waits, clock, scales = None, [], StepClock(trainer.device), LossScaleTrace(record, trainer)
+    tally = DeviceLossMeter(trainer.captured.outcome) if trainer.captured else LossMeter(trainer)
     compiled = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
@@ -298,7 +298,7 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
         for batch in waited_for(batches, waits):
             if lr_at is not None and rate != (rate := lr_at(trainer.steps)):
                 trainer.set_lr(rate)
-            loss, carry = trainer.step(batch, carry)
+            loss, hidden = trainer.step(batch, hidden)
             tally.step(loss)
             clock.tick()
             if log is not None:

@@ -20,8 +20,8 @@ def random(*size, grad=False):
     return torch.randn(*size, requires_grad=grad)
 
 
-def compute_loss(network, batch, carry):
-    return network(batch).float().square().mean(), carry
+def compute_loss(network, batch, hidden):
+    return network(batch).float().square().mean(), hidden
 
 
 def make_network(sizes=(16, 24, 8, 8)):

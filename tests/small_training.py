@@ -26,16 +26,16 @@ def small_network():
     )
 
 
-def compute_loss(network, batch, carry):
+def compute_loss(network, batch, hidden):
     images, labels = batch
     images = images.to(next(network.parameters()).dtype)
-    return torch.nn.functional.cross_entropy(network(images).float(), labels), carry
+    return torch.nn.functional.cross_entropy(network(images).float(), labels), hidden
 
 
-def overflowing(network, batch, carry):
+def overflowing(network, batch, hidden):
     """A loss whose gradients are infinite where batch[2] says so."""
-    loss, carry = compute_loss(network, batch[:2], carry)
-    return loss * (math.inf if batch[2] else 1.0), carry
+    loss, hidden = compute_loss(network, batch[:2], hidden)
+    return loss * (math.inf if batch[2] else 1.0), hidden
 
 
 def make_batch(seed=0):
@@ -79,10 +79,10 @@ def same_bits(first, second):
     )
 
 
-def flagged_loss(network, batch, carry):
+def flagged_loss(network, batch, hidden):
     """A loss whose gradients are infinite where batch[2] is; a graph's batch is tensors only."""
-    loss, carry = compute_loss(network, batch[:2], carry)
-    return loss * batch[2], carry
+    loss, hidden = compute_loss(network, batch[:2], hidden)
+    return loss * batch[2], hidden
 
 
 def flagged(seed, overflow):
@@ -101,9 +101,9 @@ class Words(torch.nn.Module):
         return self.decoder(output), hidden
 
 
-def word_loss(network, batch, carry):
+def word_loss(network, batch, hidden):
     words, following = batch
-    logits, hidden = network(words, carry)
+    logits, hidden = network(words, hidden)
     hidden = tuple(part.detach() for part in hidden) if isinstance(hidden, tuple) else hidden.detach()
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten()), hidden
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from conftest import EXPERIMENTS
 
-from mixed_precision_study.batch_size import fits, largest_batch, limit_memory, settle_batch_size
-from mixed_precision_study.errors import Stop, Unsupported
+from mixed_precision_study.batch_size import largest_batch, limit_memory, probe, resolve_batch_size
+from mixed_precision_study.errors import Unsupported, UserError
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.parameters import check_values
 
@@ -26,7 +26,7 @@ def search(monkeypatch):
     def find(room, limit=10**6, room_when_searching=None, **options):
         record = made_up_record()
 
-        def fits(record, make_trainer, batches, size, device, rows=1, search=None):
+        def probe(record, make_trainer, batches, size, device, rows=1, search=None):
             most = room if search is None or room_when_searching is None else room_when_searching
             record.batch_probes.append(
                 [size, "ok" if size <= most else "oom", None, None if search is not None else 50]
@@ -34,7 +34,7 @@ def search(monkeypatch):
             record.searched = search
             return size <= most
 
-        monkeypatch.setattr("mixed_precision_study.batch_size.fits", fits)
+        monkeypatch.setattr("mixed_precision_study.batch_size.probe", probe)
         found = largest_batch(record, None, None, GPU, limit, **options)
         assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
         return found, record.batch_probes
@@ -86,13 +86,13 @@ class Counting:
     def __init__(self, room):
         self.room, self.steps = room, 0
 
-    def step(self, batch, carry):
+    def step(self, batch, hidden):
         held = torch.zeros(8)  # what a real step would hold when it fails
         time.sleep(0.02)
         if len(batch) > self.room:
             raise torch.OutOfMemoryError(f"CUDA out of memory, with {held.numel()}")
         self.steps += 1
-        return None, carry
+        return None, hidden
 
 
 def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
@@ -104,8 +104,8 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
 
     torch.backends.cudnn.benchmark = True
     batches = lambda size: iter([torch.zeros(size)] * 9)  # noqa: E731
-    assert fits(record, make, batches, 64, CPU, rows=2)
-    assert not fits(record, make, batches, 65, CPU)
+    assert probe(record, make, batches, 64, CPU, rows=2)
+    assert not probe(record, make, batches, 65, CPU)
     assert torch.backends.cudnn.benchmark is True
     assert made[0].steps > 5
     assert made[1].steps == 0
@@ -122,9 +122,9 @@ class Flagged(Counting):
         super().__init__(10**6)
         self.seen = seen
 
-    def step(self, batch, carry):
+    def step(self, batch, hidden):
         self.seen.add((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
-        return super().step(batch, carry)
+        return super().step(batch, hidden)
 
 
 @pytest.mark.parametrize("search", [None, 0.01])
@@ -133,11 +133,11 @@ def test_a_probe_leaves_training_its_search(monkeypatch, search):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     seen, record = set(), made_up_record()
-    assert fits(record, lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search)
+    assert probe(record, lambda: Flagged(seen), lambda size: iter([torch.zeros(size)]), 8, CPU, 1, search)
     assert seen == {(search is not None, search is None)}
     assert getattr(record, "search_reason", "not asked") == ("not asked" if search is None else "no GPU")
     with pytest.raises(ValueError, match="no such model"):
-        fits(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
+        probe(made_up_record(), fail, lambda size: iter(()), 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
 
 
@@ -152,7 +152,7 @@ def test_a_probe_that_goes_on_only_by_freeing_and_asking_anew_does_not_fit(monke
     )
     next(retries)
     record = made_up_record()
-    assert not fits(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
+    assert not probe(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
     assert record.batch_probes[0][1] == "oom"
 
 
@@ -163,9 +163,9 @@ def test_a_lack_of_memory_that_cudnns_callers_swallow_is_one(monkeypatch):
     def make():
         raise RuntimeError("GET was unable to find an engine to execute this computation")
 
-    assert not fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+    assert not probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
     with pytest.raises(RuntimeError, match="GET was unable"):
-        fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+        probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
 
 
 def test_another_failure_of_a_probe_is_no_lack_of_memory():
@@ -173,18 +173,18 @@ def test_another_failure_of_a_probe_is_no_lack_of_memory():
         raise ValueError("no such model")
 
     with pytest.raises(ValueError, match="no such model"):
-        fits(made_up_record(), make, lambda size: iter(()), 8, CPU)
+        probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
 
 
 def test_a_given_size_is_kept_and_noted():
     record = made_up_record()
-    assert settle_batch_size(record, 48, None, None, CPU, 100) == 48
+    assert resolve_batch_size(record, 48, None, None, CPU, 100) == 48
     assert (record.batch_size_used, record.batch_probes) == (48, [])
 
 
 def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
     limit_memory(24.0, CPU)
-    with pytest.raises(Stop, match="memory_limit_gib is -1"):
+    with pytest.raises(UserError, match="memory_limit_gib is -1"):
         check(memory_limit_gib=-1)
     assert check(memory_limit_gib=24)["memory_limit_gib"] == 24.0
 
@@ -198,5 +198,5 @@ def check(name="cifar_resnet", **changes):
 def test_a_batch_size_is_a_number_or_max(name, value):
     assert check(name, batch_size="max")["batch_size"] == "max"
     assert check(name, batch_size=8)["batch_size"] == 8
-    with pytest.raises(Stop, match="batch_size is"):
+    with pytest.raises(UserError, match="batch_size is"):
         check(name, batch_size=value)

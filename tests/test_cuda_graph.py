@@ -32,7 +32,7 @@ from mixed_precision_study.gpu.nvml import MIB
 from mixed_precision_study.inference import largest_difference
 from mixed_precision_study.memory import read_peaks
 from mixed_precision_study.profiling import count_work
-from mixed_precision_study.training import DeviceTally, Trainer, TrainingLog, timed_epoch, training_step, warm_up
+from mixed_precision_study.training import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, training_step, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 
@@ -214,7 +214,7 @@ def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
 
 def test_a_tally_longer_than_its_room_is_read_in_between():
     outcome = torch.zeros(2)
-    tally = DeviceTally(outcome, room=3)
+    tally = DeviceLossMeter(outcome, room=3)
     for number in range(7):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
         tally.step(None)
@@ -225,7 +225,7 @@ def test_a_tally_longer_than_its_room_is_read_in_between():
 
 @pytest.mark.parametrize("count", [0, 3, 6])
 def test_a_tally_of_full_rooms_loses_nothing(count):
-    tally = DeviceTally(torch.tensor([2.0, 0.0]), room=3)
+    tally = DeviceLossMeter(torch.tensor([2.0, 0.0]), room=3)
     for _ in range(count):
         tally.step(None)
     assert tally.end() == (2.0 if count else None, [False] * count)
@@ -291,7 +291,7 @@ def test_a_carry_from_elsewhere_is_copied_in():
     for first in (other, None, other):  # at the very first step, too
         losses = [trainer.step(text(1), first)[0].item() for trainer in (eager, captured)]
         assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-    assert not any(part is place for part, place in zip(other, captured.captured.carry, strict=True))
+    assert not any(part is place for part, place in zip(other, captured.captured.hidden, strict=True))
 
 
 def test_the_learning_rate_is_read_where_it_lies():
@@ -361,11 +361,11 @@ def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
     options = {"dataset": "synthetic", "max_steps": 2, "execution": "cuda_graph", "precisions": ["fp32"], **options}
     experiment = experiment_of(name, **options)
     trainer = experiment.make_trainer("fp32")
-    _, carry = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
+    _, hidden = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
     again = trainer.captured.batch  # making another one is not part of the step
     with Asked() as counter:
         for _ in range(2):
-            loss, carry = trainer.step(again, carry)
+            loss, hidden = trainer.step(again, hidden)
     assert counter.times == 0
     assert loss.isfinite()
 
@@ -485,7 +485,7 @@ class Device:
         self.steps = CapturedStep(self.take, torch.zeros(()), torch.device("cpu", 0))
         self.steps.stream, self.steps.before_capture = stream, lambda: self.calls.append("before")
 
-    def take(self, batch, carry):
+    def take(self, batch, hidden):
         self.calls.append("step")
         return batch.sum(), None
 
@@ -526,7 +526,7 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(monkeypatch):
 def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, says):
     device = Device(monkeypatch, fails=True)
 
-    def take(batch, carry):
+    def take(batch, hidden):
         if device.steps.taken == EAGER_STEPS:
             raise cause
         return batch.sum(), None
@@ -584,7 +584,7 @@ def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
 
 
 def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
-    assert CapturedStep(lambda batch, carry: None, None, torch.device("cpu")).unseen() == 0
+    assert CapturedStep(lambda batch, hidden: None, None, torch.device("cpu")).unseen() == 0
 
 
 def test_a_step_outside_the_graph_ends_its_use():

@@ -8,11 +8,11 @@ import torch
 from small_training import CPU, make_record
 
 from mixed_precision_study.environment import describe_environment, require_packages, suite_commit
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 
 
 def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
-    with pytest.raises(Stop, match="pip install no-such-package"):
+    with pytest.raises(UserError, match="pip install no-such-package"):
         require_packages({"no_such_module": "no-such-package", "torch": "torch"})
     called = []
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")

@@ -13,8 +13,8 @@ from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import record as records
 from mixed_precision_study.data.batches import TrainingData
-from mixed_precision_study.errors import Diverged, Stop, Unsupported, error_line
-from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, settled
+from mixed_precision_study.errors import Diverged, Unsupported, UserError, error_line
+from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, judged
 from mixed_precision_study.record import read_records
 
 GPU = torch.device("cuda")
@@ -89,7 +89,7 @@ def test_the_guard_says_ok_only_at_the_end():
     assert record.reason is None
 
 
-@pytest.mark.parametrize("error", [Stop("say what to do"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
 def test_a_users_mistake_or_interrupt_ends_the_notebook_without_a_record(error):
     with pytest.raises(type(error)), guarded(make_record(), "out", CPU):
         raise error
@@ -124,7 +124,7 @@ def test_settled_marks_the_run_that_learned_nothing():
         return records.RunRecord(precision, "n", precision, parameters, **facts)
 
     learned, stuck = run("fp32", 0.5), run("o3_fp16", 0.1)
-    assert settled([learned, stuck], "out") == [learned, stuck]
+    assert judged([learned, stuck], "out") == [learned, stuck]
     assert (learned.status, stuck.status) == ("ok", "diverged")
     assert json.loads((Path("out") / "o3_fp16.json").read_text())["status"] == "diverged"
     assert not (Path("out") / "fp32.json").exists()  # nothing to change there
@@ -174,10 +174,10 @@ class Points(TrainingData):
         generator = torch.Generator().manual_seed(0)
         self.places = torch.randn(96, 2, generator=generator)
         self.above = (self.places.sum(1) > 0).long()
-        self.settled, self.asked = [], []
+        self.judged, self.asked = [], []
 
     def settle(self, size):
-        self.settled.append(size)
+        self.judged.append(size)
 
     def steps_per_epoch(self, size):
         return 64 // size
@@ -230,7 +230,7 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision(capsys):
     assert all(f"{name}: " in said and f"{name}, epoch 2/2" in said for name in GIVEN["precisions"])
     assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
     assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
-    assert data.settled == [16, 16]
+    assert data.judged == [16, 16]
     assert {epoch for epoch, *_ in data.asked} == {0, 1}
     written, left_out = read_records("outputs")
     assert (len(written), left_out) == (2, [])
@@ -283,9 +283,9 @@ def test_a_loss_that_is_not_finite_is_a_record_that_diverged():
 def test_a_users_mistake_within_a_run_ends_the_experiment():
     class TooSmall(Points):
         def steps_per_epoch(self, size):
-            raise Stop("batch_size 16 is larger than the training set.")
+            raise UserError("batch_size 16 is larger than the training set.")
 
-    with pytest.raises(Stop, match="larger than the training set"):
+    with pytest.raises(UserError, match="larger than the training set"):
         make_experiment(TooSmall()).run()
     assert not list(Path().rglob("*.json"))
 
@@ -392,7 +392,7 @@ def test_the_cost_of_inference_is_that_of_the_first_items_of_a_batch(monkeypatch
 
 def test_a_folder_that_cannot_be_written_stops_before_anything_is_trained(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(Stop, match=r"output_dir .* cannot be written"):
+    with pytest.raises(UserError, match=r"output_dir .* cannot be written"):
         make_experiment(parameters={"output_dir": str(tmp_path / "file" / "records")})
 
 
@@ -407,7 +407,7 @@ def test_a_folder_that_cannot_be_written_stops_before_anything_is_trained(tmp_pa
     ],
 )
 def test_a_wrong_parameter_of_a_fourth_experiment_is_one_sentence(wrong, sentence):
-    with pytest.raises(Stop, match=sentence) as stopped:
+    with pytest.raises(UserError, match=sentence) as stopped:
         make_experiment(parameters=wrong)
     assert "\n" not in str(stopped.value)
 
@@ -446,7 +446,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
 def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
     """explain() trains on, so what the model writes must have been written before it."""
     order, package = [], "mixed_precision_study.experiment"
-    for name in ("summarise_times", "summarise_card", "explain", "measure_inference"):
+    for name in ("summarise_times", "summarise_gpu", "explain", "measure_inference"):
         monkeypatch.setattr(f"{package}.{name}", lambda *given, name=name: order.append(name))
     monkeypatch.setattr(f"{package}.timed_epoch", lambda *given, **named: order.append("epoch"))
     experiment = make_experiment(
@@ -454,7 +454,7 @@ def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
     )
     record = make_record(epoch_seconds=[1.0])
     experiment.train_and_evaluate(record, "fp32")
-    assert order == ["epoch", "summarise_times", "summarise_card", "tried out", "measure_inference", "explain"]
+    assert order == ["epoch", "summarise_times", "summarise_gpu", "tried out", "measure_inference", "explain"]
 
 
 def test_trying_out_changes_no_weight_and_no_random_state():
@@ -479,7 +479,8 @@ def test_a_test_set_is_measured_once_at_the_end():
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     wrapped = []
-    monkeypatch.setattr("mixed_precision_study.experiment.one_ahead", lambda given, side: wrapped.append(1) or given)
+    module = "mixed_precision_study.experiment"
+    monkeypatch.setattr(f"{module}.prefetch_to_device", lambda given, side: wrapped.append(1) or given)
     data, other = Points(), Points()
     other.prefetch = True
     for one in (data, other):

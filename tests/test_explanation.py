@@ -84,12 +84,12 @@ def test_batches_begin_again_when_an_epoch_is_at_its_end(monkeypatch, tmp_path):
     pretend_parts(monkeypatch)
     taken, folders = [], []
     monkeypatch.setattr(
-        "mixed_precision_study.experiment.read_ledger",
-        lambda record, trainer, batches, carry: taken.append(next(batches)),
+        "mixed_precision_study.experiment.read_memory_breakdown",
+        lambda record, trainer, batches, hidden: taken.append(next(batches)),
     )
     monkeypatch.setattr(
         "mixed_precision_study.experiment.profile_steps",
-        lambda record, trainer, batches, carry: taken.extend([next(batches), next(batches)]),
+        lambda record, trainer, batches, hidden: taken.extend([next(batches), next(batches)]),
     )
     monkeypatch.setattr(
         "mixed_precision_study.experiment.measure_limits", lambda record, trainer, folder: folders.append(folder)

@@ -31,15 +31,21 @@ from small_training import small_network as network
 
 from mixed_precision_study.analysis.speedup import interval_of
 from mixed_precision_study.batch_size import fits, largest_batch, limit_memory
-from mixed_precision_study.data.batches import device_batches, host_batches, one_ahead, placed, side_stream
+from mixed_precision_study.data.batches import (
+    device_batches,
+    host_batches,
+    place_images,
+    prefetch_to_device,
+    side_stream,
+)
 from mixed_precision_study.environment import describe_environment
 from mixed_precision_study.errors import Diverged, Unsupported
 from mixed_precision_study.experiment import explain, guarded
 from mixed_precision_study.gpu import nvml
-from mixed_precision_study.gpu.energy import summarise_card
+from mixed_precision_study.gpu.energy import summarise_gpu
 from mixed_precision_study.gpu.nvml import MIB
 from mixed_precision_study.inference import measure_inference
-from mixed_precision_study.memory import let_go, read_device_memory, read_peaks, release_memory
+from mixed_precision_study.memory import clear_tracebacks, read_device_memory, read_peaks, release_memory
 from mixed_precision_study.precision import check_supported, set_fp32_precision
 from mixed_precision_study.profiling import profile_steps
 from mixed_precision_study.record import new_record
@@ -71,7 +77,7 @@ def events_and_ledger(answer):
     _, trainer, batches, record = resnet(512, "fp32", steps=90)
     timed_epoch(record, trainer, batches())
     summarise_times(record, 512 * 90)
-    summarise_card(record, 512 * 90)
+    summarise_gpu(record, 512 * 90)
     explain(record, trainer, batches, ".")
     answer.put(vars(record))
 
@@ -238,9 +244,9 @@ def test_what_the_meter_does_in_a_step_takes_microseconds():
     _, trainer, batches, record = resnet(128, "tf32", steps=1000)
     batch, loss = next(batches()), torch.zeros((), device=GPU)
 
-    def step(batch, carry=None):
+    def step(batch, hidden=None):
         trainer.updates += 1  # or it would count as skipped
-        return loss, carry
+        return loss, hidden
 
     trainer.step = step
     timed_epoch(record, trainer, itertools.repeat(batch, 1000))
@@ -269,7 +275,7 @@ def image_batches(size):
 def make_wide():
     wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
     model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
-    loss = lambda model, batch, carry: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), carry)  # noqa: E731
+    loss = lambda model, batch, hidden: (torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), hidden)  # noqa: E731
     return Trainer(model, "fp32", loss, device=GPU, lr=0.1)
 
 
@@ -322,13 +328,13 @@ def test_batches_ahead_are_the_same_however_far_the_host_is_ahead_and_memory_is_
     plain = trained(batches(), 0)
     side = side_stream(GPU)
     assert side_stream(GPU) is side
-    list(one_ahead(batches(3), side))
+    list(prefetch_to_device(batches(3), side))
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        other = trained(one_ahead(batches(), side), 20_000_000)
+        other = trained(prefetch_to_device(batches(), side), 20_000_000)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(plain, other)
@@ -345,7 +351,7 @@ def test_training_on_batches_ahead_is_training_on_plain_ones(execution):
             yield tuple(part * 1 for part in batch)
 
     losses = []
-    for wrap in (lambda given: given, lambda given: one_ahead(given, side_stream(GPU))):
+    for wrap in (lambda given: given, lambda given: prefetch_to_device(given, side_stream(GPU))):
         record, trainer = make_record(), graph_trainer("fp32", execution)
         warm_up(record, trainer, lambda wrap=wrap: wrap(batches()))
         for _ in range(2):
@@ -373,13 +379,13 @@ def test_a_notebooks_batches_ahead_are_its_plain_ones(loader):
 
 def test_images_in_pinned_memory_give_the_batches_of_those_on_the_gpu(capsys):
     images = torch.randint(256, (64, 3, 40, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    near, far = (placed(images, GPU, share) for share in (0.25, 0.0))
+    near, far = (place_images(images, GPU, share) for share in (0.25, 0.0))
     assert near.device.type == "cuda"
     assert far.is_pinned()
     assert "stay in pinned memory" in capsys.readouterr().out
     labels, places = torch.arange(64.0, device=GPU), torch.randperm(64, device=GPU)
     plain = device_batches(near, labels, places, 10)
-    other = one_ahead(host_batches(far, labels, places, 10), side_stream(GPU))
+    other = prefetch_to_device(host_batches(far, labels, places, 10), side_stream(GPU))
     for (images_a, labels_a), (images_b, labels_b) in zip(plain, other, strict=True):
         assert torch.equal(images_a, images_b)
         assert torch.equal(labels_a, labels_b)
@@ -614,9 +620,9 @@ def test_a_replayed_epoch_gives_the_record_of_an_eager_one(precision, execution)
 
 
 def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
-    def asking(model, batch, carry):
-        loss, carry = flagged_loss(model, batch, carry)
-        return loss * (1.0 if loss.item() > 0 else 2.0), carry
+    def asking(model, batch, hidden):
+        loss, hidden = flagged_loss(model, batch, hidden)
+        return loss * (1.0 if loss.item() > 0 else 2.0), hidden
 
     batch = on_gpu(*flagged(0, overflow=False))
     trainer = graph_trainer("fp32", loss=asking, model=Dropping)
@@ -632,12 +638,12 @@ def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
 
 
 def test_the_memory_of_a_capture_that_ran_out_is_free_again():
-    def greedy(model, batch, carry):
-        loss, carry = flagged_loss(model, batch, carry)
+    def greedy(model, batch, hidden):
+        loss, hidden = flagged_loss(model, batch, hidden)
         if torch.cuda.is_current_stream_capturing():
             held = [torch.empty(2**28, device=GPU) for _ in range(3)]  # 1 GiB each, of two
             loss = loss + held[0].numel()
-        return loss, carry
+        return loss, hidden
 
     release_memory(GPU)
     before = torch.cuda.memory_reserved()
@@ -649,7 +655,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
             trainer.step(batch)
         with pytest.raises(torch.OutOfMemoryError) as raised:
             trainer.step(batch)
-        let_go(raised.value)
+        clear_tracebacks(raised.value)
         del trainer, raised
         release_memory(GPU)
         assert torch.cuda.memory_reserved() < before + 2**28
@@ -669,7 +675,7 @@ SMALL_RUNS = {
 def test_a_notebook_runs_every_mode_as_a_graph(name, execution):
     modes = list(MODES) if execution == "cuda_graph" else ["fp32", "amp_fp16"]
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "precisions": modes, "seed": 1}
-    known = nvml.CARDS_BEFORE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
+    known = nvml.GPUS_BEFORE_USE or not torch.cuda.is_initialized()  # noted by the first notebook that chose its device
     others = None if known else "what others used before the run is not known"
     names = run_cells(name, "run", execution=execution, **common, **SMALL_RUNS[name])
     for record in names["records"]:

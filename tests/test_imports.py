@@ -163,4 +163,4 @@ def test_data_and_models_know_of_no_experiment(folder):
 
 def test_importing_the_training_chooses_no_device_and_prints_nothing():
     code = f"import {NAME}.training, {NAME}.gpu.nvml as nvml, torch\nassert not torch.cuda.is_initialized()"
-    assert fresh(f"{code}\nassert nvml.CARDS_BEFORE == {{}}") == ""
+    assert fresh(f"{code}\nassert nvml.GPUS_BEFORE_USE == {{}}") == ""

@@ -9,10 +9,10 @@ import torch
 from small_training import CPU, compute_loss, everything, make_batch, make_record, same_bits, small_network
 
 from mixed_precision_study.loss_scaling import (
-    FixedScaler,
+    FixedLossScaler,
     HalfGradientScaler,
+    LossScaleTrace,
     MasterCopyScaler,
-    ScaleTrace,
     make_scaler,
 )
 from mixed_precision_study.training import Trainer
@@ -47,7 +47,7 @@ def test_a_dynamic_scale_is_followed_without_asking(seed, interval, growth, back
     overflows = [draw.random() < 1 / (interval + 1) for _ in range(200)]  # about as often down as up
     expected, at = [[0, 1024.0]], iter(range(200))
     for _ in range(4):  # epochs, which go on counting
-        trace = ScaleTrace(record, trainer)
+        trace = LossScaleTrace(record, trainer)
         for step in itertools.islice(at, 50):
             steps.take(trainer, overflows[step])
             trace.step(skipped=overflows[step])
@@ -66,7 +66,7 @@ def test_a_scale_that_settled_in_warm_up_is_where_the_trace_begins():
     for overflows in (True, True, False, False, False):
         steps.take(trainer, overflows)
     trainer.steps = 0  # as after warm-up
-    trace = ScaleTrace(record, trainer)
+    trace = LossScaleTrace(record, trainer)
     steps.take(trainer, False)  # the fourth good one
     trace.step(skipped=False)
     assert trace.scale == steps.scaler.get_scale() == 32768
@@ -76,7 +76,7 @@ def test_a_scale_that_settled_in_warm_up_is_where_the_trace_begins():
 def test_a_scale_that_only_falls_comes_to_0_when_the_scalers_own_does():
     steps, record = Steps(), make_record()
     trainer = made_trainer(steps.scaler)
-    trace, seen = ScaleTrace(record, trainer), []
+    trace, seen = LossScaleTrace(record, trainer), []
     for _ in range(180):
         steps.take(trainer, overflows=True)
         trace.step(skipped=True)
@@ -89,7 +89,7 @@ def test_a_scale_that_only_falls_comes_to_0_when_the_scalers_own_does():
 def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
     steps, record = Steps(init_scale=128.0), make_record()
     trainer = made_trainer(steps.scaler, fixed_scale=128.0)
-    trace = ScaleTrace(record, trainer)
+    trace = LossScaleTrace(record, trainer)
     for overflows in (False, True, False, True):
         steps.take(trainer, overflows)
         trace.step(skipped=overflows)
@@ -101,7 +101,7 @@ def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
 
 def test_a_scale_of_fp16_weights_is_fixed_too():
     record, trainer = make_record(), made_trainer(make_scaler("o3_fp16", 64, CPU), fixed_scale=64.0)
-    trace = ScaleTrace(record, trainer)
+    trace = LossScaleTrace(record, trainer)
     trainer.steps = 1
     trace.step(skipped=True)
     trace.end()
@@ -111,7 +111,7 @@ def test_a_scale_of_fp16_weights_is_fixed_too():
 
 def test_without_scaling_there_is_no_trace():
     record, trainer = make_record(), made_trainer(torch.amp.GradScaler("cpu", enabled=False))
-    trace = ScaleTrace(record, trainer)
+    trace = LossScaleTrace(record, trainer)
     for _ in range(3):
         trainer.steps += 1
         trace.step(skipped=False)
@@ -125,7 +125,7 @@ def test_each_repeat_is_counted_anew():
     for overflows in ((False, True), (True, False)):
         steps = Steps(init_scale=128.0)
         trainer = made_trainer(steps.scaler, fixed_scale=128.0)
-        trace = ScaleTrace(record, trainer)
+        trace = LossScaleTrace(record, trainer)
         for skipped in overflows:
             steps.take(trainer, skipped)
             trace.step(skipped)
@@ -134,7 +134,7 @@ def test_each_repeat_is_counted_anew():
     steps = Steps(init_scale=128.0)
     steps.take(made_trainer(steps.scaler), True)
     record, trainer = make_record(loss_scale_trace=[[0, 128.0], [5, 64.0]]), made_trainer(steps.scaler)
-    ScaleTrace(record, trainer)
+    LossScaleTrace(record, trainer)
     assert record.loss_scale_trace == [[0, 128.0], [5, 64.0], [0, 64.0]]  # noted, although the scale is the same
 
 
@@ -145,10 +145,10 @@ def test_each_repeat_is_counted_anew():
     ("precision", "loss_scale", "kind", "enabled", "scale"),
     [
         ("fp32", "dynamic", torch.amp.GradScaler, False, 1.0),
-        ("tf32", 64, FixedScaler, False, 1.0),
+        ("tf32", 64, FixedLossScaler, False, 1.0),
         ("amp_bf16", "dynamic", torch.amp.GradScaler, False, 1.0),
         ("amp_fp16", "dynamic", torch.amp.GradScaler, True, 65536.0),
-        ("amp_fp16", 64, FixedScaler, True, 64.0),
+        ("amp_fp16", 64, FixedLossScaler, True, 64.0),
         ("o2_fp16", "dynamic", MasterCopyScaler, True, 65536.0),
         ("o2_fp16", 64, MasterCopyScaler, True, 64.0),
         ("o3_fp16", "dynamic", torch.amp.GradScaler, False, 1.0),
@@ -162,9 +162,9 @@ def test_each_mode_has_its_scaler_which_is_pytorchs_where_that_will_do(precision
     assert (scaler.is_enabled(), scaler.get_scale()) == (enabled, scale)
 
 
-def flagged_overflow(network, batch, carry):
-    loss, carry = compute_loss(network, batch[:2], carry)
-    return loss * (float("inf") if batch[2] else 1.0), carry
+def flagged_overflow(network, batch, hidden):
+    loss, hidden = compute_loss(network, batch[:2], hidden)
+    return loss * (float("inf") if batch[2] else 1.0), hidden
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("o2_fp16", MasterCopyScaler), ("o3_fp16", HalfGradientScaler)])
@@ -186,7 +186,7 @@ def test_fp16_gradients_are_unscaled_to_those_of_the_loss():
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     optimizer = torch.optim.SGD([weight], lr=1.0)
     for scaler, refused in (
-        (FixedScaler("cpu", init_scale=8.0, fixed=True), True),
+        (FixedLossScaler("cpu", init_scale=8.0, fixed=True), True),
         (make_scaler("o3_fp16", 8, CPU), 0),
     ):
         optimizer.zero_grad()
@@ -213,10 +213,10 @@ class TwoRoads(torch.nn.Module):
         return sum(getattr(self, road)(x) for road in roads)
 
 
-def road_loss(network, batch, carry):
+def road_loss(network, batch, hidden):
     x, labels, *roads = batch
     x = x.to(network.left.weight.dtype)
-    return torch.nn.functional.cross_entropy(network(x, roads).float(), labels), carry
+    return torch.nn.functional.cross_entropy(network(x, roads).float(), labels), hidden
 
 
 @pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16", "o3_fp16"])

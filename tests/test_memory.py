@@ -27,10 +27,12 @@ def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
     asked = []
     memory = {"used_mib": used, "total_mib": None if used is None else 8192.0, "reason": reason}
     monkeypatch.setattr(
-        "mixed_precision_study.memory.Card",
+        "mixed_precision_study.memory.NvmlGpu",
         lambda uuid: asked.append(uuid) or types.SimpleNamespace(memory=lambda: memory),
     )
-    monkeypatch.setattr("mixed_precision_study.memory.card_before", lambda uuid: {"used_mib": before if uuid else None})
+    monkeypatch.setattr(
+        "mixed_precision_study.memory.gpu_before_use", lambda uuid: {"used_mib": before if uuid else None}
+    )
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * 2**20)
     return asked
 

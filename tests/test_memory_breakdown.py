@@ -4,7 +4,7 @@ import pytest
 import torch
 from explained_training import MIB, compute_loss, made_batches, make_network, make_record, make_trainer, random
 
-from mixed_precision_study.memory import close_ledger, read_ledger, watched_memory
+from mixed_precision_study.memory import close_memory_breakdown, read_memory_breakdown, watched_memory
 from mixed_precision_study.record import LEDGER_AT_PEAK
 
 
@@ -48,7 +48,7 @@ def test_the_gradients_alive_at_the_peak_are_found(monkeypatch, peaks, updated, 
 
 
 def test_gradients_of_masters_are_alive_all_the_time(monkeypatch):
-    loss = lambda network, batch, carry: (network(batch.half()).float().square().mean(), carry)  # noqa: E731
+    loss = lambda network, batch, hidden: (network(batch.half()).float().square().mean(), hidden)  # noqa: E731
     trainer, seen = make_trainer("o2_fp16", loss, loss_scale=8.0), {}
     trainer.step(random(4, 16))  # the first step makes them
     Allocator(monkeypatch, trainer, [9, 1000, 5000, 5000])
@@ -58,7 +58,7 @@ def test_gradients_of_masters_are_alive_all_the_time(monkeypatch):
 
 
 def test_afterwards_nothing_is_watched_even_after_a_failure(monkeypatch):
-    def failing(network, batch, carry):
+    def failing(network, batch, hidden):
         raise RuntimeError("out of memory")
 
     for loss in (compute_loss, failing):
@@ -97,7 +97,7 @@ def at_peak(record):
 
 def test_the_ledgers_parts_sum_to_the_peak():
     record = make_record(**MEASURED)
-    close_ledger(record)
+    close_memory_breakdown(record)
     assert record.ledger_activations_mib == 1000 - 270
     assert sum(at_peak(record)) == record.peak_allocated_mib
     assert record.ledger_error_fraction == pytest.approx(1700 / 1800 - 1)  # peak, slack and context of what was used
@@ -113,7 +113,7 @@ def test_the_ledgers_parts_sum_to_the_peak():
 )
 def test_a_ledger_without_the_context_has_the_rest_and_a_reason(missing, why, reason):
     record = make_record(**{**MEASURED, missing: None, "device_memory_reason": why})
-    close_ledger(record)
+    close_memory_breakdown(record)
     assert record.ledger_reason == reason
     assert record.ledger_error_fraction is None
     assert sum(at_peak(record)) == record.peak_allocated_mib
@@ -126,7 +126,7 @@ def test_a_ledger_is_read_from_a_step(monkeypatch):
     Allocator(monkeypatch, trainer, [9, 10, 20, 30, 40, 50], updated=60, uses=(MIB, 3 * MIB), steps_before=1)
     facts = {"device_used_mib": None, "device_memory_reason": "no NVML", "data_on_device_mib": 0.5}
     record = make_record(peak_allocated_mib=7.0, **facts)
-    read_ledger(record, trainer, made_batches(given), None)
+    read_memory_breakdown(record, trainer, made_batches(given), None)
     weights = FIRST + SECOND + THIRD + 2 * 4 * 8
     assert record.ledger_parameters_mib == (weights + 2 * 4 * 8) / MIB  # running mean and variance
     assert record.ledger_optimizer_mib == record.ledger_gradients_mib == weights / MIB  # momentum

@@ -14,7 +14,7 @@ from small_training import MODES as ALL_MODES
 from small_training import compute_loss as small_loss
 from small_training import everything, make_batch, same_bits, small_network
 
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.training import Trainer
 
 CPU = torch.device("cpu")
@@ -122,7 +122,7 @@ def test_a_transformer_for_32_pixels_builds(cifar):
 
 @pytest.mark.parametrize("name", ["cifar_resnet", "efficientnet_regression"])
 def test_an_unknown_model_stops_with_the_nearest_names(name):
-    with pytest.raises(Stop, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
+    with pytest.raises(UserError, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
         cells_of(name, "check", model="resnet19")
 
 
@@ -213,7 +213,7 @@ def test_without_a_log_nothing_is_noted():
     ],
 )
 def test_wrong_values_of_the_resnet_stop_with_a_sentence(wrong, sentence):
-    with pytest.raises(Stop, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         cells_of("cifar_resnet", "check", **wrong)
 
 
@@ -267,10 +267,10 @@ def test_the_hidden_state_is_carried_without_its_history(language):
     for kind in ("lstm", "gru"):
         network, text = with_model(language, kind).eval(), torch.randint(1001, (11, 3))
         whole = network(text[:10])[0]
-        _, carry = language["compute_loss"](network, (text[:5], text[1:6]), None)
-        parts = carry if isinstance(carry, tuple) else (carry,)
+        _, hidden = language["compute_loss"](network, (text[:5], text[1:6]), None)
+        parts = hidden if isinstance(hidden, tuple) else (hidden,)
         assert not any(part.requires_grad for part in parts)
-        assert torch.allclose(network(text[5:10], carry)[0], whole[5:], atol=1e-6)
+        assert torch.allclose(network(text[5:10], hidden)[0], whole[5:], atol=1e-6)
 
 
 def test_perplexity_is_of_the_whole_text_with_the_state_carried_on(language):
@@ -305,7 +305,7 @@ def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better(language)
     ],
 )
 def test_a_wrong_value_of_the_language_model_stops_with_one_sentence(wrong, sentence):
-    with pytest.raises(Stop, match=sentence):
+    with pytest.raises(UserError, match=sentence):
         cells_of("lstm_language_model", "check", **wrong)
 
 

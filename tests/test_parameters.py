@@ -7,7 +7,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS, beside, code_cells
 from notebook_outputs import cell_errors, executed, papermill
 
 from mixed_precision_study import parameters
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.parameters import (
     OWN_EXPERIMENT,
     Parameter,
@@ -83,7 +83,7 @@ def test_right_parameters_pass_and_a_whole_rate_becomes_a_float():
     ids=str,
 )
 def test_wrong_parameters_stop_with_one_sentence(wrong, sentence):
-    with pytest.raises(Stop) as stopped:
+    with pytest.raises(UserError) as stopped:
         check_values("cifar_resnet", CIFAR | wrong)
     assert sentence in str(stopped.value)
     assert "\n" not in str(stopped.value)
@@ -91,21 +91,21 @@ def test_wrong_parameters_stop_with_one_sentence(wrong, sentence):
 
 
 def test_a_parameter_that_is_missing_is_named():
-    with pytest.raises(Stop, match="lacks the parameter momentum_of_nothing"):
+    with pytest.raises(UserError, match="lacks the parameter momentum_of_nothing"):
         check_values("n", {}, [Parameter("momentum_of_nothing", 1, "help", least=0)])
 
 
 def test_a_model_of_timm_is_looked_up_and_the_nearest_ones_are_named():
     names = own_values("cifar_resnet", model="resnet19")
     assert check_values("cifar_resnet", names)["model"] == "resnet19"  # which does not load timm
-    with pytest.raises(Stop, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
+    with pytest.raises(UserError, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
         check_parameters("cifar_resnet", names)
     assert check_parameters("cifar_resnet", names | {"model": "mobilenetv3_small_050"}).model == "mobilenetv3_small_050"
 
 
 def test_an_output_folder_that_cannot_be_written_stops_with_one_sentence(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(Stop, match=r"cannot be written .*choose another folder"):
+    with pytest.raises(UserError, match=r"cannot be written .*choose another folder"):
         check_output_dir(str(tmp_path / "file"))
     check_output_dir(str(tmp_path / "new" / "folder"))
     assert list((tmp_path / "new" / "folder").iterdir()) == []
@@ -132,21 +132,21 @@ def test_a_notebook_as_it_is_passes(name):
 
 def test_a_misspelt_name_that_papermill_was_given_stops_with_the_right_one():
     given = namespace("lstm_language_model", f"{ADDED}bacth_size = 4\n")
-    with pytest.raises(Stop, match="has no parameter bacth_size; did you mean batch_size") as stopped:
+    with pytest.raises(UserError, match="has no parameter bacth_size; did you mean batch_size") as stopped:
         check_parameters("lstm_language_model", given)
     assert "\n" not in str(stopped.value)
 
 
 def test_a_misspelt_name_in_the_parameters_cell_stops_with_the_right_one():
     cell = parameters_cell(parameters.CIFAR_RESNET) + "\nepoch = 3"
-    with pytest.raises(Stop, match="has no parameter epoch; did you mean epochs"):
+    with pytest.raises(UserError, match="has no parameter epoch; did you mean epochs"):
         check_parameters("cifar_resnet", namespace("cifar_resnet", cell=cell))
 
 
 def test_a_line_that_is_gone_from_the_parameters_cell_is_asked_for():
     given = namespace("cifar_resnet")
     del given["batch_size"]
-    with pytest.raises(Stop, match="batch_size"):
+    with pytest.raises(UserError, match="batch_size"):
         check_parameters("cifar_resnet", given)
 
 
@@ -167,7 +167,7 @@ def test_a_mended_parameters_cell_that_runs_again_forgets_the_misspelt_one():
 @pytest.mark.parametrize("wrong", [{"lr": math.nan}, {"lr": math.inf}, {"epochs": True}, {"batch_size": "3"}])
 def test_a_wrong_value_from_papermill_stops(wrong):
     (name,) = wrong
-    with pytest.raises(Stop, match=f"^{name} is "):
+    with pytest.raises(UserError, match=f"^{name} is "):
         check_parameters("cifar_resnet", own_values("cifar_resnet", **wrong))
 
 

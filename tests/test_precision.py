@@ -44,9 +44,9 @@ def test_half_weights_cast_by_hand_keep_batch_norm_in_fp32_and_have_no_master_co
 def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after_it(precision):
     seen = []
 
-    def loss(network, batch, carry):
+    def loss(network, batch, hidden):
         seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
-        return compute_loss(network, batch, carry)
+        return compute_loss(network, batch, hidden)
 
     make_trainer(precision, loss).step(make_batch())
     wanted = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)

@@ -422,7 +422,7 @@ def test_what_the_optimizer_writes_in_place_is_counted():
 def test_half_precision_moves_fewer_bytes_and_computes_as_much():
     single, half = make_record(), make_record("o3_fp16")
     count_work(single, make_trainer(), iter(made_batches([])), None)
-    loss = lambda network, batch, carry: (network(batch.half()).float().square().mean(), carry)  # noqa: E731
+    loss = lambda network, batch, hidden: (network(batch.half()).float().square().mean(), hidden)  # noqa: E731
     count_work(half, make_trainer("o3_fp16", loss), iter(made_batches([])), None)
     assert half.flops_per_step == single.flops_per_step
     assert half.bytes_per_step < 0.8 * single.bytes_per_step
@@ -440,8 +440,8 @@ def test_under_compile_bytes_are_null_with_a_reason():
 
 
 def test_work_without_arithmetic_has_no_misaligned_share():
-    def sum_of_weights(network, batch, carry):
-        return sum(weight.sum() for weight in network.parameters()), carry
+    def sum_of_weights(network, batch, hidden):
+        return sum(weight.sum() for weight in network.parameters()), hidden
 
     record = make_record()
     count_work(record, make_trainer(loss=sum_of_weights), iter(made_batches([])), None)

@@ -75,7 +75,7 @@ def test_what_is_too_long_is_not_written_and_what_explains_is(tmp_path):
 
 
 def test_what_explains_a_run_is_null_or_an_empty_list_until_it_is_measured():
-    fields = records.Explanation.__dataclass_fields__
+    fields = records.DiagnosticFields.__dataclass_fields__
     assert len(fields) >= 45
     assert set(fields) < set(records.RunRecord.__dataclass_fields__)
     first, second = make(), make("tf32")
@@ -102,7 +102,7 @@ def test_every_number_of_the_explanation_has_its_unit_in_its_name():
         "bytes",
         "kernels",
     }
-    names = [name for name, kind in records.Explanation.__annotations__.items() if "float" in str(kind)]
+    names = [name for name, kind in records.DiagnosticFields.__annotations__.items() if "float" in str(kind)]
     assert len(names) >= 30
     assert [name for name in names if not units & set(name.split("_"))] == []
 
@@ -111,7 +111,7 @@ def test_the_start_and_the_search_are_null_until_they_are_measured_and_have_thei
     fields = records.RunRecord.__dataclass_fields__
     names = [name for name in fields if name.startswith(("startup_", "search_"))]
     assert len(names) == 10
-    assert not set(names) & set(records.Explanation.__dataclass_fields__)  # records of before lack them
+    assert not set(names) & set(records.DiagnosticFields.__dataclass_fields__)  # records of before lack them
     assert all(name.rpartition("_")[2] in ("seconds", "algorithms", "reason") for name in names)
     flat = records.flat_record(make())
     assert {flat[name] for name in names} == {None}

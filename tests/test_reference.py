@@ -11,7 +11,7 @@ from conftest import EXPERIMENTS, ROOT
 
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, ratios_of
 from mixed_precision_study.precision import PRECISIONS
-from mixed_precision_study.record import NOT_WRITTEN, Explanation, read_records
+from mixed_precision_study.record import NOT_WRITTEN, DiagnosticFields, read_records
 
 FOLDER = ROOT / "outputs" / "reference"
 PUBLISHED = ROOT / "outputs" / "published"
@@ -39,7 +39,7 @@ def test_every_record_is_of_a_gpu_and_real_data_and_has_its_executed_notebook():
         assert record["synthetic"] is False
         assert record["host_syncs_per_step"] == (1 if record["precision"] == "amp_fp16" else 0)
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"] >= 2
-        assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
+        assert set(DiagnosticFields.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
         notebook = json.loads((FOLDER / f"{record['run_id']}.ipynb").read_text())
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert all(cell["execution_count"] for cell in code)
@@ -105,7 +105,7 @@ def only(model, batch_size, precision, execution="eager", **fields):
     return record
 
 
-def gain_of(run, base):
+def speedup_of(run, base):
     return paired_ratio([(run, base)])
 
 
@@ -188,18 +188,26 @@ def test_its_readme_says_what_the_records_say_of_images():
     text = in_one_line(PUBLISHED / "README.md")
     scale = {"loss_scale": 128.0, "memory_limit_gib": 0.0}
     dpn = [only("dpn92", batch, mode, **scale) for batch in (128, 256, 512, 640) for mode in ("fp32", "o2_fp16")]
-    gains = [gain_of(half, full)["ratio"] for full, half in zip(dpn[::2], dpn[1::2], strict=True)]
-    assert "{:.2f}, {:.2f}, {:.2f} and {:.2f} times as fast in half precision".format(*gains) in text
+    speedups = [speedup_of(half, full)["ratio"] for full, half in zip(dpn[::2], dpn[1::2], strict=True)]
+    assert "{:.2f}, {:.2f}, {:.2f} and {:.2f} times as fast in half precision".format(*speedups) in text
     (full,), (half,) = ([entry[2:] for entry in one["training_log"] if entry[1] == 350] for one in dpn[:2])
     assert f"{full[0]:.3f} and {full[1]:.1%} in fp32, {half[0]:.3f} and {half[1]:.1%} in o2_fp16" in text
     idle = [1 - run["gpu_busy_fraction"] for run in dpn[:2]]
     assert f"waits for kernel launches {idle[1]:.0%} of the time in o2_fp16, {idle[0]:.0%} in fp32" in text
     pairs = [[only("dpn92", batch, mode, **scale) for mode in ("amp_fp16", "tf32")] for batch in (128, 256, 512, 640)]
-    gains = [gain_of(*pair) for pair in pairs]
-    assert "({ratio:.2f}, {low:.2f} to {high:.2f})".format(**gains[0]) in text
-    assert "{:.2f}, {:.2f} and {:.2f} at the larger batches".format(*(gain["ratio"] for gain in gains[1:])) in text
-    gains = [gain_of(*(only("dpn48b", batch, mode) for mode in ("amp_fp16", "fp32")))["ratio"] for batch in (128, 512)]
-    assert f"is {gains[0]:.2f} times as fast in amp_fp16" in text and f"and {gains[1]:.2f} times at batch 512" in text
+    speedups = [speedup_of(*pair) for pair in pairs]
+    assert "({ratio:.2f}, {low:.2f} to {high:.2f})".format(**speedups[0]) in text
+    assert (
+        "{:.2f}, {:.2f} and {:.2f} at the larger batches".format(*(speedup["ratio"] for speedup in speedups[1:]))
+        in text
+    )
+    speedups = [
+        speedup_of(*(only("dpn48b", batch, mode) for mode in ("amp_fp16", "fp32")))["ratio"] for batch in (128, 512)
+    ]
+    assert (
+        f"is {speedups[0]:.2f} times as fast in amp_fp16" in text
+        and f"and {speedups[1]:.2f} times at batch 512" in text
+    )
     assert f"{dpn[4]['peak_allocated_mib'] / 1024:.1f} GiB of PyTorch's" in text
     within = only("dpn92", 640, "o2_fp16", memory_limit_gib=24.0)
     assert f"in half precision it trains there, in {within['peak_allocated_mib'] / 1024:.1f} GiB" in text
@@ -211,20 +219,23 @@ def test_its_readme_says_what_the_records_say_of_images():
     assert f"{min(scales):.1f} to {max(scales):.1f} s at loss scales of 64, 128 and 256" in text
     fifty, base = (only("resnet50", 512, mode, keep_batchnorm_fp32=False) for mode in ("o2_fp16", "fp32"))
     less = 1 - fifty["peak_allocated_mib"] / base["peak_allocated_mib"]
-    assert f"takes {less:.0%} less memory" in text and f"{gain_of(fifty, base)['ratio']:.2f} times as fast" in text
+    assert f"takes {less:.0%} less memory" in text and f"{speedup_of(fifty, base)['ratio']:.2f} times as fast" in text
     half, base = (only("tf_efficientnet_b0", 32, mode, epochs=1) for mode in ("amp_fp16", "fp32"))
     assert f"amp_fp16 takes {1 - half['device_used_mib'] / base['device_used_mib']:.0%} less of the card" in text
-    gain = gain_of(half, base)
-    assert f"and is {gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f}) times as fast in this one" in text
+    speedup = speedup_of(half, base)
+    assert (
+        f"and is {speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f}) times as fast in this one"
+        in text
+    )
     assert f"is idle {1 - half['gpu_busy_fraction']:.0%} of the time" in text
     for model, batch in (("resnet50", 512), ("resnet18", 128)):
         hand, base = (only(model, batch, mode, keep_batchnorm_fp32=True) for mode in ("o3_fp16", "fp32"))
         less = f"takes {1 - hand['peak_allocated_mib'] / base['peak_allocated_mib']:.0%} less"
-        assert less in text and re.search(rf"is {gain_of(hand, base)['ratio']:.2f} times as fast", text)
+        assert less in text and re.search(rf"is {speedup_of(hand, base)['ratio']:.2f} times as fast", text)
         assert f"{100 * base['metric'][-1]:.1f} and {100 * hand['metric'][-1]:.1f}%" in text
     half, base = (only("resnet18", 128, mode, epochs=6) for mode in ("amp_fp16", "tf32"))
-    gain = gain_of(half, base)
-    assert f"({gain['ratio']:.2f}, {gain['low']:.2f} to {gain['high']:.2f})" in text
+    speedup = speedup_of(half, base)
+    assert f"({speedup['ratio']:.2f}, {speedup['low']:.2f} to {speedup['high']:.2f})" in text
     modes = ("fp32", "amp_fp16", "o2_fp16", "o3_fp16")
     slow = [only("resnet18", 512, mode, loader="workers") for mode in modes]
     assert {run["host_cores"] for run in slow} == {2}
@@ -250,11 +261,11 @@ def test_its_readme_says_what_the_records_say_of_depth():
     assert {(run["epochs"], run["steps_per_epoch"]) for run in graphs.values()} == {(3, 390)}  # whole epochs
     rows = (("eager, over fp32", runs, "fp32"), ("one graph, over fp32", graphs, "fp32"))
     for name, found, base in (*rows, ("one graph, over tf32", graphs, "tf32")):
-        gains = [gain_of(found[depth, "amp_fp16"], found[depth, base]) for depth in depths]
-        cells = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**gain) for gain in gains]
+        speedups = [speedup_of(found[depth, "amp_fp16"], found[depth, base]) for depth in depths]
+        cells = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**speedup) for speedup in speedups]
         assert f"| {name} | {' | '.join(cells)} |" in text
-        assert all(gain["low"] < 1.03 if found is runs else gain["low"] > 1.18 for gain in gains)
-    ratios = [gain_of(graphs[depth, "amp_fp16"], graphs[depth, "fp32"])["ratio"] for depth in depths]
+        assert all(speedup["low"] < 1.03 if found is runs else speedup["low"] > 1.18 for speedup in speedups)
+    ratios = [speedup_of(graphs[depth, "amp_fp16"], graphs[depth, "fp32"])["ratio"] for depth in depths]
     assert f"CIFAR-100 it is {min(ratios):.2f} to {max(ratios):.2f} times" in in_one_line(ROOT / "README.md")
     for name, found in (("eager", runs), ("one graph", graphs)):
         busy = [[found[depth, mode]["gpu_busy_fraction"] for mode in ("fp32", "amp_fp16")] for depth in depths]
@@ -264,7 +275,7 @@ def test_its_readme_says_what_the_records_say_of_depth():
     apart = [max((max(one) - min(one)) / statistics.median(one) for one in found) for found in times]
     words = "differ by up to {:.0%} of their median, those of the graphs by up to {:.1%}"
     assert words.format(*apart) in text
-    alone = [gain_of(graphs[depth, "tf32"], graphs[depth, "fp32"])["ratio"] for depth in depths]
+    alone = [speedup_of(graphs[depth, "tf32"], graphs[depth, "fp32"])["ratio"] for depth in depths]
     assert f"tf32 alone is {min(alone):.2f} to {max(alone):.2f} times as fast as fp32" in text
     ends = [[graphs[depth, mode]["metric"][-1] for mode in ("fp32", "tf32", "amp_fp16")] for depth in depths]
     apart = 100 * max(max(found) - min(found) for found in ends)
@@ -284,7 +295,7 @@ def test_its_readme_says_what_fifty_epochs_came_to():
     medians = [statistics.median(run["epoch_seconds"]) for run in runs]
     assert "The median epoch takes {:.2f}, {:.2f} and {:.2f} s".format(*medians) in text
     tf32, autocast, o2 = runs
-    assert "({ratio:.2f}, {low:.2f} to {high:.2f})".format(**gain_of(o2, autocast)) in text
+    assert "({ratio:.2f}, {low:.2f} to {high:.2f})".format(**speedup_of(o2, autocast)) in text
     assert autocast["gpu_uuid"] == o2["gpu_uuid"] != tf32["gpu_uuid"]
     for name in ("train_loss", "metric"):
         assert [one == other for one, other in zip(autocast[name], o2[name], strict=True)][:21] == [True] * 20 + [False]
@@ -303,10 +314,10 @@ def test_its_readme_says_what_the_records_say_of_language():
     assert f"the five modes lie within {apart}" in text
     tests = [only("lstm", 20, mode, "cuda_graph")["test_metric"] for mode in ("tf32", "o2_fp16")]
     assert "tf32 and o2_fp16 come to {:.1f} and {:.1f}".format(*tests) in text
-    gains = []
+    speedups = []
     for model in ("gru", "rnn_tanh", "transformer"):
         half, base = (only(model, 20, mode, "cuda_graph") for mode in ("amp_fp16", "fp32"))
-        gains.append(gain_of(half, base)["ratio"])
+        speedups.append(speedup_of(half, base)["ratio"])
         assert f"{base['metric'][-1]:.1f} and {half['metric'][-1]:.1f}" in text
         assert f"{base['test_metric']:.1f} and {half['test_metric']:.1f}" in text
     relu, stuck = (only("rnn_relu", 20, mode, "cuda_graph") for mode in ("fp32", "amp_fp16"))
@@ -320,7 +331,7 @@ def test_its_readme_says_what_the_records_say_of_language():
     scales = [scale for _, scale in stuck["loss_scale_trace"]]
     assert (scales[0], scales[-1]) == (65536.0, 0.0)
     assert f"it takes {len(scales) - 1:,}" in text
-    assert "{:.2f}, {:.2f} and {:.2f} times as fast".format(*gains) in text
+    assert "{:.2f}, {:.2f} and {:.2f} times as fast".format(*speedups) in text
 
 
 def test_its_readme_says_what_the_searches_found():
@@ -330,16 +341,16 @@ def test_its_readme_says_what_the_searches_found():
         fields = {"memory_limit_gib": limit, "dataset_used": data}
         runs = {name: only(model, "max", name, **fields) for name in ("fp32", "tf32", "amp_fp16")}
         sizes = [f"{run['batch_size_used']:,}" for run in runs.values()]
-        gain = gain_of(runs["amp_fp16"], runs["fp32"])["ratio"]
-        assert f"| {' | '.join(sizes)} | {gain:.2f} |" in text, (model, sizes, gain)
+        speedup = speedup_of(runs["amp_fp16"], runs["fp32"])["ratio"]
+        assert f"| {' | '.join(sizes)} | {speedup:.2f} |" in text, (model, sizes, speedup)
     for depth in (18, 50, 101):
         runs = [only(f"resnet{depth}", "max", name, dataset_used="cifar100") for name in ("fp32", "amp_fp16")]
         sizes = " | | ".join(f"{run['batch_size_used']:,}" for run in runs)
-        line = f"| ResNet-{depth}, CIFAR-100, within 11 GiB | {sizes} | {gain_of(*runs[::-1])['ratio']:.2f} |"
+        line = f"| ResNet-{depth}, CIFAR-100, within 11 GiB | {sizes} | {speedup_of(*runs[::-1])['ratio']:.2f} |"
         assert line in text
     fp32, tf32, half = (only("resnet18", "max", mode, memory_limit_gib=0.0) for mode in ("fp32", "tf32", "amp_fp16"))
     sizes = " | ".join(f"{run['batch_size_used']:,}" for run in (fp32, tf32, half))
-    assert f"| ResNet-18 on the whole card | {sizes} | {gain_of(half, fp32)['ratio']:.2f} |" in text
+    assert f"| ResNet-18 on the whole card | {sizes} | {speedup_of(half, fp32)['ratio']:.2f} |" in text
     largest = " and ".join(f"{run['batch_size_used']:,}" for run in (fp32, half))
     assert f"(on the whole card {largest})" in in_one_line(ROOT / "README.md")
     assert {run["steps_per_epoch"] for run in (fp32, tf32, half)} == {1} and half["train_samples"] == 50_000
@@ -349,7 +360,7 @@ def test_its_readme_says_what_the_searches_found():
     assert "takes {:.2f} s in amp_fp16, {:.2f} in tf32 and {:.2f} in fp32".format(*times) in text
     rates = [f"{run['samples_per_second']:,.0f}" for run in (half, tf32, fp32)]
     assert f"{rates[0]}, {rates[1]} and {rates[2]} images a second" in text
-    assert f"amp_fp16 is {gain_of(half, tf32)['ratio']:.2f} times as fast as tf32" in text
+    assert f"amp_fp16 is {speedup_of(half, tf32)['ratio']:.2f} times as fast as tf32" in text
     less = [only("resnet18", "max", mode, memory_limit_gib=24.0) for mode in ("amp_fp16", "fp32")]
     assert f"({less[0]['samples_per_second']:,.0f} images a second at {less[0]['batch_size_used']:,} within" in text
     assert f"({less[1]['samples_per_second']:,.0f} at {less[1]['batch_size_used']:,})" in text
@@ -395,15 +406,15 @@ def test_the_readmes_gains_of_graphs_are_the_reports():
     text = in_one_line(ROOT / "README.md")
     for model in ("resnet18", "lstm"):
         batch = 128 if model == "resnet18" else 20
-        gain = gain_of(*(only(model, batch, mode, "cuda_graph", epochs=30) for mode in ("amp_fp16", "fp32")))
-        assert f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" in text
+        speedup = speedup_of(*(only(model, batch, mode, "cuda_graph", epochs=30) for mode in ("amp_fp16", "fp32")))
+        assert f"{speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})" in text
 
 
 def test_the_readmes_largest_batches_are_the_searches():
     text = in_one_line(ROOT / "README.md")
     own, base = (only("resnet18", "max", mode, memory_limit_gib=24.0) for mode in ("amp_fp16", "fp32"))
     sizes = f"{base['batch_size_used']:,} images of CIFAR-10 in fp32 and {own['batch_size_used']:,} in amp_fp16"
-    assert f"{sizes}, which is then {gain_of(own, base)['ratio']:.2f} times as fast per image" in text
+    assert f"{sizes}, which is then {speedup_of(own, base)['ratio']:.2f} times as fast per image" in text
     words = [only("lstm", "max", mode)["batch_size_used"] for mode in ("amp_fp16", "fp32")]
     assert words[0] <= words[1]
 
@@ -467,8 +478,8 @@ def test_the_ladders_readme_has_the_records_figures(ladder):
     for title, runs in zip(titles, steps, strict=True):
         seconds = [time for run in runs for time in run["epoch_seconds"]]
         cells = [in_cells(seconds)]
-        gain = paired_ratio(paired_runs(runs, steps[0])) if runs is not steps[0] else None
-        cells.append(f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" if gain else "1")
+        speedup = paired_ratio(paired_runs(runs, steps[0])) if runs is not steps[0] else None
+        cells.append(f"{speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})" if speedup else "1")
         idle = [100 * (1 - run["gpu_busy_fraction"]) for run in runs]
         cells.append(spread(idle, "{:.0f}", "%"))
         ends = [run["metric"][-1] for run in runs]
@@ -495,7 +506,7 @@ def test_the_ladders_readme_says_what_the_records_say():
         paired_ratio(paired_runs(steps[number], steps[1]))
         for steps, number in zip((resnet, efficient, lstm), (5, 5, 4), strict=True)
     ]
-    said = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**gain) for gain in over]
+    said = ["{ratio:.2f} ({low:.2f} to {high:.2f})".format(**speedup) for speedup in over]
     assert f"{said[0]}, {said[1]} and {said[2]} times as fast" in text
     held = [share for runs in (resnet[6], efficient[6]) for run in runs for _, share in run["throttle_fractions"]]
     assert f"limit of 700 W in {100 * min(held):.0f} to {100 * max(held):.0f}% of the samples" in text
@@ -527,8 +538,8 @@ def test_a_graph_of_the_compiled_step_is_as_fast_as_the_documentation_says():
     words = f"{statistics.median(speeds):,.0f} ({spread(speeds, '{:,.0f}')}; n = {len(speeds)}, 3 kernels)"
     assert re.search(rf"EfficientNet-B0, 3 x 512 x 384, batch 32, images/s \|[^|]*\|[^|]*\| {re.escape(words)}", text)
     for runs, steps in ((resnet[5], resnet), (efficient[5], efficient), (lstm[4], lstm)):
-        gains = [paired_ratio(paired_runs(runs, base)) for base in steps[:2]]
-        cells = [f"{gain['ratio']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})" for gain in gains]
+        speedups = [paired_ratio(paired_runs(runs, base)) for base in steps[:2]]
+        cells = [f"{speedup['ratio']:.2f} ({speedup['low']:.2f} to {speedup['high']:.2f})" for speedup in speedups]
         assert f"| {cells[0]} | {cells[1]} |" in in_one_line(ROOT / "README.md")
 
 
@@ -540,8 +551,8 @@ def test_the_documentation_has_what_the_comparison_of_loops_printed():
         lines = [line for line in (folder / f"{name}.md").read_text(encoding="utf-8").splitlines() if ", " in line]
         cells = [[cell.strip() for cell in line.split("|")] for line in lines if "x (" in line]
         assert len(cells) == 8 and {cell[3] for cell in cells} == {"3"}
-        gains = ["1", *(cell[4].replace("x", "") for cell in cells[1:])]
-        printed.append([(cell[2], gain) for cell, gain in zip(cells, gains, strict=True)])
+        speedups = ["1", *(cell[4].replace("x", "") for cell in cells[1:])]
+        printed.append([(cell[2], speedup) for cell, speedup in zip(cells, speedups, strict=True)])
     text = (ROOT / "docs" / "measurements.md").read_text(encoding="utf-8")
     for images, words, resnet in zip(*printed, strict=True):
         assert f" | {' | '.join((*images, *words))} |\n" in text
@@ -631,13 +642,13 @@ def test_the_readme_of_the_scaling_has_the_records_figures():
     assert len(runs) == len(records) == 30
     speed = {key: run["samples_per_second"] for key, run in runs.items()}
     for size in (256, 4096):
-        gains = [speed["resnet18", size, mode] / speed["resnet18", size, "fp32"] for mode in ("tf32", "amp_bf16")]
-        assert "{:.1f} and {:.1f} times".format(*gains) in text
+        speedups = [speed["resnet18", size, mode] / speed["resnet18", size, "fp32"] for mode in ("tf32", "amp_bf16")]
+        assert "{:.1f} and {:.1f} times".format(*speedups) in text
     idle = [100 * (1 - runs["resnet18", 16, mode]["gpu_busy_fraction"]) for mode in ("fp32", "tf32", "amp_bf16")]
     assert "idle {:.0f}% of the time in fp32, {:.0f}% in tf32 and {:.0f}% in amp_bf16".format(*idle) in text
     depths = [f"resnet{layers}" for layers in (18, 34, 50, 101, 152)]
     pairs = [(runs[name, 128, "amp_bf16"], runs[name, 128, "tf32"]) for name in depths]
-    assert all(gain_of(*pair)["low"] < 1 for pair in pairs)  # no faster at any depth
+    assert all(speedup_of(*pair)["low"] < 1 for pair in pairs)  # no faster at any depth
     times = {key: run["epoch_seconds"] for key, run in runs.items()}
     ups = {key: (max(found) - min(found)) / statistics.median(found) for key, found in times.items()}
     limited = [up for (_, size, mode), up in ups.items() if mode == "fp32" and size > 16]
@@ -662,8 +673,8 @@ def test_the_readme_of_the_models_in_use_has_the_records_figures():
     models = ("resnet18", "tf_efficientnet_b0", "lstm")
     for execution in ("eager", "compile"):
         for mode in ("tf32", "amp_fp16"):
-            gains = [rates[model, execution, mode] / rates[model, execution, "fp32"] for model in models]
-            assert "{:.1f}, {:.1f} and {:.1f} times".format(*gains) in text
+            speedups = [rates[model, execution, mode] / rates[model, execution, "fp32"] for model in models]
+            assert "{:.1f}, {:.1f} and {:.1f} times".format(*speedups) in text
         used = [
             [runs[model, execution, mode]["inference_memory_mib"] for mode in ("amp_fp16", "fp32")] for model in models
         ]
@@ -685,8 +696,8 @@ def test_what_is_said_of_batches_on_several_gpus_is_in_their_logs():
         share = found["ideal_seconds"] / found["makespan_seconds"]
         assert share > 0.97
         cells = f"{found['makespan_seconds']:.1f} s | {found['ideal_seconds']:.1f} s | {100 * share:.0f}% |"
-        gain = facts["one"]["makespan_seconds"] / found["makespan_seconds"]
-        assert f"| {cells}" in here and f"| {count} | {cells} {gain:.2f} |" in docs
+        speedup = facts["one"]["makespan_seconds"] / found["makespan_seconds"]
+        assert f"| {cells}" in here and f"| {count} | {cells} {speedup:.2f} |" in docs
     epochs, starts = {}, {}
     for name in ("alone", "one", "four"):
         for record in read_records(folder / name)[0]:

@@ -10,7 +10,7 @@ from small_training import CPU
 
 from mixed_precision_study import record as records
 from mixed_precision_study.precision import PRECISIONS
-from mixed_precision_study.roofline import kept, measure_ceiling, measure_copy, measure_limits, rate_of
+from mixed_precision_study.roofline import cached, measure_ceiling, measure_copy, measure_limits, rate_of
 
 
 def pretend_events(monkeypatch, milliseconds):
@@ -62,11 +62,11 @@ def measuring(value, times):
 def test_a_ceiling_is_measured_once_in_a_session(tmp_path):
     path, times = tmp_path / ".ceilings.json", []
     for _ in range(3):
-        assert kept(path, "fp32", measuring({"matmul": 50.0}, times), shared=False) == {"matmul": 50.0}
+        assert cached(path, "fp32", measuring({"matmul": 50.0}, times), shared=False) == {"matmul": 50.0}
     assert len(times) == 1
-    assert kept(path, "copy", measuring(3.5, times), shared=False) == 3.5
+    assert cached(path, "copy", measuring(3.5, times), shared=False) == 3.5
     assert len(times) == 2
-    assert kept(path, "fp32", measuring({}, times), shared=True) == {"matmul": 50.0}  # known, so no harm
+    assert cached(path, "fp32", measuring({}, times), shared=True) == {"matmul": 50.0}  # known, so no harm
     assert json.loads(path.read_text())["copy"] == 3.5
 
 
@@ -74,7 +74,7 @@ def test_a_ceiling_is_measured_once_in_a_session(tmp_path):
 def test_a_ceiling_is_believed_for_twelve_hours(tmp_path, age, measured):
     path, times = tmp_path / ".ceilings.json", []
     path.write_text(json.dumps({"time": time.time() - age, "fp32": 1.0, "copy": 2.0}))
-    assert kept(path, "fp32", measuring(9.0, times), shared=False) == (9.0 if measured else 1.0)
+    assert cached(path, "fp32", measuring(9.0, times), shared=False) == (9.0 if measured else 1.0)
     assert len(times) == measured
     assert ("copy" in json.loads(path.read_text())) is (not measured)  # nothing of the old session is kept
 
@@ -84,7 +84,7 @@ def test_a_broken_file_is_measured_anew(tmp_path, text):
     path, times = tmp_path / ".ceilings.json", []
     path.write_text(text)
     for _ in range(2):
-        assert kept(path, "fp32", measuring(9.0, times), shared=None) == 9.0
+        assert cached(path, "fp32", measuring(9.0, times), shared=None) == 9.0
     assert len(times) == 1
 
 
@@ -93,14 +93,14 @@ def test_a_folder_that_cannot_be_written_costs_only_the_memory(tmp_path):
     times = []
     for path in (tmp_path / "file" / ".ceilings.json", tmp_path / "none" / ".ceilings.json"):
         for _ in range(2):
-            assert kept(path, "fp32", measuring(9.0, times), shared=False) == 9.0
+            assert cached(path, "fp32", measuring(9.0, times), shared=False) == 9.0
     assert len(times) == 4
 
 
 def test_beside_another_process_nothing_is_measured(tmp_path):
     path, times = tmp_path / ".ceilings.json", []
     with pytest.raises(RuntimeError, match="another process uses the GPU"):
-        kept(path, "fp32", measuring(9.0, times), shared=True)
+        cached(path, "fp32", measuring(9.0, times), shared=True)
     assert times == []
     assert not path.exists()
 

@@ -13,7 +13,7 @@ from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
 from drawn_reports import execute, outputs
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
 
-from mixed_precision_study.errors import Mistake
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord
 from mixed_precision_study.runner.studies import load_studies
 
@@ -49,7 +49,7 @@ def test_no_shell_no_code_from_text_no_pickle(file, code, rule):
 def test_studies_file_cannot_make_objects(tmp_path):
     path = tmp_path / "studies.yaml"
     path.write_text("one: !!python/object/apply:os.system ['touch made']")
-    with pytest.raises(Mistake, match="not valid YAML"):
+    with pytest.raises(UserError, match="not valid YAML"):
         load_studies(path)
     assert not (tmp_path / "made").exists()
 
@@ -62,7 +62,7 @@ def batch_of_scripts(folder):
     """(process, folder) of a batch whose parameters and reasons are HTML and commands of a shell."""
     entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode}} for mode in ("ok", "script")]
     (folder / "studies.yaml").write_text(yaml.safe_dump({"pages": {"runs": entries}}))
-    act = ACT + f"\nif mode == 'script':\n    raise Stop({SCRIPT.replace('1', '2')!r})"
+    act = ACT + f"\nif mode == 'script':\n    raise UserError({SCRIPT.replace('1', '2')!r})"
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
     (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
     words = ("pages", "--output-dir", folder / "out", "-p", "model", SCRIPT, "-p", "data_dir", f"{folder}/{SHELL}")

@@ -13,7 +13,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
 from mixed_precision_study import __version__, standalone
-from mixed_precision_study.errors import Mistake
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.runner.notebook_file import packed_package
 from mixed_precision_study.standalone import standalone_notebook
 
@@ -85,7 +85,7 @@ def test_a_notebook_without_the_one_cell_to_replace_is_a_sentence(tmp_path, coun
     notebook["cells"] = [finder] * count + [cell for cell in notebook["cells"] if cell is not finder]
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "mine.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    with pytest.raises(Mistake, match=rf"^mine\.ipynb has {count} cells with the id 'finder'; it needs one\.$"):
+    with pytest.raises(UserError, match=rf"^mine\.ipynb has {count} cells with the id 'finder'; it needs one\.$"):
         standalone_notebook(tmp_path / "notebooks" / "mine.ipynb", b"")
     monkeypatch.setattr(standalone, "ROOT", tmp_path)
     assert standalone.main([str(tmp_path / "dist")]) == 2

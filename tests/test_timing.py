@@ -92,9 +92,9 @@ def test_what_a_batch_waits_for_is_not_counted_as_the_steps(monkeypatch):
             seen.append(("batch", modes[-1]))
             yield number
 
-    def step(batch, carry):
+    def step(batch, hidden):
         seen.append(("step", modes[-1]))
-        return None, carry
+        return None, hidden
 
     trainer = types.SimpleNamespace(device=GPU, step=step)
     assert count_syncs(trainer, batches, None, steps=2) == 0

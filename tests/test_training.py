@@ -285,9 +285,9 @@ def test_batch_normalisation_without_its_count_trains_the_same(precision):
             trainer.step(make_batch(number))
         return counter, [value for name, value in model.state_dict().items() if "tracked" not in name]
 
-    def in_its_own_type(network, batch, carry):
+    def in_its_own_type(network, batch, hidden):
         images, labels = batch
-        return torch.nn.functional.cross_entropy(network(images.to(network[0].weight.dtype)).float(), labels), carry
+        return torch.nn.functional.cross_entropy(network(images.to(network[0].weight.dtype)).float(), labels), hidden
 
     momentum = 0.1
     (gone, without), (_, counted) = trained(False), trained(True)

@@ -5,7 +5,7 @@ ARITHMETIC = ("convolution", "matmul", "attention")  # the kernel families that 
 MEMORY_BOUND = 0.6  # from this share of the card's copying speed on, kernels that move memory wait for it, too
 
 
-def limit_of(record):
+def find_bottleneck(record):
     """Return (what limits an ok run, the figures that say so): one of the cases below, told apart in this order.
 
     "data loading", "kernel launches", "sizes not multiples of 8", "kernels that move memory", "arithmetic on Tensor

@@ -5,10 +5,10 @@ import os
 
 import torch
 
-from ..errors import Stop
+from ..errors import UserError
 
 
-def placed(images, device, share=0.25):
+def place_images(images, device, share=0.25):
     """Return uint8 images (N, C, height, width) where batches are taken from.
 
     On the GPU if they take at most `share` of what is free there, or of what memory_limit_gib leaves; else in pinned
@@ -48,7 +48,7 @@ def side_stream(device):
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
-def one_ahead(batches, side, main=None, on=torch.cuda.stream):
+def prefetch_to_device(batches, side, main=None, on=torch.cuda.stream):
     """Yield `batches`, each made on the stream `side` while the step before it runs on `main`, the current stream.
 
     The host waits for nothing and takes the batches in the same order; an error comes when its batch would have. A
@@ -125,7 +125,7 @@ def whole_batches(samples, size, max_steps):
     """Return how many whole batches of `size` samples there are, `max_steps` at most; 0 there for all."""
     steps = samples // size
     if steps == 0:
-        raise Stop(f"batch_size {size} is larger than the training set of {samples} images.")
+        raise UserError(f"batch_size {size} is larger than the training set of {samples} images.")
     return min(steps, max_steps or steps)
 
 

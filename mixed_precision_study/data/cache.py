@@ -11,27 +11,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..errors import Stop
+from ..errors import UserError
 from ..progress import progress
 
 KEPT_FILES = 3  # of one data set, as images of another size or files that have changed make another one
 
 
-def ask_file(path, ask):
+def read_or_stop(path, ask):
     """Return `ask(path)`, such as its bytes; stop and name the file where it cannot be read."""
     try:
         return ask(Path(path))
     except OSError as error:
-        raise Stop(f"{path} cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
 
 
-def stamps_of(paths):
+def file_stats(paths):
     """Return [(name, bytes, time of the last change)] of files: a change of them is seen without reading them."""
-    stats = [(str(path), ask_file(path, Path.stat)) for path in paths]
+    stats = [(str(path), read_or_stop(path, Path.stat)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
-def kept_arrays(folder, name, key, make):
+def cached_arrays(folder, name, key, make):
     """Return {name: array} as `make()` gives them; kept in `folder`/cache, so that the next kernel only reads them.
 
     `key` is all that they depend on, and its checksum part of the file's name. A file that is damaged, which its own
@@ -63,7 +63,7 @@ def kept_arrays(folder, name, key, make):
 
 
 class Readings(torch.utils.data.Dataset):
-    """Gives (16 images, None), or (None, the sentence of a Stop): a process cannot send a notebook's own errors."""
+    """Gives (16 images, None), or (None, the sentence of a UserError)."""
 
     def __init__(self, read, count):
         self.pieces, self.read = [range(start, min(start + 16, count)) for start in range(0, count, 16)], read
@@ -74,7 +74,7 @@ class Readings(torch.utils.data.Dataset):
     def __getitem__(self, number):
         try:
             return np.stack([np.asarray(self.read(index)) for index in self.pieces[number]]), None
-        except Stop as error:
+        except UserError as error:
             return None, str(error)
 
 
@@ -82,7 +82,7 @@ def decode_all(read, count, label, processes=None):
     """Return the images read(0) to read(count - 1), all of one shape, as one array; in parallel, under a progress bar.
 
     Many are read by forked processes, as small images keep threads waiting for each other; a few, and where there is
-    no fork, by threads. Raises the Stop of the first image that cannot be read.
+    no fork, by threads. Raises the UserError of the first image that cannot be read.
     """
     if processes is None:
         processes = min(os.cpu_count(), count // 250) if hasattr(os, "fork") else 0
@@ -96,7 +96,7 @@ def decode_all(read, count, label, processes=None):
         for places, (piece, sentence) in zip(readings.pieces, pieces, strict=True):
             if sentence:
                 threads.shutdown(wait=False, cancel_futures=True)
-                raise Stop(sentence)
+                raise UserError(sentence)
             images = np.empty((count, *piece.shape[1:]), piece.dtype) if images is None else images
             images[places.start : places.stop] = piece
             for _ in places:

@@ -15,10 +15,10 @@ import torchvision
 from PIL import Image
 from torchvision.transforms import v2
 
-from ..errors import Stop
+from ..errors import UserError
 from ..timing import startup
 from .batches import TrainingData, ordinary_loader, whole_batches
-from .cache import decode_all, kept_arrays, stamps_of
+from .cache import cached_arrays, decode_all, file_stats
 
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
@@ -30,7 +30,7 @@ def load(settings, device):
     """Return the data that the settings name, as Cifar; print what they are.
 
     `settings` has dataset, data_dir, batch_size, max_steps, image_size, channels_last, loader, num_workers and seed.
-    Raises Stop where data that were asked for by name cannot be had.
+    Raises UserError where data that were asked for by name cannot be had.
     """
     data = Cifar(settings, device, *read(settings.dataset, settings.data_dir, device))
     print(f"{data.used} ({data.source}): {data.train_samples:,} training and {data.eval_samples:,} test images")
@@ -149,7 +149,7 @@ def read(dataset, data_dir, device):
     except (OSError, RuntimeError) as error:
         advice = f"put it into {data_dir}/{name}/train/<class>/ and {data_dir}/{name}/test/<class>/"
         if dataset != "auto":
-            raise Stop(f"{name} could not be downloaded ({error}); {advice}.") from None
+            raise UserError(f"{name} could not be downloaded ({error}); {advice}.") from None
         print(f"NOTICE: {name} could not be downloaded ({error}). MADE-UP IMAGES take its place; to use it, {advice}.")
         return make_synthetic(device)
 
@@ -160,7 +160,7 @@ def read_image(path):
         with Image.open(path) as image:
             return np.asarray(image.convert("RGB").resize((32, 32)))
     except (OSError, ValueError, SyntaxError) as error:
-        raise Stop(f"the image {path} cannot be read ({error}); mend or remove it.") from None
+        raise UserError(f"the image {path} cannot be read ({error}); mend or remove it.") from None
 
 
 def list_images(folder, classes):
@@ -168,7 +168,7 @@ def list_images(folder, classes):
     files = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).glob("*"))]
     files = [(path, label) for path, label in files if path.suffix.lower() in SUFFIXES]
     if not files:
-        raise Stop(f"{folder} holds no images; it needs one folder for each class, with images in it.")
+        raise UserError(f"{folder} holds no images; it needs one folder for each class, with images in it.")
     return files
 
 
@@ -184,7 +184,7 @@ def read_folder(folder):
     def decode():
         return {"images": decode_all(lambda index: read_image(paths[index]), len(paths), "decoding images")}
 
-    images = kept_arrays(folder.parent, folder.name, stamps_of(paths), decode)["images"]
+    images = cached_arrays(folder.parent, folder.name, file_stats(paths), decode)["images"]
     images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     labels = torch.tensor([label for _, label in train + test])
     train, test = zip(*(part.split((len(train), len(test))) for part in (images, labels)), strict=True)

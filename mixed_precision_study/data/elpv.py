@@ -19,24 +19,24 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from ..environment import require_packages
-from ..errors import Stop
+from ..errors import UserError
 from ..timing import startup
-from .batches import TrainingData, device_batches, host_batches, ordinary_loader, placed, whole_batches
-from .cache import decode_all, kept_arrays, stamps_of
+from .batches import TrainingData, device_batches, host_batches, ordinary_loader, place_images, whole_batches
+from .cache import cached_arrays, decode_all, file_stats
 
 
 def load(settings, device):
     """Return the data that the settings name, as NumberedImages; print what they are.
 
     `settings` has dataset, csv_path, data_dir, image_height, image_width, batch_size, max_steps, channels_last, loader,
-    num_workers, loss_function and seed. Raises Stop where data cannot be had or do not fit the loss.
+    num_workers, loss_function and seed. Raises UserError where data cannot be had or do not fit the loss.
     """
     size = (settings.image_height, settings.image_width)
     files = read(settings.dataset, settings.csv_path, size, device)
     low, high = files.labels.min().item(), files.labels.max().item()
     if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
         reach = f"the labels reach from {low:g} to {high:g}, beyond 0 to 1"
-        raise Stop(f'{reach}; set loss_function to "mse" for such labels.')
+        raise UserError(f'{reach}; set loss_function to "mse" for such labels.')
     data = NumberedImages(settings, device, files)
     print(f"{data.used} ({data.source}): {data.train_samples:,} training and {data.eval_samples:,} held-out images")
     startup.lap("data")
@@ -55,11 +55,11 @@ class NumberedImages(TrainingData):
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
         self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
         if len(self.held_out) == 0:
-            raise Stop(f"{len(self.labels)} images are too few: a fifth of them is held out.")
+            raise UserError(f"{len(self.labels)} images are too few: a fifth of them is held out.")
         self.train_samples, self.eval_samples = len(self.training), len(self.held_out)
         self.largest_batch = self.train_samples
         if settings.loader == "gpu":
-            pictures, labels = placed(self.read_all(), device), self.labels.to(device)
+            pictures, labels = place_images(self.read_all(), device), self.labels.to(device)
             self.train_places, self.test_places = self.training.to(device), self.held_out.to(device)
             batches = device_batches if pictures.device == labels.device else host_batches
             self.stored_batches = partial(batches, pictures, labels)
@@ -78,8 +78,8 @@ class NumberedImages(TrainingData):
         if self.files.files is None:  # made-up ones
             return torch.from_numpy(decode()["images"])
         height, width = self.settings.image_height, self.settings.image_width
-        key = (height, width, torchvision.__version__, stamps_of(self.files.files))
-        return torch.from_numpy(kept_arrays(self.settings.data_dir, self.used, key, decode)["images"])
+        key = (height, width, torchvision.__version__, file_stats(self.files.files))
+        return torch.from_numpy(cached_arrays(self.settings.data_dir, self.used, key, decode)["images"])
 
     def normalise(self, images, dtype):
         """Return uint8 images as floats of about mean 0 and deviation 1, with three channels."""
@@ -150,7 +150,7 @@ def read(dataset, csv_path, size, device):
     `size` is (height, width) in pixels.
     """
     if dataset == "csv" and not csv_path:
-        raise Stop('dataset is "csv" but csv_path is empty; give it the CSV that names your images.')
+        raise UserError('dataset is "csv" but csv_path is empty; give it the CSV that names your images.')
     if csv_path and dataset in ("auto", "csv"):
         return read_csv(csv_path, size)
     if dataset == "synthetic":
@@ -158,9 +158,9 @@ def read(dataset, csv_path, size, device):
     try:
         require_packages({"elpv_dataset": "elpv-dataset"})
         return read_elpv(size)
-    except (Stop, subprocess.CalledProcessError):
+    except (UserError, subprocess.CalledProcessError):
         if dataset == "elpv":
-            raise Stop("the ELPV images are missing; install them with: pip install elpv-dataset") from None
+            raise UserError("the ELPV images are missing; install them with: pip install elpv-dataset") from None
     print("NOTICE: ELPV is not installed (pip install elpv-dataset). MADE-UP IMAGES take its place.")
     return make_synthetic(size, device)
 
@@ -171,7 +171,7 @@ def read_image(path, size, mode="RGB"):
         with Image.open(path) as image:
             pixels = torch.from_numpy(np.array(image.convert(mode)))
     except (OSError, ValueError, SyntaxError) as error:
-        raise Stop(f"the image {path} cannot be read ({error}); mend it or take it out of the CSV.") from None
+        raise UserError(f"the image {path} cannot be read ({error}); mend it or take it out of the CSV.") from None
     pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
     return v2.functional.resize(pixels, list(size), antialias=True)
 
@@ -187,15 +187,17 @@ def read_csv(csv_path, size):
     try:
         table = pd.read_csv(csv_path)
     except (OSError, ValueError) as error:
-        raise Stop(f"csv_path {csv_path!r} cannot be read as a CSV ({error}).") from None
+        raise UserError(f"csv_path {csv_path!r} cannot be read as a CSV ({error}).") from None
     missing = [name for name in ("path", "image", "label") if name not in table.columns]
     if missing or table.empty:
         wrong = f"lacks the column {missing[0]!r}" if missing else "has no rows"
-        raise Stop(f"{csv_path} {wrong}; it needs the columns path (folder), image (file name) and label (number).")
+        raise UserError(
+            f"{csv_path} {wrong}; it needs the columns path (folder), image (file name) and label (number)."
+        )
     labels = pd.to_numeric(table["label"], errors="coerce")
     if labels.isna().any():
         row = int(labels.isna().idxmax())
-        raise Stop(f"{csv_path}: the label {table['label'][row]!r} in row {row + 2} is not a number.")
+        raise UserError(f"{csv_path}: the label {table['label'][row]!r} in row {row + 2} is not a number.")
     places = zip(table["path"].astype(str), table["image"].astype(str), strict=True)
     files = [Path(csv_path).parent / folder / name for folder, name in places]
     return image_files(files, labels, size, "RGB", source="csv", used="csv")

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from ..errors import Stop
+from ..errors import UserError
 from ..timing import startup
 from .batches import TrainingData
-from .cache import ask_file, kept_arrays
+from .cache import cached_arrays, read_or_stop
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
 WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0" and the bytes
@@ -32,7 +32,7 @@ EVAL_COLUMNS = 10  # of the validation and the test text, as in the public examp
 def load(settings, device):
     """Return the text that the settings name, as Text; print what it is.
 
-    `settings` has dataset, data_dir, batch_size, bptt and max_steps. Raises Stop where a text that was asked for by
+    `settings` has dataset, data_dir, batch_size, bptt and max_steps. Raises UserError where a text asked for by
     name cannot be had.
     """
     data = Text(settings, device, read(settings.dataset, settings.data_dir, device))
@@ -69,7 +69,7 @@ class Text(TrainingData):
         bptt = self.settings.bptt
         if len(words) // columns <= bptt:
             text = f"a text of {len(words)} words"
-            raise Stop(f"{text} is too short for {columns} columns of more than bptt {bptt} words.")
+            raise UserError(f"{text} is too short for {columns} columns of more than bptt {bptt} words.")
         return words[: len(words) // columns * columns].view(columns, -1).t().contiguous().to(self.device)
 
     def pieces(self, rows):
@@ -150,7 +150,7 @@ def read_words(path):
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Stop(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
+        raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
     return [word for line in lines for word in (*line.split(), "<eos>")]
 
 
@@ -161,7 +161,7 @@ def number_words(train, *others):
     return vocabulary, [torch.tensor([vocabulary.get(word, unknown) for word in text]) for text in (train, *others)]
 
 
-def kept_numbers(folder, names):
+def cached_numbers(folder, names):
     """Return (vocabulary as a list, {name: tensor of numbers}) of the texts, from the cache where they are known."""
 
     def number():
@@ -169,8 +169,8 @@ def kept_numbers(folder, names):
         lines = np.frombuffer("\n".join(vocabulary).encode(), np.uint8)  # no word has white space in it
         return {"vocabulary": lines} | dict(zip(names, (text.int().numpy() for text in texts), strict=True))
 
-    key = [(name, git_blob(ask_file(folder / f"{name}.txt", Path.read_bytes))) for name in names]
-    arrays = kept_arrays(folder.parent, folder.name, key, number)
+    key = [(name, git_blob(read_or_stop(folder / f"{name}.txt", Path.read_bytes))) for name in names]
+    arrays = cached_arrays(folder.parent, folder.name, key, number)
     vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
     return vocabulary, {name: torch.from_numpy(arrays[name]).long() for name in names}
 
@@ -210,10 +210,10 @@ def read(dataset, data_dir, device):
         except OSError as error:
             advice = f"put train.txt, valid.txt and test.txt into {folder}"
             if dataset != "auto":
-                raise Stop(f"WikiText-2 could not be downloaded ({error}); {advice}.") from None
+                raise UserError(f"WikiText-2 could not be downloaded ({error}); {advice}.") from None
             print(f"NOTICE: WikiText-2 could not be downloaded ({error}). MADE-UP TEXT takes its place; {advice}.")
             return make_synthetic(device)
     names = [name for name in ("train", "valid", "test") if name != "test" or (folder / "test.txt").exists()]
-    vocabulary, texts = kept_numbers(folder, names)
+    vocabulary, texts = cached_numbers(folder, names)
     texts = {"test": texts["train"][:0], **texts}
     return SimpleNamespace(**texts, vocabulary=vocabulary, source=source, used="wikitext-2")

@@ -6,14 +6,14 @@ import time
 from contextlib import contextmanager
 
 from ..record import DISTURBED
-from .nvml import THROTTLES, Card, others_of
+from .nvml import THROTTLES, NvmlGpu, others_of
 from .sampler import sampled
 
 
 @contextmanager
 def watched(record, device):
     """Sample the card while the block runs; the record gets one more part: its seconds, joules and samples."""
-    card = Card(record.gpu_uuid) if device.type == "cuda" else None
+    card = NvmlGpu(record.gpu_uuid) if device.type == "cuda" else None
     if card is None or card.handle is None:
         record.card_reason = "no GPU" if card is None else card.reason
         yield
@@ -40,7 +40,7 @@ def integrate(samples, seconds):
     return joules / (points[-1][0] - points[0][0]) * seconds
 
 
-def summarise_card(record, samples_trained):
+def summarise_gpu(record, samples_trained):
     """Fill in energy, power, clock, temperature and throttling from what was sampled in all timed epochs."""
     parts = record.card_samples_all
     samples = [sample for part in parts for sample in part["samples"]]

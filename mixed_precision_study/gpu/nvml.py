@@ -18,7 +18,7 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the c
 }
 
 
-class Card:
+class NvmlGpu:
     """The GPU as NVML sees it; `reason` says why a card that cannot be asked gives no answers.
 
     `uuid` as PyTorch prints it, or NVML's own `number` of it. Works with nvidia-ml-py and with the old nvidia-ml-py3
@@ -73,13 +73,13 @@ def others_of(pids, own_is_there):
     return len(set(pids)) - (own_is_there or os.getpid() in pids)
 
 
-def read_cards():
+def read_gpus():
     """Return {UUID as PyTorch prints it: {"used_mib", "pids"}} of every card, None where NVML does not tell.
 
     Of every card, because CUDA may number them otherwise than NVML does, and cannot be asked before it is in use.
     """
-    nvml, cards = Card().nvml, {}
-    for card in [Card(number=number) for number in range(nvml.nvmlDeviceGetCount() if nvml else 0)]:
+    nvml, cards = NvmlGpu().nvml, {}
+    for card in [NvmlGpu(number=number) for number in range(nvml.nvmlDeviceGetCount() if nvml else 0)]:
         uuid, processes = card.ask("UUID") or "", card.ask("ComputeRunningProcesses")
         uuid = uuid.decode() if isinstance(uuid, bytes) else uuid
         pids = None if processes is None else [process.pid for process in processes]
@@ -87,17 +87,17 @@ def read_cards():
     return cards
 
 
-CARDS_BEFORE = {}  # as read_cards() gave them before this process used a card
+GPUS_BEFORE_USE = {}  # as read_cards() gave them before this process used a card
 
 
-def remember_cards():
+def remember_gpus():
     """Note what others have on each card; to be called before this process uses one, or it can no longer be told."""
-    CARDS_BEFORE.update(read_cards())
+    GPUS_BEFORE_USE.update(read_gpus())
 
 
-def card_before(uuid):
+def gpu_before_use(uuid):
     """Return {"used_mib", "pids"} of a card before this process used it, None for what is not known."""
-    return CARDS_BEFORE.get(str(uuid), {"used_mib": None, "pids": None})
+    return GPUS_BEFORE_USE.get(str(uuid), {"used_mib": None, "pids": None})
 
 
 GONE = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
@@ -105,11 +105,11 @@ LOST = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )
 BROKEN = re.compile(r"unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
 
 
-class Lost(Exception):
+class GpuLost(Exception):
     """The driver says that a GPU is no longer there."""
 
 
-class State(NamedTuple):
+class GpuState(NamedTuple):
     """Memory of a GPU and how busy it is; None is what NVML does not say, as of a MIG slice."""
 
     used_mib: float
@@ -117,7 +117,7 @@ class State(NamedTuple):
     busy_percent: int | None
 
 
-def look(uuid):
+def gpu_state(uuid):
     """Return the State of a GPU, or None where NVML cannot say; raise Lost where it says that the GPU is gone."""
     try:
         import pynvml
@@ -127,13 +127,13 @@ def look(uuid):
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     except Exception as error:  # no binding, no driver: each binding raises its own class
         if getattr(error, "value", None) in GONE:
-            raise Lost(str(error)) from None
+            raise GpuLost(str(error)) from None
         return None
     try:
         busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
     except pynvml.NVMLError:
         busy = None
-    return State(memory.used / 2**20, memory.total / 2**20, busy)
+    return GpuState(memory.used / 2**20, memory.total / 2**20, busy)
 
 
 def is_lost(uuid, text, answered):
@@ -142,17 +142,17 @@ def is_lost(uuid, text, answered):
     Where NVML had `answered` before and no longer does, a CUDA error that is otherwise a fault of the program counts.
     """
     try:
-        state = look(uuid)
-    except Lost:
+        state = gpu_state(uuid)
+    except GpuLost:
         return True
     return state is None and bool(LOST.search(text) or (answered and BROKEN.search(text)))
 
 
-def is_free(uuid, before, slack_mib=64):
+def memory_is_free(uuid, before, slack_mib=64):
     """Return whether no more memory is used than `before` (a State), so that the last run's has been given back."""
     try:
-        state = look(uuid)
-    except Lost:
+        state = gpu_state(uuid)
+    except GpuLost:
         return True  # nothing to wait for; the next run finds out
     return state is None or before is None or state.used_mib <= before.used_mib + slack_mib
 

@@ -6,8 +6,8 @@ import time
 import torch
 from IPython.display import HTML, display
 
-from ..errors import Stop, Unsupported
-from .nvml import MIB, THROTTLES, Card, card_before, others_of
+from ..errors import Unsupported, UserError
+from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 
 def missing_kernels(capability, architectures):
@@ -63,14 +63,18 @@ def check_clock(device, repeats=20):
     return {"events_per_wall": start.elapsed_time(end) / 1000 / wall, "launch_per_wall": launched / wall}
 
 
-def look_at_card(device):
+def inspect_gpu(device):
     """Return ({what: text}, [warnings], {record field: value}) of the card; the CPU has nothing to be measured."""
     if device.type != "cuda":
         return {"device": "CPU"}, [], {}
     properties = torch.cuda.get_device_properties(device)
-    capability, card, before = (properties.major, properties.minor), Card(properties.uuid), card_before(properties.uuid)
+    capability, card, before = (
+        (properties.major, properties.minor),
+        NvmlGpu(properties.uuid),
+        gpu_before_use(properties.uuid),
+    )
     if reason := missing_kernels(capability, torch.cuda.get_arch_list()):
-        raise Stop(f"{properties.name}: {reason}.")
+        raise UserError(f"{properties.name}: {reason}.")
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     half, clock = check_fp16(device), check_clock(device)
     power, most = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
@@ -113,10 +117,10 @@ def clear_workspaces():
 def show_preflight(device, execution, precisions, check_supported):
     """Show what was found within a few seconds, and every mode, greyed out with its reason where it cannot run here.
 
-    Returns what of it goes into the records. Raises Stop where this PyTorch has no kernels for the GPU.
+    Returns what of it goes into the records. Raises UserError where this PyTorch has no kernels for the GPU.
     """
     began = time.perf_counter()
-    facts, found, fields = look_at_card(device)
+    facts, found, fields = inspect_gpu(device)
     clear_workspaces()
     for what, text in facts.items():
         print(f"{what:<18} {text}")

@@ -74,12 +74,14 @@ def bar_chart(report, title, unit, bars, counted, absent="not measured", notes=N
     """
     rows, places = facet_rows(report), {}
     lines = 2 + max((len(report.comparisons[number]["lines"]) for number in report.charted), default=0)
-    looks = {
-        name: look
-        for name, look in PRECISIONS.items()
+    styles = {
+        name: style
+        for name, style in PRECISIONS.items()
         if any(report.comparisons[n]["runs"][name] for n in report.charted)
     }
-    patches = [Patch(facecolor=look[0], hatch=look[1], edgecolor="white", label=name) for name, look in looks.items()]
+    patches = [
+        Patch(facecolor=style[0], hatch=style[1], edgecolor="white", label=name) for name, style in styles.items()
+    ]
     figure, parts = start_chart(report, title, [2.0 + 0.14 * lines] * len(rows), [*patches, *extra])
     widest = max([3, *(sum(map(len, row)) + 0.7 * len(row) for row in rows)])
     for part, row in zip(parts, rows, strict=True):
@@ -101,7 +103,7 @@ def bar_chart(report, title, unit, bars, counted, absent="not measured", notes=N
     return figure, places
 
 
-def draw_stacks(report, axes, number, looks, stacks, gaps, labels, lift=3):
+def draw_stacks(report, axes, number, styles, stacks, gaps, labels, lift=3):
     """Draw a bar of stacked parts for every precision of a comparison, its label above; a gap where there is none."""
     top = max([sum(parts.values()) for key, parts in stacks.items() if key[0] == number], default=1)
     for x, precision in enumerate(shown_in(report, number)):
@@ -114,7 +116,7 @@ def draw_stacks(report, axes, number, looks, stacks, gaps, labels, lift=3):
             axes.text(x, 0.02 * top, text, size=7.5, color="#555555", rotation=90, ha="center", va="bottom")
             continue
         for part, amount in stacks[key].items():
-            colour, hatch = looks[part]
+            colour, hatch = styles[part]
             axes.bar(x, amount, 0.76, foot, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
             foot += amount
         axes.annotate(

@@ -11,7 +11,7 @@ from .layout import chart_text, legend_of, rate_unit, start_chart
 from .section import Section
 from .style import BOX, PRECISIONS
 from .theme import chart_style
-from .verdicts import gain_of, said_once, sentence_on
+from .verdicts import said_once, sentence_on, speedup_of
 from .words import plain, short
 
 
@@ -86,9 +86,9 @@ def gains_by_batch(report, groups, speeds):
     for group in (group for group in groups if group in report.comparisons):  # in order of their batch
         number = report.comparisons.index(group)
         here = {
-            name: report.gains[number, name, baseline]
+            name: report.speedups[number, name, baseline]
             for name in PRECISIONS
-            if (number, name, baseline) in report.gains
+            if (number, name, baseline) in report.speedups
         }
         at, same = at | dict.fromkeys(here, group["batch"]), same | here
     fastest = {name: max(sizes, key=sizes.get) for name, sizes in speeds.items()}
@@ -144,8 +144,8 @@ def draw_both_gains(axes, family):
     baseline, at, same, best = (family[name] for name in ("baseline", "at", "same", "best"))
     names = [name for name in PRECISIONS if name in {**same, **best}]
     if names and not same:
-        look = {"ha": "center", "size": 8, "color": "#555555"}
-        axes.text((len(names) - 1) / 2, 0.5, "no batch size was run\nin both precisions", **look)
+        style = {"ha": "center", "size": 8, "color": "#555555"}
+        axes.text((len(names) - 1) / 2, 0.5, "no batch size was run\nin both precisions", **style)
     for left, gains_here in ((0, same), (1, best)):
         for place, name in enumerate(names):
             colour, hatch, *_ = PRECISIONS[name]
@@ -169,8 +169,8 @@ def draw_both_gains(axes, family):
             low, high = (found["low"] or ratio, found["high"] or ratio) if left == 0 else (ratio, ratio)
             if low < high:
                 axes.plot([x, x], [low, high], color="#888888", linewidth=2)
-            look = {"textcoords": "offset points", "ha": "center", "size": 7.5, "bbox": BOX}
-            axes.annotate(f"{ratio:.2f}x\n{note}", (x, max(ratio, high)), (0, 3), **look)
+            style = {"textcoords": "offset points", "ha": "center", "size": 7.5, "bbox": BOX}
+            axes.annotate(f"{ratio:.2f}x\n{note}", (x, max(ratio, high)), (0, 3), **style)
     if not names:
         axes.text(
             0.5, 0.5, "nothing to compare: fp32 or tf32\nbeside another precision is needed", ha="center", size=8.5
@@ -180,24 +180,30 @@ def draw_both_gains(axes, family):
     middle = (len(names) - 1) / 2
     axes.set_xticks([middle, len(names) + 1 + middle], ["the largest batch of both", "each at its fastest batch"])
     axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
-    highest = max([1, *(gain["high"] or gain["ratio"] for gain in same.values()), *(one[0] for one in best.values())])
+    highest = max(
+        [1, *(speedup["high"] or speedup["ratio"] for speedup in same.values()), *(one[0] for one in best.values())]
+    )
     axes.set(ylabel=f"times as fast as {baseline}", xlim=(-0.7, 2 * len(names) + 0.7), ylim=(0, 1.45 * highest))
 
 
 def row_by_batch(family, precision):
     """Return a row of the table: the largest batch that trains, its memory, and the two kinds of speed-up."""
     sizes = family["speeds"].get(precision) or family["probes"].get(precision, {})  # what a search ended at was timed
-    fitting, gain, fastest = max(sizes, default=None), family["same"].get(precision), family["best"].get(precision)
+    fitting, speedup, fastest = max(sizes, default=None), family["same"].get(precision), family["best"].get(precision)
     runs = [run for group in family["groups"] for run in ok_runs(group, precision)]
     peaks_there = [run["peak_allocated_mib"] for run in runs if size_of(run) == fitting]
-    spread = f" ({gain['low']:.2f} to {gain['high']:.2f})" if gain and gain["low"] else ""
+    spread = f" ({speedup['low']:.2f} to {speedup['high']:.2f})" if speedup and speedup["low"] else ""
     row = {"comparison": family["title"], "precision": precision, "largest that trained": fitting or "-"}
     row |= {"its peak, GiB": short(max(peaks_there) / 1024) if any(peaks_there) else "-"}
     every_run = [run for group in family["groups"] for run in group["runs"][precision]]
     failing = failing_above(fitting, every_run) if fitting else None
     row |= {"out of memory at": family["too_large"].get(precision) or "not reached"}
     row |= {"resolution": f"+{failing / fitting - 1:.0%}, below {failing:,}" if failing else "-"}
-    row |= {"at the largest batch of both": f"{gain['ratio']:.2f}x{spread}, {family['at'][precision]}" if gain else "-"}
+    row |= {
+        "at the largest batch of both": f"{speedup['ratio']:.2f}x{spread}, {family['at'][precision]}"
+        if speedup
+        else "-"
+    }
     return row | {"each at its fastest": f"{fastest[0]:.2f}x, {sizes_text(*fastest[1:])}" if fastest else "-"}
 
 
@@ -252,7 +258,7 @@ def section(report):
     for group in report.largest:
         lines = []
         for precision in (name for name, runs in group["runs"].items() if runs and name != "fp32"):
-            sentence = sentence_on(group, precision, "fp32", gain_of(group, precision, "fp32"))
+            sentence = sentence_on(group, precision, "fp32", speedup_of(group, precision, "fp32"))
             lines.append(f"- {plain(sentence)}")
         if lines:
             section.say(

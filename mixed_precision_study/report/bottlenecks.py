@@ -5,7 +5,7 @@ from collections import Counter
 
 from matplotlib.patches import Patch
 
-from ..analysis.bottleneck import limit_of
+from ..analysis.bottleneck import find_bottleneck
 from .bars import draw_stacks, gap_reasons, middle_runs, pool
 from .comparisons import gap_text
 from .layout import chart_text, name_of, panels, shown_in
@@ -25,7 +25,10 @@ def limit_row(report, number, record):
     rates["measured ceiling, TFLOP/s"] = max((rate for rate in ceilings if rate is not None), default=None)
     row |= {name: "-" if rate is None else short(rate) for name, rate in rates.items()}
     row |= {"of the ceiling": percent(record["compute_limit_fraction"])}
-    row |= {"of the copy bandwidth": percent(record["bandwidth_limit_fraction"]), "limited by": limit_of(record)[0]}
+    row |= {
+        "of the copy bandwidth": percent(record["bandwidth_limit_fraction"]),
+        "limited by": find_bottleneck(record)[0],
+    }
     return run_row(report, number, record, **row)
 
 
@@ -91,15 +94,15 @@ def draw_kernel_times(section, report):
     in_profile = runs_in_profile(report)
     named = families_in(in_profile)
     if in_profile:
-        looks = {family: FAMILY_LOOKS[family] for family in named} | {"other kernels": PARTS[-1], "idle": IDLE_LOOK}
+        styles = {family: FAMILY_LOOKS[family] for family in named} | {"other kernels": PARTS[-1], "idle": IDLE_LOOK}
         kernel_shares = {key: shares_of(record, named) for key, record in in_profile.items()}
-        figure, placed = panels(
-            report, "Where the time of a step goes (above each bar: its ms)", 2.8, part_handles(looks)
+        figure, place_images = panels(
+            report, "Where the time of a step goes (above each bar: its ms)", 2.8, part_handles(styles)
         )
         labels = {key: short(run["step_ms_median"]) if run["step_ms_median"] else "" for key, run in in_profile.items()}
         percents = {key: {part: 100 * share for part, share in parts.items()} for key, parts in kernel_shares.items()}
-        for number, (axes,) in placed:
-            draw_stacks(report, axes, number, looks, percents, gap_reasons(report, "profile_reason"), labels)
+        for number, (axes,) in place_images:
+            draw_stacks(report, axes, number, styles, percents, gap_reasons(report, "profile_reason"), labels)
             axes.set_ylabel("% of the step")
             axes.set(ylim=(0, 118), yticks=range(0, 101, 20))
         section.chart(figure, "kernel_time")
@@ -120,9 +123,9 @@ def draw_limits_reached(section, report):
         handles = [
             Patch(facecolor=c, hatch=hatch, edgecolor="white", label=name) for name, (_, c, hatch) in LIMITS.items()
         ]
-        figure, placed = panels(report, "How far from the card's limits", 2.6, handles)
+        figure, place_images = panels(report, "How far from the card's limits", 2.6, handles)
         highest = 100 * max(bar[0] for bars in reached.values() for bar in bars.values())
-        for number, (axes,) in placed:
+        for number, (axes,) in place_images:
             draw_limits(report, axes, number, reached)
             axes.set_ylim(0, 1.12 * max(100, highest))
         section.chart(figure, "limit_reached")
@@ -139,6 +142,6 @@ def draw_limits_reached(section, report):
         record["gpu_busy_fraction"] is not None or record["achieved_tflop_per_second"] for _, record in report.timed
     ):
         section.table(said_once(rows), "What limits every run")
-        cases = Counter(limit_of(record)[0] for _, record in report.timed)
+        cases = Counter(find_bottleneck(record)[0] for _, record in report.timed)
         text = ", ".join(f"{case} in {number}" for case, number in cases.most_common())
         section.say(f"What limits the {count(len(report.timed), 'run')} that ended well: {text}.")

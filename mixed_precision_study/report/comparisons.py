@@ -116,7 +116,7 @@ def ok_runs(group, precision):
     return [record for record in group["runs"][precision] if record["status"] == "ok"]
 
 
-def run_name(record):
+def run_label(record):
     """Return what tells a run from the others of its comparison and precision."""
     repeat = record.get("repeat")
     return f"seed {record['seed']}" + (f", repetition {repeat}" if repeat is not None else "")
@@ -153,7 +153,7 @@ def rows_of_failed(report):
     """Return the runs that did not end well as rows of a table."""
     return [
         {"comparison": f"{group['notebook']}: {group['title']}"}
-        | {"precision": record["precision"], "run": run_name(record)}
+        | {"precision": record["precision"], "run": run_label(record)}
         | {name: record[name] for name in ("status", "reason")}
         for group in report.every_group
         for runs in group["runs"].values()

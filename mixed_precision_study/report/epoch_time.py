@@ -13,7 +13,7 @@ from .layout import name_of, panels, rate_unit, shown_in
 from .section import Section
 from .style import BOX, LOUD, PRECISIONS
 from .theme import chart_style
-from .verdicts import baselines_of, gain_of, judgement, mark_of
+from .verdicts import baselines_of, judgement, mark_of, speedup_of
 from .words import count, span
 
 
@@ -44,11 +44,11 @@ def scaled_times(report):
         baseline = next((name for name in ("fp32", "tf32") if ok_runs(group, name)), None)
         notes[number] = {"fp32": [], "tf32": ["(no fp32: tf32 = 1)"], None: ["(no fp32, no tf32)"]}[baseline]
         for precision in PRECISIONS:
-            if gain := baseline and (
-                report.gains.get((number, precision, baseline)) or gain_of(group, precision, baseline)
+            if speedup := baseline and (
+                report.speedups.get((number, precision, baseline)) or speedup_of(group, precision, baseline)
             ):
-                low, high = gain["low"] or gain["ratio"], gain["high"] or gain["ratio"]
-                scaled[number, precision] = (1 / gain["ratio"], 1 / high, 1 / low, gain["pairs"])
+                low, high = speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
+                scaled[number, precision] = (1 / speedup["ratio"], 1 / high, 1 / low, speedup["pairs"])
     return scaled, notes
 
 
@@ -58,21 +58,23 @@ def draw_forest(report, axes, number, right, lines):
     for row, precision in enumerate(names):
         colour, _, _, marker = PRECISIONS[precision]
         found = {
-            base: gain for base in baselines_of(precision) if (gain := report.gains.get((number, precision, base)))
+            base: speedup
+            for base in baselines_of(precision)
+            if (speedup := report.speedups.get((number, precision, base)))
         }
         if not found:
             lacking = "fp32" if ok_runs(report.comparisons[number], precision) else precision
             text = f"{lacking}: " * (lacking != precision) + gap_text(report.comparisons[number]["runs"][lacking])
             axes.text(0.03 * right, row, text, size=8, color="#555555", va="center", bbox=BOX)
-        for baseline, gain in found.items():
+        for baseline, speedup in found.items():
             y = row + {"fp32": -0.2, "tf32": 0.2}[baseline] * (len(found) > 1)
-            low, high = gain["low"] or gain["ratio"], gain["high"] or gain["ratio"]
-            ends = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if gain["low"] else {}
+            low, high = speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
+            ends = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if speedup["low"] else {}
             axes.plot([low, high], [y, y], color=colour, linewidth=2, **ends)
             face = colour if baseline == "fp32" else "white"
-            axes.plot(gain["ratio"], y, marker=marker, color=colour, markerfacecolor=face, markersize=5.5)
-            text = f"{gain['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
-            text += "" if gain["low"] else " (no interval)"
+            axes.plot(speedup["ratio"], y, marker=marker, color=colour, markerfacecolor=face, markersize=5.5)
+            text = f"{speedup['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
+            text += "" if speedup["low"] else " (no interval)"
             axes.annotate(text, (high, y), (7, 0), textcoords="offset points", size=7.5, va="center", bbox=BOX)
     axes.axvline(1, color="#444444", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(names)), names)
@@ -120,36 +122,40 @@ def draw_scaled_times(section, report):
         axes.set_ylim(0, 1.35 * tallest)
     section.chart(figure, "scaled_time")
     for precision in list(PRECISIONS)[1:]:
-        found = [gain for (_, name, baseline), gain in report.gains.items() if (name, baseline) == (precision, "fp32")]
+        found = [
+            speedup
+            for (_, name, baseline), speedup in report.speedups.items()
+            if (name, baseline) == (precision, "fp32")
+        ]
         if found and not report.on_cpu:
             words = Counter(map(partial(judgement, report), found))
             words = ", ".join(f"{word} in {number}" for word, number in words.items())
-            times = span([1 / gain["ratio"] for gain in found], "{:.2f}")
+            times = span([1 / speedup["ratio"] for speedup in found], "{:.2f}")
             section.say(f"{precision} takes **{times}** of fp32's time in {count(len(found), 'comparison')}: {words}.")
 
 
 def draw_speed_ups(section, report):
     """Draw the speed-ups over fp32 and over tf32."""
-    forests = [number for number in range(len(report.comparisons)) if any(key[0] == number for key in report.gains)]
+    forests = [number for number in range(len(report.comparisons)) if any(key[0] == number for key in report.speedups)]
     if forests:
-        look = {"color": "#444444", "linewidth": 2}
-        handles = [Line2D([], [], **look, marker="o", label="over fp32")]
-        handles += [Line2D([], [], **look, marker="o", markerfacecolor="white", label="over tf32")]
-        handles += [Line2D([], [], **look, marker="|", markersize=9, label="95% interval")]
+        style = {"color": "#444444", "linewidth": 2}
+        handles = [Line2D([], [], **style, marker="o", label="over fp32")]
+        handles += [Line2D([], [], **style, marker="o", markerfacecolor="white", label="over tf32")]
+        handles += [Line2D([], [], **style, marker="|", markersize=9, label="95% interval")]
         handles += [Line2D([], [], color="#444444", linestyle="--", linewidth=1, label="no gain")]
         lines = {number: max(1, len(set(shown_in(report, number)) - {"fp32"})) for number in forests}
         inches = lambda band: 1.05 + 0.34 * max(lines[number] for number in band)  # noqa: E731
         title = "Speed-up over fp32 and over tf32 with 95% interval"
-        figure, placed = panels(report, title, inches, handles, forests)
-        right = 1.6 * max(1, *(gain["high"] or gain["ratio"] for gain in report.gains.values()))
-        for number, (axes,) in placed:
+        figure, place_images = panels(report, title, inches, handles, forests)
+        right = 1.6 * max(1, *(speedup["high"] or speedup["ratio"] for speedup in report.speedups.values()))
+        for number, (axes,) in place_images:
             place = forests.index(number) // 3 * 3
             draw_forest(report, axes, number, right, max(lines[other] for other in forests[place : place + 3]))
         section.chart(figure, "speed_up")
     if report.on_cpu:
         section.say(f"**{LOUD}.** Nothing follows from these ratios.")
     for baseline in () if report.on_cpu else ("fp32", "tf32"):
-        found = {key: gain for key, gain in report.gains.items() if key[2] == baseline}
+        found = {key: speedup for key, speedup in report.speedups.items() if key[2] == baseline}
         words = Counter(map(partial(judgement, report), found.values()))
         if found:
             text = ", ".join(f"{word} {number}" for word, number in words.items())

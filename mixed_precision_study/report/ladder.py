@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ..analysis.bottleneck import limit_of
+from ..analysis.bottleneck import find_bottleneck
 from ..analysis.verdict import flags_of
 from .comparisons import gap_text
 from .ladder_steps import LAYERS
@@ -16,7 +16,7 @@ from .memory_use import rates
 from .section import Section
 from .style import BOX, DAGGER, PRECISIONS
 from .theme import chart_style
-from .verdicts import gain_between, judgement, said_once
+from .verdicts import judgement, said_once, speedup_between
 from .words import count, plain, short, span
 
 
@@ -27,7 +27,7 @@ def speedy(runs):
 
 def gain_of_step(runs, others):
     """Return the gain per sample of a step's runs over another's, or None where one has none that ended well."""
-    return gain_between(speedy(runs), speedy(others), rates, more_is_faster=True)
+    return speedup_between(speedy(runs), speedy(others), rates, more_is_faster=True)
 
 
 def measured_ladder(steps):
@@ -63,12 +63,12 @@ def row_of_step(report, steps, step):
         return row | {"verdict": step["gap"], "what limits it": reason or "-"}
     row |= {"n": count(len(step["ok"]), "run"), COLUMNS[1]: short(1000 / step["speed"]) + step["mark"]}
     row["peak, GiB"] = "not measured" if step["peak"] is None else short(step["peak"])
-    for name, gain in (("over the first step", step["gain"]), ("over the step before", step["more"])):
-        row[name] = with_spread(gain) if gain else "-"
+    for name, speedup in (("over the first step", step["gain"]), ("over the step before", step["more"])):
+        row[name] = with_spread(speedup) if speedup else "-"
     words = [judgement(report, step["more"]) if step["more"] else "-", gap_text(step["runs"])]
     row |= {"verdict": ", ".join(filter(None, words)), "quality at the end": quality_of_step(step)}
     row["compiling + cuDNN's search, s, at most"] = preparation_of(step["ok"])
-    case, because = limit_of(step["ok"][0])
+    case, because = find_bottleneck(step["ok"][0])
     return row | {"what limits it": "not judged: CPU" if report.on_cpu else f"{case}: {because}"}
 
 
@@ -96,23 +96,23 @@ def draw_ladder(report, speeds, memory, quality, steps):
             for axes, right in ((speeds, far), (memory, most)):
                 axes.text(0.01 * right, row, step["gap"], color="#555555", bbox=BOX, **beside)
             continue
-        gain = step["gain"]
-        ratio, end = (gain["ratio"], gain["high"] or gain["ratio"]) if gain else (1.0, 1.0)
+        speedup = step["gain"]
+        ratio, end = (speedup["ratio"], speedup["high"] or speedup["ratio"]) if speedup else (1.0, 1.0)
         speeds.barh(row, ratio, **bar)
-        if gain and gain["low"] is not None:
-            speeds.hlines(row, gain["low"], gain["high"], color="#8b8b8b", linewidth=2.5)
+        if speedup and speedup["low"] is not None:
+            speeds.hlines(row, speedup["low"], speedup["high"], color="#8b8b8b", linewidth=2.5)
         text = f"{ratio:.2f}x, {short(step['speed'])}/s{step['mark']}"
-        text += ", another card" if gain and not gain["pairs"] and len(gpus_of(steps)) > 1 else ""
+        text += ", another card" if speedup and not speedup["pairs"] and len(gpus_of(steps)) > 1 else ""
         failed_there = gap_text(step["runs"])
         text += f", {failed_there}" * bool(failed_there)
-        look = {"textcoords": "offset points", "bbox": BOX, **beside}
+        style = {"textcoords": "offset points", "bbox": BOX, **beside}
         quality.text(0, row, quality_of_step(step).removeprefix(metric), **beside)
-        speeds.annotate(text, (end, row), (5, 0), **look)
+        speeds.annotate(text, (end, row), (5, 0), **style)
         if step["peak"] is None:
             memory.text(0.01 * most, row, "not measured", color="#555555", **beside)
         else:
             memory.barh(row, step["peak"], **bar)
-            memory.annotate(short(step["peak"]), (step["peak"], row), (4, 0), **look)
+            memory.annotate(short(step["peak"]), (step["peak"], row), (4, 0), **style)
     speeds.set_yticks(range(len(steps)), [step["label"] for step in steps])
     memory.set_yticks(range(len(steps)), [""] * len(steps))
     speeds.axvline(1, color="#444444", linestyle="--", linewidth=1, zorder=0.5)
@@ -142,10 +142,10 @@ def gpus_of(steps):
     return {run["gpu_uuid"] for step in steps for run in step["ok"]}
 
 
-def with_spread(gain):
+def with_spread(speedup):
     """Return a ratio with its interval as text."""
-    spread = f" ({gain['low']:.2f} to {gain['high']:.2f})" if gain["low"] is not None else ""
-    return f"{gain['ratio']:.2f}x{spread}" + ", not paired" * (not gain["pairs"])
+    spread = f" ({speedup['low']:.2f} to {speedup['high']:.2f})" if speedup["low"] is not None else ""
+    return f"{speedup['ratio']:.2f}x{spread}" + ", not paired" * (not speedup["pairs"])
 
 
 def measured_ladders(report):
@@ -164,9 +164,9 @@ def section(report):
     section, ladders = Section(), measured_ladders(report)
     if ladders:
         seen = {step["precision"] for steps in ladders for step in steps}
-        looks = {name: look for name, look in PRECISIONS.items() if name in seen}
+        styles = {name: style for name, style in PRECISIONS.items() if name in seen}
         handles = [
-            Patch(facecolor=look[0], hatch=look[1], edgecolor="white", label=name) for name, look in looks.items()
+            Patch(facecolor=style[0], hatch=style[1], edgecolor="white", label=name) for name, style in styles.items()
         ]
         handles += [Line2D([], [], color="#8b8b8b", linewidth=2.5, label="95% interval")]
         figure, bands = start_chart(

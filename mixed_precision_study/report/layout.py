@@ -17,10 +17,10 @@ MANY = 12  # from more comparisons on, charts leave out those that show little
 def legend_of(groups):
     """Return the legend of lines: the precisions that any of the comparisons has runs of."""
     seen = {run["precision"] for run in runs_of(groups)}
-    looks = {name: look for name, look in PRECISIONS.items() if name in seen}
+    styles = {name: style for name, style in PRECISIONS.items() if name in seen}
     return [
         Line2D([], [], color=colour, linestyle=line, marker=marker, linewidth=0.8, label=name)
-        for name, (colour, _, line, marker) in looks.items()
+        for name, (colour, _, line, marker) in styles.items()
     ]
 
 
@@ -59,10 +59,10 @@ def start_chart(report, title, heights, handles):
     figure.get_layout_engine().set(hspace=0)  # it would grow with the figure
     top, *rows = figure.subfigures(1 + len(heights), 1, squeeze=False, height_ratios=[head, *heights]).flat
     where = f" on {next(iter(report.devices))}" if len(report.devices) == 1 else ""
-    look = {"va": "top", "size": 12, "weight": "bold"}
-    top.text(0.008, 1 - 0.06 / head, chart_text(title + where), **look)
+    style = {"va": "top", "size": 12, "weight": "bold"}
+    top.text(0.008, 1 - 0.06 / head, chart_text(title + where), **style)
     if report.on_cpu:
-        top.text(0.008, 1 - 0.32 / head, LOUD, color=RED, **look)
+        top.text(0.008, 1 - 0.32 / head, LOUD, color=RED, **style)
     elif report.disturbed:
         top.text(0.008, 1 - 0.3 / head, f"{DAGGER} throttled or GPU shared: see the table of runs", va="top", size=8.5)
     place = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
@@ -95,7 +95,7 @@ def panels(report, title, inches, handles, numbers=None, rows=1, across=3):
     figure, parts = start_chart(
         report, title, [inches(band) if callable(inches) else inches for band in bands], handles
     )
-    placed = []
+    place_images = []
     for part, band in zip(parts, bands, strict=True):
         columns = part.subplots(rows, across, sharex="col", squeeze=False).T
         for number, column in zip_longest(band, columns):
@@ -104,8 +104,8 @@ def panels(report, title, inches, handles, numbers=None, rows=1, across=3):
                     axes.set_axis_off()
                 continue
             column[0].set_title(panel_title(report, number), size=8.5, loc="left")
-            placed.append((number, list(column)))
-    return figure, placed
+            place_images.append((number, list(column)))
+    return figure, place_images
 
 
 def rate_unit(group):

@@ -1,7 +1,7 @@
 """Read the records of a folder and judge them: the report that every section is drawn from."""
 
 from ..analysis.verdict import flags_of
-from ..errors import Stop
+from ..errors import UserError
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
 from .environment import device_of
@@ -14,7 +14,7 @@ from .report import Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
-from .verdicts import find_gains, find_sentences
+from .verdicts import find_sentences, find_speedups
 from .words import count
 
 
@@ -60,7 +60,7 @@ def compare(report):
 
 def judge_runs(report):
     """Find what the runs of a report gain over each other, and which of them were disturbed."""
-    report.gains = find_gains(report)
+    report.speedups = find_speedups(report)
     report.sentences = find_sentences(report)
     report.timed = [
         (number, record)
@@ -102,7 +102,7 @@ def section(report):
 def stop_without_records(report):
     """Stop with one sentence where no record is usable."""
     if not (report.used or report.aside):
-        raise Stop(
+        raise UserError(
             f'no usable run record lies below records_dir = "{report.folder}"; run an experiment notebook or run_all.py'
             " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"
             " all cells."

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from .comparisons import ok_runs
 from .layout import MANY, name_of, panel_title, panels, start_chart
 from .section import Section
-from .style import PRECISIONS, line_look
+from .style import PRECISIONS, line_style
 from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
@@ -89,7 +89,7 @@ def draw_sweep(axes, runs, read, precision):
             axes.text(scale, 0.5, ", ".join(bad), rotation=90, size=8, ha="center", va="center", transform=text)
         elif (value := middle_value(runs[scale], read)) is not None:
             points[scale] = value
-    axes.plot(list(points), list(points.values()), **line_look(precision))
+    axes.plot(list(points), list(points.values()), **line_style(precision))
     if (dynamic := middle_value(runs.get("dynamic", ()), read)) is not None:
         axes.axhline(dynamic, color=PRECISIONS[precision][0], linestyle=":", linewidth=1.2)
     axes.set_xscale("log", base=2)
@@ -138,13 +138,13 @@ def draw_traces(section, report):
     changing = sorted({key[0] for key, number in changes.items() if number > 1 or len(report.charted) <= MANY})
     if any(number > 1 for number in changes.values()):
         names = [name for name in PRECISIONS if any(found for key, found in traces.items() if key[1] == name)]
-        handles = [Line2D([], [], **line_look(name)) for name in names]
-        figure, placed = panels(report, "Loss scale", 2.2, handles, changing)
-        for number, (axes,) in placed:
+        handles = [Line2D([], [], **line_style(name)) for name in names]
+        figure, place_images = panels(report, "Loss scale", 2.2, handles, changing)
+        for number, (axes,) in place_images:
             axes.set_title(panel_title(report, number, marked_in(report, number)), size=8.5, loc="left")
             for precision in names:
                 for trace in traces.get((number, precision), ()):
-                    axes.plot(*trace, **line_look(precision), drawstyle="steps-post")
+                    axes.plot(*trace, **line_style(precision), drawstyle="steps-post")
             axes.set_yscale("log", base=2)
             axes.yaxis.set_major_locator(LogLocator(base=2, numticks=6))
             axes.yaxis.set_minor_locator(NullLocator())
@@ -161,7 +161,7 @@ def draw_traces(section, report):
 def draw_sweeps(section, report):
     """Draw loss, skipped steps and lost gradients over the fixed loss scales."""
     for number, ((settings, precision), runs) in enumerate(report.sweeps.items(), 1):
-        handles = [Line2D([], [], **line_look(precision))]
+        handles = [Line2D([], [], **line_style(precision))]
         if any(run["status"] == "ok" for run in runs.get("dynamic", ())):
             handles += [Line2D([], [], color=PRECISIONS[precision][0], linestyle=":", label="dynamic")]
         figure, (part,) = start_chart(report, f"Loss scale of {precision}, fixed and dynamic", [2.9], handles)

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from ..errors import Stop
+from ..errors import UserError
 from ..record import NOT_WRITTEN, RunRecord, comparison_key, read_records
 from .style import PRECISIONS
 
@@ -104,7 +104,7 @@ def sort_out(records):
 def find_records(folder):
     """Return (folder, records, [(path, reason) of what is no record]); "." without records gives way to ../outputs."""
     if not Path(folder).is_dir():
-        raise Stop(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
+        raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
     records, left_out = read_records(folder)
     if not records and Path(folder) == Path(".") and Path("../outputs").is_dir():
         folder = "../outputs"

@@ -21,7 +21,7 @@ class Report:
     sweeps: dict = field(default_factory=dict)  # of loss scales
     alone: set = field(default_factory=set)  # numbers of the comparisons that stand in a ladder or a sweep alone
     charted: list = field(default_factory=list)  # the other numbers
-    gains: dict = field(default_factory=dict)  # {(number, precision, baseline): paired ratio}
+    speedups: dict = field(default_factory=dict)  # {(number, precision, baseline): paired ratio}
     sentences: dict = field(default_factory=dict)  # {(number, precision, baseline): verdict}
     timed: list = field(default_factory=list)  # (number, record) of the runs that ended well
     disturbed: list = field(default_factory=list)  # of these, the throttled ones and those that shared their GPU

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from IPython.display import display
 
-from ..analysis.bottleneck import limit_of
+from ..analysis.bottleneck import find_bottleneck
 from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import flags_of, verdict
 from ..record import LEDGER_AT_PEAK, flat_record
@@ -54,7 +54,7 @@ def probes_table(records):
     return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
 
 
-COLOURS = {name: look[0] for name, look in PRECISIONS.items()}
+COLOURS = {name: style[0] for name, style in PRECISIONS.items()}
 
 
 def draw_results(records):
@@ -104,7 +104,7 @@ def read_results(records):
         if base in flat and name not in ("fp32", base)
     ]
     if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
-        sentences = [f"{name}: {limit_of(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
+        sentences = [f"{name}: {find_bottleneck(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
     return "\n".join(sentences) or "No precision ended well, so there is nothing to read."
 
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from ..analysis.bottleneck import IDLE, limit_of
+from ..analysis.bottleneck import IDLE, find_bottleneck
 from .comparisons import families, family_title, gap_text, ok_runs, runs_of
 from .layout import chart_text, legend_of, rate_unit, start_chart
 from .section import Section
@@ -41,7 +41,7 @@ def cost_of(report, group, precision):
     run, cost = example(group, precision), {"us": 1e6 / statistics.median(speeds)}
     cost["idle"] = None if run["gpu_busy_fraction"] is None else round(1 - run["gpu_busy_fraction"], 6)
     cost["mark"] = DAGGER * bool(flags_in(group, precision))
-    return cost | {"case": "not judged: CPU" if report.on_cpu else limit_of(run)[0]}
+    return cost | {"case": "not judged: CPU" if report.on_cpu else find_bottleneck(run)[0]}
 
 
 def find_growths(report):
@@ -86,13 +86,13 @@ def draw_growth(axes, growth):
         axes.plot(known.keys(), [cost["us"] for cost in known.values()], color=colour, linestyle=line, linewidth=1)
         large = 9.5 - list(PRECISIONS).index(precision)  # so that markers at one place are all seen
         for size, cost in known.items():
-            look = {"marker": marker, "color": colour, "markersize": 3 if cost["idle"] is None else large}
-            axes.plot(size, cost["us"], **look, markerfacecolor="white" if (cost["idle"] or 0) >= IDLE else colour)
+            style = {"marker": marker, "color": colour, "markersize": 3 if cost["idle"] is None else large}
+            axes.plot(size, cost["us"], **style, markerfacecolor="white" if (cost["idle"] or 0) >= IDLE else colour)
     for size, group in groups.items():  # a batch is out of memory where curves are low, a model where they are high
         gaps = {name: runs for name, runs in group["runs"].items() if runs and size not in costs.get(name, [size])}
         place = {"x": size, "y": 0.98 if batch else 0.02, "va": "top" if batch else "bottom", "ha": "center"}
-        look = {"rotation": 90, "size": 8, "color": "#555555", "transform": axes.get_xaxis_transform()}
-        axes.text(s="\n".join(f"{name}: {gap_text(runs)}" for name, runs in gaps.items()), **place, **look)
+        style = {"rotation": 90, "size": 8, "color": "#555555", "transform": axes.get_xaxis_transform()}
+        axes.text(s="\n".join(f"{name}: {gap_text(runs)}" for name, runs in gaps.items()), **place, **style)
     unit = rate_unit(next(iter(groups.values()))).partition(" ")[0]
     per_step = "columns of text" if unit == "tokens" else unit
     axes.set(xscale="log", yscale="log", ylabel=f"µs per {unit.removesuffix('s')}")

@@ -92,7 +92,7 @@ class File:
 def palette_of_charts():
     """Return the tints of the colours of all charts, as a palette of PIL."""
     steps = (0, *range(4, 25))  # none too near to white, which must stay white
-    colours = [(colour, steps) for colour in (RED, *(look[0] for look in PRECISIONS.values()))]
+    colours = [(colour, steps) for colour in (RED, *(style[0] for style in PRECISIONS.values()))]
     colours += [(colour, (8, 12, 16, 20, 24)) for colour, _ in PARTS]  # 194 tints; a palette holds 256
     colours = [(bytes.fromhex(colour[1:]), steps) for colour, steps in colours]
     tints = [[255 - (255 - part) * step // 24 for part in colour] for colour, steps in colours for step in steps]

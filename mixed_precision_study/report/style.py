@@ -37,18 +37,18 @@ COMPONENTS = {  # part of the field's name: what it is called here
     "slack": "allocator slack",
     "context": "context and libraries",
 }
-LEDGER_LOOKS = dict(zip(COMPONENTS.values(), PARTS, strict=True))
+BREAKDOWN_STYLES = dict(zip(COMPONENTS.values(), PARTS, strict=True))
 GREYS = dict(zip(PRECISIONS, ("#7c7c7c", "#8e8e8e", "#a0a0a0", "#b0b0b0", "#bdbdbd", "#cacaca"), strict=True))
 
 
-def line_look(precision):
+def line_style(precision):
     """Return how the curve of a precision looks, as arguments of Matplotlib."""
     colour, _, line, marker = PRECISIONS[precision]
-    look = {"color": colour, "linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
-    return look | {"markeredgecolor": "white", "markeredgewidth": 0.5, "label": precision}
+    style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
+    return style | {"markeredgecolor": "white", "markeredgewidth": 0.5, "label": precision}
 
 
-def part_handles(looks):
+def part_handles(styles):
     """Return the legend of stacked parts."""
-    look = {"edgecolor": "white", "linewidth": 0.4}
-    return [Patch(facecolor=colour, hatch=hatch, label=part, **look) for part, (colour, hatch) in looks.items()]
+    style = {"edgecolor": "white", "linewidth": 0.4}
+    return [Patch(facecolor=colour, hatch=hatch, label=part, **style) for part, (colour, hatch) in styles.items()]

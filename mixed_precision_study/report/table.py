@@ -5,7 +5,7 @@ from collections import Counter
 
 import pandas as pd
 
-from ..analysis.bottleneck import limit_of
+from ..analysis.bottleneck import find_bottleneck
 from ..analysis.speedup import paired_runs
 from .comparisons import gap_text, ok_runs
 from .memory_use import memory_saved
@@ -43,19 +43,19 @@ def epochs_paired(group, precision, baseline):
 
 def table_row(report, number, precision, baseline):
     """Return the figures of one precision against one baseline: a row of summary.csv."""
-    group, gain = report.comparisons[number], report.gains.get((number, precision, baseline))
+    group, speedup = report.comparisons[number], report.speedups.get((number, precision, baseline))
     row = {name: group[name] for name in ("notebook", "title", "device", "data", "model")}
     row |= {"batch_size": group["batch"][1:], "precision": precision, "baseline": baseline}
     missing = [f"{name}: {gap_text(group['runs'][name])}" for name in (precision, baseline) if not ok_runs(group, name)]
-    row["verdict"] = judgement(report, gain) if gain else "; ".join(missing)
+    row["verdict"] = judgement(report, speedup) if speedup else "; ".join(missing)
     fields = {"speed_up": "ratio", "speed_up_low": "low", "speed_up_high": "high", "pairs": "pairs"}
     fields |= {"repetitions": "repetitions", "paired_seeds": "seeds"}
-    row |= {name: (gain or {}).get(field) for name, field in fields.items()}
-    row |= {"paired_epochs": epochs_paired(group, precision, baseline) if gain else None}
+    row |= {name: (speedup or {}).get(field) for name, field in fields.items()}
+    row |= {"paired_epochs": epochs_paired(group, precision, baseline) if speedup else None}
     row |= {"memory_saved_percent": memory_saved(group, precision, baseline), "metric": metric_of(group)[0]}
     names = ("quality_change", "quality_change_low", "quality_change_high", "quality_seeds", "quality_verdict")
     row |= dict(zip(names, quality_change(report, group, precision, baseline), strict=True))
-    row["limit"] = limit_of(example(group, precision))[0] if gain and not report.on_cpu else None
+    row["limit"] = find_bottleneck(example(group, precision))[0] if speedup and not report.on_cpu else None
     row["flags"] = "; ".join(flags_in(group, precision, baseline)) or None
     return row | {"verdict_text": report.sentences[number, precision, baseline]}
 

@@ -9,7 +9,7 @@ from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import MANY, name_of, panel_title, panels, shown_in
 from .section import Section
-from .style import PRECISIONS, line_look
+from .style import PRECISIONS, line_style
 from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
@@ -25,7 +25,7 @@ def draw_curves(axes, group, name):
                 if value is not None:
                     values.setdefault(place % max(1, epochs or len(record[name])) + 1, []).append(value)
         x = [epoch + (0.06 * (slot - 1.5) if len(values) == 1 else 0) for epoch in values]
-        axes.plot(x, [statistics.median(numbers) for numbers in values.values()], **line_look(precision))
+        axes.plot(x, [statistics.median(numbers) for numbers in values.values()], **line_style(precision))
         low, high = ([pick(numbers) for numbers in values.values()] for pick in (min, max))
         axes.fill_between(x, low, high, color=PRECISIONS[precision][0], alpha=0.15, linewidth=0)
         if len(values) == 1:
@@ -67,9 +67,9 @@ def draw_training_curves(section, report):
         few = count(len(report.charted) - len(curved), "comparison")
         section.say(f"{few} of one epoch: no curve; the table has what they reached.")
     shown = [name for name in PRECISIONS if any(ok_runs(report.comparisons[number], name) for number in curved)]
-    handles = [Line2D([], [], **line_look(name)) for name in shown]
-    figure, placed = panels(report, "Training curves", 3.8, handles, curved, 2, min(3, len(curved)))
-    for number, (above, below) in placed:
+    handles = [Line2D([], [], **line_style(name)) for name in shown]
+    figure, place_images = panels(report, "Training curves", 3.8, handles, curved, 2, min(3, len(curved)))
+    for number, (above, below) in place_images:
         group = report.comparisons[number]
         gaps = [name for name, runs in group["runs"].items() if len(ok_runs(group, name)) < len(runs)]
         gaps = "; ".join(f"{name}: {gap_text(group['runs'][name])}" for name in gaps)
@@ -100,7 +100,7 @@ def read_last_metrics(section, report):
     for number in report.charted:
         for precision in shown_in(report, number):
             gained = [gain_over_chance(run) for run in ok_runs(report.comparisons[number], precision)]
-            if any(gain is not None and gain <= 1 for gain in gained):
+            if any(speedup is not None and speedup <= 1 for speedup in gained):
                 unlearned.append(name_of(report, number, precision))
     if unlearned:
         section.say(f"**Ended no better than a model that ignores its input**: {'; '.join(unlearned)}.")

@@ -5,10 +5,10 @@ import statistics
 from collections import Counter
 from itertools import groupby
 
-from ..analysis.bottleneck import limit_of
+from ..analysis.bottleneck import find_bottleneck
 from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import flags_of, judge, verdict
-from .comparisons import ok_runs, run_name
+from .comparisons import ok_runs, run_label
 from .section import Section
 from .style import DAGGER, PRECISIONS
 from .theme import chart_style
@@ -20,7 +20,7 @@ def baselines_of(precision):
     return list(PRECISIONS)[: min(list(PRECISIONS).index(precision), 2)]
 
 
-def gain_between(runs, others, read=lambda run: run["epoch_seconds"], more_is_faster=False):
+def speedup_between(runs, others, read=lambda run: run["epoch_seconds"], more_is_faster=False):
     """Return what paired_ratio() says about two lists of ok runs, or None where one is empty.
 
     Where no run has a counterpart, as on another card, it is the ratio of the medians of what `read` finds in the
@@ -28,27 +28,27 @@ def gain_between(runs, others, read=lambda run: run["epoch_seconds"], more_is_fa
     """
     if not runs or not others:
         return None
-    if gain := paired_ratio(paired_runs(runs, others)):
-        return gain
+    if speedup := paired_ratio(paired_runs(runs, others)):
+        return speedup
     own, other = (statistics.median(value for run in part for value in read(run)) for part in (runs, others))
     ratio = own / other if more_is_faster else other / own
     return {"ratio": ratio, "low": None, "high": None, "pairs": 0, "repetitions": 0, "seeds": 0, "seconds": 0}
 
 
-def gain_of(group, precision, baseline):
+def speedup_of(group, precision, baseline):
     """Return the gain of one precision of a comparison over another, or None."""
-    return gain_between(ok_runs(group, precision), ok_runs(group, baseline))
+    return speedup_between(ok_runs(group, precision), ok_runs(group, baseline))
 
 
-def ratio_text(gain):
+def ratio_text(speedup):
     """Return a ratio with its interval, or why it has none."""
-    spread = f"{gain['low']:.2f} to {gain['high']:.2f}" if gain["low"] is not None else "no interval"
-    return f"{gain['ratio']:.2f}x ({spread})"
+    spread = f"{speedup['low']:.2f} to {speedup['high']:.2f}" if speedup["low"] is not None else "no interval"
+    return f"{speedup['ratio']:.2f}x ({spread})"
 
 
-def judgement(report, gain):
+def judgement(report, speedup):
     """Return what a gain allows to say in a few words; the CPU allows nothing."""
-    return "not judged: CPU" if report.on_cpu else judge(gain if gain["pairs"] else None)
+    return "not judged: CPU" if report.on_cpu else judge(speedup if speedup["pairs"] else None)
 
 
 def flags_in(group, *precisions):
@@ -68,14 +68,16 @@ def example(group, precision):
     return runs[0]
 
 
-def sentence_on(group, precision, baseline, gain):
+def sentence_on(group, precision, baseline, speedup):
     """Return the verdict on two precisions of a comparison; a `gain` without pairs is none."""
-    return verdict(example(group, precision), example(group, baseline), gain if gain and gain["pairs"] else None)
+    return verdict(
+        example(group, precision), example(group, baseline), speedup if speedup and speedup["pairs"] else None
+    )
 
 
 def said_before(sentence, record):
     """Return a further sentence on a run without what limits it, which the first has said."""
-    head, found, _ = sentence.partition(f"; {limit_of(record)[1]}")
+    head, found, _ = sentence.partition(f"; {find_bottleneck(record)[1]}")
     return f"{head}." if found else sentence
 
 
@@ -87,7 +89,7 @@ def marked_in(report, number):
 
 def row_of_run(report, group, record, **more):
     """Return the first columns of a table with a row per run, and `more`."""
-    which = {"run": run_name(record)} if report.several_runs else {}
+    which = {"run": run_label(record)} if report.several_runs else {}
     return {"comparison": f"{group['notebook']}: {group['title']}", "precision": record["precision"], **which, **more}
 
 
@@ -114,15 +116,15 @@ def say_missing(section, report, what, field, reason):
         )
 
 
-def find_gains(report):
+def find_speedups(report):
     """Return {(comparison number, precision, baseline): gain}."""
-    gains = {}
+    speedups = {}
     for number, group in enumerate(report.comparisons):
         for precision in PRECISIONS:
             for baseline in baselines_of(precision):
-                if gain := gain_of(group, precision, baseline):
-                    gains[number, precision, baseline] = gain
-    return gains
+                if speedup := speedup_of(group, precision, baseline):
+                    speedups[number, precision, baseline] = speedup
+    return speedups
 
 
 def find_sentences(report):
@@ -132,9 +134,9 @@ def find_sentences(report):
         for precision in (name for name, runs in group["runs"].items() if runs):
             record = example(group, precision)
             for baseline in baselines_of(precision) or ["fp32"] * (record["status"] != "ok"):
-                gain = report.gains.get((number, precision, baseline))
-                if baseline == "fp32" or gain:
-                    sentences[number, precision, baseline] = sentence_on(group, precision, baseline, gain)
+                speedup = report.speedups.get((number, precision, baseline))
+                if baseline == "fp32" or speedup:
+                    sentences[number, precision, baseline] = sentence_on(group, precision, baseline, speedup)
     return sentences
 
 
@@ -154,8 +156,8 @@ def section(report):
         said_of.setdefault(group["notebook"], []).append("\n".join(lines))
     for notebook, texts in said_of.items():
         words = Counter(
-            judgement(report, gain)
-            for key, gain in report.gains.items()
+            judgement(report, speedup)
+            for key, speedup in report.speedups.items()
             if report.comparisons[key[0]]["notebook"] == notebook
         )
         many = f"{html.escape(notebook)}: verdicts on {len(texts)} comparison{'s' * (len(texts) > 1)}"

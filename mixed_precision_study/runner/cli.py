@@ -18,16 +18,16 @@ import sys
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from ..errors import Mistake
+from ..errors import UserError
 from . import estimates, process, ray_cluster
 from .devices import choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held
-from .paths import ROOT, expanded, place
+from .paths import ROOT, expanded, relative_to_root
 from .plan import check_csv, check_values, plan
-from .process import MARK, RETRIED, child_environment, end_family, read_record, start, start_notebook
+from .process import RETRIED, RUN_FOLDER_ENV, child_environment, kill_run, read_record, start, start_notebook
 from .scheduler import jobs_of, run_batch, set_aside_records, take, unfinished
-from .status import Steady, log_in, say, table
+from .status import TolerantStream, log_in, say, table
 from .studies import load_studies, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
@@ -55,16 +55,16 @@ def parse_arguments(argv):
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file")
     args = parser.parse_intermixed_args(argv)
     if args.ray and args.gpus not in ("all", "none"):
-        raise Mistake(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
+        raise UserError(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
     for name, value in (("--output-dir", args.output_dir), ("--ray", args.ray)):
         if value == "":
-            raise Mistake(f"{name} is empty (an unset variable?); give a value, or leave it out.")
+            raise UserError(f"{name} is empty (an unset variable?); give a value, or leave it out.")
     if args.jobs is not None and not 1 <= args.jobs <= 1000:
-        raise Mistake(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
+        raise UserError(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
     if not 0 < args.timeout < math.inf:
-        raise Mistake(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
+        raise UserError(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
     if not 0 <= args.stall_minutes < math.inf:
-        raise Mistake(f"--stall-minutes {args.stall_minutes:g} must be a number of minutes, or 0 for no such limit.")
+        raise UserError(f"--stall-minutes {args.stall_minutes:g} must be a number of minutes, or 0 for no such limit.")
     return args
 
 
@@ -105,22 +105,24 @@ def summarise(study, folder, notebook):
         return True
     executed, log_path = folder / "summary.ipynb", folder / "logs" / "summary.log"
     environment = child_environment(study, folder)
-    process, private = start_notebook(notebook, executed, {"records_dir": place(folder)}, log_path, environment)
+    process, private = start_notebook(
+        notebook, executed, {"records_dir": relative_to_root(folder)}, log_path, environment
+    )
     try:
         if process.wait(SUMMARY_SECONDS) == 0:
-            export = ["-m", "nbconvert", "--to", "html", "--no-input", glob.escape(place(executed))]
-            process = start(export, log_path, {**environment, MARK: str(private)})
+            export = ["-m", "nbconvert", "--to", "html", "--no-input", glob.escape(relative_to_root(executed))]
+            process = start(export, log_path, {**environment, RUN_FOLDER_ENV: str(private)})
             process.wait(SUMMARY_SECONDS)
     except subprocess.TimeoutExpired:
         say(f"the summary has not ended within {SUMMARY_SECONDS / 60:g} minutes and is stopped")
     finally:
-        end_family(process, private)
+        kill_run(process, private)
     if process.returncode:
-        say(f"the summary failed, the records are whole; see {place(log_path)}")
+        say(f"the summary failed, the records are whole; see {relative_to_root(log_path)}")
         return False
     for path in (log_path, log_path.with_suffix(".yaml")):
         path.unlink()
-    say(f"summary: {place(executed.with_suffix('.html'))}")
+    say(f"summary: {relative_to_root(executed.with_suffix('.html'))}")
     return True
 
 
@@ -129,7 +131,7 @@ def run_study(study, comparisons, folder, devices, args, executor):
     set_aside_records(comparisons)
     runs, to_do = sum(map(len, comparisons)), sum(len(unfinished(comparison, args)) for comparison in comparisons)
     names = ", ".join(f"{device.label} ({device.name})" for device in devices)
-    say(f"{study}: {runs} runs into {place(folder)} on {names}; {runs - to_do} finished already and skipped")
+    say(f"{study}: {runs} runs into {relative_to_root(folder)} on {names}; {runs - to_do} finished already and skipped")
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for comparison in comparisons for run in comparison})
     try:
@@ -144,7 +146,8 @@ def run_study(study, comparisons, folder, devices, args, executor):
         raise
     records = [read_record(run.record_path) for comparison in comparisons for run in comparison]
     if failed := sum(record["status"] in RETRIED for record in records if record):
-        say(f"{failed} of {runs} runs failed; logs in {place(folder / 'logs')}; --retry-failed runs them again")
+        logs = relative_to_root(folder / "logs")
+        say(f"{failed} of {runs} runs failed; logs in {logs}; --retry-failed runs them again")
     return well and not failed and all(records)
 
 
@@ -157,10 +160,10 @@ def run_all(args):
     names = list(dict.fromkeys(args.studies or ["quick"]))
     unknown = [name for name in names if name not in studies]
     if unknown:
-        raise Mistake(f"unknown study {', '.join(unknown)}; possible are {', '.join(studies)}.")
+        raise UserError(f"unknown study {', '.join(unknown)}; possible are {', '.join(studies)}.")
     missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
     if missing:
-        raise Mistake(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
+        raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
     with devices_for(args) as (executor, devices):
         return run_studies({name: studies[name] for name in names}, overrides, devices, args, executor)
 
@@ -186,7 +189,7 @@ def devices_for(args):
 
 
 def output_folder(wanted, study, several):
-    """Return the output folder of a study; raise Mistake where parameters and records cannot name it."""
+    """Return the output folder of a study; raise UserError where parameters and records cannot name it."""
     folder = (expanded(wanted, "--output-dir") if wanted else ROOT / "outputs" / study).resolve()
     return folder / study if wanted and several else folder
 
@@ -198,7 +201,9 @@ def run_studies(studies, overrides, devices, args, executor):
         folder = output_folder(args.output_dir, name, len(studies) > 1)
         comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
-            raise Mistake(f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick")
+            raise UserError(
+                f"study {name} needs a GPU; without one run a study with a CPU form: python run_all.py quick"
+            )
         check_values(comparisons)
         if not args.ray:  # else it lies on the nodes
             check_csv(comparisons)
@@ -228,7 +233,7 @@ def main(argv=None):
     """Run the command line and return the exit status."""
     try:
         return run_all(parse_arguments(argv))
-    except Mistake as mistake:
+    except UserError as mistake:
         print(f"run_all.py: {mistake}", file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk: the records are written whole or not at all
@@ -247,7 +252,9 @@ def interrupt(number, frame):
 def run_as_program():
     """Run the command line as the process's whole purpose: with streams that may close and signals like Ctrl-C."""
     for name in ("stdout", "stderr"):
-        setattr(sys, name, Steady(getattr(sys, name) or io.TextIOWrapper(io.BytesIO())))  # None: closed from the start
+        setattr(
+            sys, name, TolerantStream(getattr(sys, name) or io.TextIOWrapper(io.BytesIO()))
+        )  # None: closed from the start
     for signal_name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, signal_name, None)
         if number and signal.getsignal(number) == signal.SIG_DFL:  # nohup has SIGHUP ignored

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from ..errors import Mistake
+from ..errors import UserError
 from ..gpu import nvml
 
 
@@ -46,14 +46,14 @@ def choose_devices(gpus, jobs):
     unknown = [word for word in wanted if word not in there]
     if unknown:
         known = f"the GPUs here are {', '.join(there)}" if there else "none was found (--gpus none runs on the CPU)"
-        raise Mistake(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; {known}.")
+        raise UserError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; {known}.")
     if not wanted:
         return [Device(i, f"cpu{i}") for i in range(jobs or 1)]
     if jobs:
-        raise Mistake("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
+        raise UserError("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
     devices = [there[word] for word in dict.fromkeys(wanted)]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
     check = [sys.executable, "-c", "import torch, sys; sys.exit(0 if torch.cuda.is_available() else 3)"]
     if subprocess.run(check, env=environment, capture_output=True, check=False).returncode:
-        raise Mistake("PyTorch cannot use the GPU here: install its CUDA build, or run on the CPU with --gpus none.")
+        raise UserError("PyTorch cannot use the GPU here: install its CUDA build, or run on the CPU with --gpus none.")
     return devices

@@ -122,9 +122,9 @@ def main(notebook, executed, parameter_file, folder, parent):
     parameters = yaml.safe_load(Path(parameter_file).read_text(encoding="utf-8"))
     count = len(papermill.iorw.load_notebook_node(notebook).cells) + bool(parameters)
     options = {"kernel_manager_class": Kernel, "config": kernel_settings(folder), "on_cell_start": note_cell}
-    looks = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": START_SECONDS}
+    settings = {"kernel_name": "python3", "progress_bar": False, "log_output": True, "start_timeout": START_SECONDS}
     try:
-        papermill.execute_notebook(plain(notebook), plain(executed), parameters, **looks, **options)
+        papermill.execute_notebook(plain(notebook), plain(executed), parameters, **settings, **options)
     except DeadKernelError as error:
         print(f"DeadKernelError: {error}", file=sys.stderr)
         time.sleep(1)  # for note_beats to see it, too

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import Mistake
+from ..errors import UserError
 from ..record import utc_now
 from . import estimates
-from .paths import ROOT, place
-from .process import BATCH, NOTED, PRIVATE, end_marked, read_word
+from .paths import ROOT, relative_to_root
+from .process import OUTPUT_FOLDER_ENV, PRIVATE_FOLDERS_FILE, PRIVATE_PREFIX, kill_processes_with, read_word
 from .status import say
 
 TRACES = (".lock", "batch.log")  # what a batch leaves in logs/
@@ -33,21 +33,21 @@ def held(folder, fresh):
         set_aside(folder)
     make(folder)
     with locked(folder):
-        if left := end_marked(BATCH, str(folder)):
-            say(f"ended {left} processes that an interrupted batch had left in {place(folder)}")
+        if left := kill_processes_with(OUTPUT_FOLDER_ENV, str(folder)):
+            say(f"ended {left} processes that an interrupted batch had left in {relative_to_root(folder)}")
         remove_leftovers(folder)
         try:
             yield
         finally:  # what an interruption has caught between its start and the note of it
-            end_marked(BATCH, str(folder))
+            kill_processes_with(OUTPUT_FOLDER_ENV, str(folder))
             remove_leftovers(folder)
 
 
 def remove_leftovers(folder):
     """Remove what killed processes could not: files half written, and the private folders of their runs."""
-    noted, temporary = folder / "logs" / NOTED, (Path(tempfile.gettempdir()), Path("/tmp"))
+    noted, temporary = folder / "logs" / PRIVATE_FOLDERS_FILE, (Path(tempfile.gettempdir()), Path("/tmp"))
     for private in map(Path, read_word(noted).splitlines()):  # which may have come from anywhere
-        if private.name.startswith(PRIVATE) and private.parent in temporary:
+        if private.name.startswith(PRIVATE_PREFIX) and private.parent in temporary:
             shutil.rmtree(private, ignore_errors=True)
     with suppress(OSError):
         for path in (noted, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
@@ -55,12 +55,12 @@ def remove_leftovers(folder):
 
 
 def check_fresh(folder):
-    """Raise Mistake where the folder must not be set aside: the user stands in it, it is no batch's, or in use."""
+    """Raise UserError where the folder must not be set aside: the user stands in it, it is no batch's, or in use."""
     if any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
-        raise Mistake(f"--fresh would move {folder} away from under you; choose another --output-dir.")
+        raise UserError(f"--fresh would move {folder} away from under you; choose another --output-dir.")
     if os.path.isdir(folder) and any(folder.iterdir()):
         if not any((folder / "logs" / name).exists() for name in TRACES):
-            raise Mistake(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
+            raise UserError(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
         make(folder)
         with locked(folder):
             pass
@@ -78,22 +78,24 @@ def make(folder):
 
 def cannot_write(folder, error):
     reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
-    return Mistake(f"the output folder {folder} {reason}.")
+    return UserError(f"the output folder {folder} {reason}.")
 
 
 @contextmanager
 def locked(folder):
-    """Hold the lock of an output folder; raise Mistake naming the batch that holds it."""
+    """Hold the lock of an output folder; raise UserError naming the batch that holds it."""
     lock, owner = FileLock(folder / "logs" / ".lock"), folder / "logs" / ".lock_owner"
     try:
         lock.acquire(timeout=0)
     except Timeout:  # an OSError, too
         who = read_word(owner) or "that is just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
-        raise Mistake(f"{folder} is in use by another batch ({who}); {advice}.") from None
+        raise UserError(f"{folder} is in use by another batch ({who}); {advice}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
         reason = getattr(error, "strerror", None) or error
-        raise Mistake(f"the output folder {folder} cannot be locked ({reason}); choose another --output-dir.") from None
+        raise UserError(
+            f"the output folder {folder} cannot be locked ({reason}); choose another --output-dir."
+        ) from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}", encoding="utf-8")
         yield
@@ -116,10 +118,10 @@ def set_aside(folder):
         else:
             with locked(folder):
                 folder.rename(archive)
-        say(f"the old results are kept in {place(archive)}")
+        say(f"the old results are kept in {relative_to_root(archive)}")
         make(folder)
         if seconds:
             estimates.write_batch(folder, seconds)
     except OSError as error:  # for example a mount point
         reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
-        raise Mistake(f"{reason}, or choose another --output-dir.") from None
+        raise UserError(f"{reason}, or choose another --output-dir.") from None

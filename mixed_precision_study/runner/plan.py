@@ -11,12 +11,12 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import Mistake, Stop
+from ..errors import UserError
 from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
 from ..parameters import check_values as check_declared_values
 from ..record import run_id_of
 from .notebook_file import MALFORMED, code_cells, hash_of, package_state
-from .paths import ROOT, place, python_path
+from .paths import ROOT, python_path, relative_to_root
 from .studies import shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
@@ -61,13 +61,13 @@ def notebook_defaults(path):
         defaults = {target.id: ast.literal_eval(value) for target, value in pairs}
     except FileNotFoundError:
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
-        raise Mistake(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
+        raise UserError(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
     except (OSError, SyntaxError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
-        raise Mistake(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
+        raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
     missing = [name for name in NEEDED if name not in defaults]
     if missing:
-        raise Mistake(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
+        raise UserError(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
     return defaults
 
 
@@ -86,15 +86,15 @@ def fitted(name, value, default, notebook):
     if name == "precisions":
         names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
         if not names:
-            raise Mistake(f"precisions is empty; possible are {', '.join(PRECISION_NAMES)}.")
+            raise UserError(f"precisions is empty; possible are {', '.join(PRECISION_NAMES)}.")
         unknown = [str(word) for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
         if unknown:
             words = ", ".join(map(str, unknown))
-            raise Mistake(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
+            raise UserError(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
         return list(dict.fromkeys(names))
     most = 2**32 if name == "seed" else 2**63
     if type(value) is int and abs(value) >= most and not isinstance(default, float):
-        raise Mistake(f"{name} is {shortened(value)}; it must be below {most}.")
+        raise UserError(f"{name} is {shortened(value)}; it must be below {most}.")
     scale = name == "loss_scale"  # "dynamic" or a number
     if name == "batch_size" and value == "max":
         return value
@@ -104,14 +104,14 @@ def fitted(name, value, default, notebook):
     if default is None or type(value) is type(default) or (scale and type(value) in (int, float)):
         return value
     wanted = '"dynamic" or a number' if scale else TYPE_WORDS.get(type(default), type(default).__name__)
-    raise Mistake(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
+    raise UserError(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
 
 
 def merged_parameters(notebook, defaults, given, overrides):
     """Return the notebook's parameters with `given` and then the -p `overrides` in place of its defaults."""
     unknown = [name for name in (*given, *overrides) if name not in defaults]
     if unknown:
-        raise Mistake(f"notebook {notebook} has no parameter {unknown[0]}; {did_you_mean(str(unknown[0]), defaults)}")
+        raise UserError(f"notebook {notebook} has no parameter {unknown[0]}; {did_you_mean(str(unknown[0]), defaults)}")
     parameters = {**defaults, **given}
     for name, (text, value) in overrides.items():
         # Where the notebook wants text, a number or a date is text too.
@@ -134,7 +134,7 @@ def passes_of(parameters):
     if not {"repeats", "repeat"} <= set(parameters):
         return [{}]
     if parameters["repeats"] > 1000:
-        raise Mistake(f"repeats is {parameters['repeats']}; it can be 1000 at most.")
+        raise UserError(f"repeats is {parameters['repeats']}; it can be 1000 at most.")
     count = parameters["repeats"]  # one below 1 is passed on: the notebook's own check refuses it with a sentence
     return [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
 
@@ -167,17 +167,19 @@ def plan(study, notebooks, folder, overrides, on_gpu):
             runs = comparisons.setdefault(run_id_of(name, {**parameters, **passes[0]}, "any"), {})
             for number, values in enumerate(passes):
                 for precision in parameters["precisions"][:: -1 if number % 2 else 1]:
-                    one = {**parameters, **values, "precisions": [precision], "output_dir": place(folder)}
+                    one = {**parameters, **values, "precisions": [precision], "output_dir": relative_to_root(folder)}
                     run_id = run_id_of(name, one, precision)
                     if len(run_id) > LONGEST_NAME:
-                        raise Mistake(f"run {shortened(run_id)} has too long a name for its files; use shorter values.")
+                        raise UserError(
+                            f"run {shortened(run_id)} has too long a name for its files; use shorter values."
+                        )
                     runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * weight(one)))
     comparisons = [list(runs.values()) for runs in comparisons.values()]
     return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
 def check_values(comparisons):
-    """Raise Mistake at the first value that a notebook of the suite would refuse, before any run starts.
+    """Raise UserError at the first value that a notebook of the suite would refuse, before any run starts.
 
     Models of timm that are not known here are looked up in a process of its own. It loads PyTorch, which takes seconds
     and must not hold memory of a GPU that is about to be measured.
@@ -189,8 +191,8 @@ def check_values(comparisons):
             continue  # it checks for itself
         try:
             values = check_declared_values(notebook, run.parameters)
-        except Stop as stop:
-            raise Mistake(f"notebook {notebook}: {stop}") from None
+        except UserError as stop:
+            raise UserError(f"notebook {notebook}: {stop}") from None
         if is_timm_model(notebook, values["model"]):
             models.append([notebook, values["model"]])
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path()}
@@ -199,14 +201,14 @@ def check_values(comparisons):
     done = subprocess.run(command, input=json.dumps(models), **options) if models else None
     # Where the check itself cannot run, each notebook still checks for itself.
     if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
-        raise Mistake(refusal)
+        raise UserError(refusal)
 
 
 def check_csv(comparisons):
-    """Raise Mistake at the first csv_path that is no file on this machine."""
+    """Raise UserError at the first csv_path that is no file on this machine."""
     for path in filter(None, (run.parameters.get("csv_path") for run, *_ in comparisons)):
         if not os.path.isfile(ROOT / path):
-            raise Mistake(f"csv_path {path} is no file here; give the CSV that names your images.")
+            raise UserError(f"csv_path {path} is no file here; give the CSV that names your images.")
 
 
 def first_refusal(models):
@@ -214,7 +216,7 @@ def first_refusal(models):
     for notebook, model in models:
         try:
             check_timm_model(model)
-        except Stop as stop:
+        except UserError as stop:
             return f"notebook {notebook}: {stop}"
     return None
 

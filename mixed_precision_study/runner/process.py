@@ -24,29 +24,34 @@ import yaml
 from ..gpu import nvml
 from ..record import STATUSES, RunRecord, utc_now, write_record
 from .notebook_file import MALFORMED
-from .paths import ROOT, place, python_path
+from .paths import ROOT, python_path, relative_to_root
 from .plan import Run
 
 EXECUTE = "mixed_precision_study.runner.execute_notebook"
 DEAD_KERNEL_EXIT = 138  # of execute_notebook.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
-ROOM = 4 * 2**20  # bytes, for an executed notebook
+NOTEBOOK_ROOM_BYTES = 4 * 2**20  # bytes, for an executed notebook
 LOG_BYTES, NOTEBOOK_BYTES = 2**18, 2**26  # that are looked at for a reason; a notebook may print without end
 START_ATTEMPTS = 4  # three of them again
 UNREADABLE = "unreadable"  # in the place of a hash
-HUGE = 1e300  # more than any figure of a record; a whole number beyond it cannot be computed with
+MAX_JSON_NUMBER = 1e300  # more than any figure of a record; a whole number beyond it cannot be computed with
 RETRIED = ("failed", "timeout", "killed")  # ends that are no result
-MARK, BATCH = "MIXED_PRECISION_RUN", "MIXED_PRECISION_BATCH"  # environment: which run, which output folder
-PROGRESS = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
+RUN_FOLDER_ENV, OUTPUT_FOLDER_ENV = (
+    "MIXED_PRECISION_RUN",
+    "MIXED_PRECISION_BATCH",
+)  # environment: which run, which output folder
+PROGRESS_ENV = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
 PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
 PROBE_SECONDS = 60
-PRIVATE = "run-"  # how the name of a private folder begins
-NOTED = ".private"  # in logs/: the private folders of a batch, for what is killed at one blow removes none
+PRIVATE_PREFIX = "run-"  # how the name of a private folder begins
+PRIVATE_FOLDERS_FILE = (
+    ".private"  # in logs/: the private folders of a batch, for what is killed at one blow removes none
+)
 OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
 
 @dataclass
-class Active:
+class RunningProcess:
     """A run that is being executed."""
 
     run: Run
@@ -55,7 +60,7 @@ class Active:
     record_before: tuple | None  # signature of what lay in the record's place
     code_hash: str | None = None  # of the notebook as it was started; it may be edited while it runs
     attempt: int = 1
-    gpu_before: nvml.State | None = None
+    gpu_before: nvml.GpuState | None = None
     oom_kills: int | None = None
     started_at: str = field(default_factory=utc_now)
     started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
@@ -66,7 +71,7 @@ class Active:
     stopped: str = ""  # why it was ended here, should the ending itself be interrupted
 
 
-class End(NamedTuple):
+class RunOutcome(NamedTuple):
     """What became of a run: its record, or None where it shall be started again."""
 
     record: dict | None
@@ -82,7 +87,7 @@ def child_environment(study, folder, commit=None, device=None, code_hash=None):
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
         "MIXED_PRECISION_COMMIT": commit,
         "MIXED_PRECISION_CODE_HASH": code_hash,
-        BATCH: str(folder),
+        OUTPUT_FOLDER_ENV: str(folder),
         "PYTHONPATH": python_path(),
     }
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
@@ -93,8 +98,8 @@ def private_folder():
     usual = tempfile.gettempdir()
     if os.name == "posix" and len(os.fsencode(usual)) > 80:
         with suppress(OSError):
-            return Path(tempfile.mkdtemp(prefix=PRIVATE, dir="/tmp"))
-    return Path(tempfile.mkdtemp(prefix=PRIVATE, dir=usual))
+            return Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir="/tmp"))
+    return Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir=usual))
 
 
 def start(command, log_path, environment):
@@ -110,10 +115,17 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
     parameter_file = log_path.with_suffix(".yaml")
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
-    words = ["-m", EXECUTE, place(notebook), place(executed), place(parameter_file), str(private)]
-    environment = {**environment, MARK: str(private), PROGRESS: str(private / "progress")}
+    words = [
+        "-m",
+        EXECUTE,
+        relative_to_root(notebook),
+        relative_to_root(executed),
+        relative_to_root(parameter_file),
+        str(private),
+    ]
+    environment = {**environment, RUN_FOLDER_ENV: str(private), PROGRESS_ENV: str(private / "progress")}
     try:
-        with (log_path.parent / NOTED).open("a", encoding="utf-8") as noted:
+        with (log_path.parent / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
             noted.write(f"{private}\n")
         return start([*words, str(os.getpid())], log_path, environment), private
     except BaseException:
@@ -123,13 +135,13 @@ def start_notebook(notebook, executed, parameters, log_path, environment):
 
 def launch(run, study, commit, device, attempt=1):
     """Start a run; how a kernel is started is decided here and nowhere else. Raise nvml.Lost where its GPU is gone."""
-    gpu = nvml.look(device.visible) if device.visible else None
+    gpu = nvml.gpu_state(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
     before, kills, code_hash = signature(run.record_path), oom_kills(), hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
-    return Active(run, process, private, before, code_hash, attempt, gpu, kills)
+    return RunningProcess(run, process, private, before, code_hash, attempt, gpu, kills)
 
 
 def hash_now(run):
@@ -140,7 +152,7 @@ def hash_now(run):
         return UNREADABLE
 
 
-def processes_marked(name, value, sessions=()):
+def processes_with(name, value, sessions=()):
     """Return this user's other living processes in whose environment, which children inherit, `name` is `value`.
 
     So are those that have been given another environment, once the leader of their session, one of `sessions`, is gone.
@@ -151,7 +163,7 @@ def processes_marked(name, value, sessions=()):
             if process.pid == os.getpid():
                 continue
             session = session_of(process)
-            ours = process.environ().get(name) == value or (session in sessions and leaderless(session))
+            ours = process.environ().get(name) == value or (session in sessions and leader_is_gone(session))
             if ours and process.status() != psutil.STATUS_ZOMBIE and process.username() == user:
                 found.append(process)
     return found
@@ -162,7 +174,7 @@ def session_of(process):
     return os.getsid(process.pid) if hasattr(os, "getsid") else None
 
 
-def leaderless(session):
+def leader_is_gone(session):
     """Return whether the leader of a session is gone; a living one may have the number of a dead one."""
     try:
         return psutil.Process(session).status() == psutil.STATUS_ZOMBIE
@@ -170,41 +182,41 @@ def leaderless(session):
         return True
 
 
-def end_marked(name, value, seconds=10, sessions=()):
+def kill_processes_with(name, value, seconds=10, sessions=()):
     """Kill every other process that carries the mark until there is none, and return how many there were.
 
     So is what is left of `sessions`. What has ended may wait for init to take note of it for seconds; it holds nothing
     any more and is not waited for. The private folders of what is killed go, too.
     """
     killed, folders, until = set(), set(), time.monotonic() + seconds
-    while (found := processes_marked(name, value, sessions)) and time.monotonic() < until:
+    while (found := processes_with(name, value, sessions)) and time.monotonic() < until:
         for process in found:
             with suppress(psutil.Error):
-                folders.add(Path(process.environ().get(MARK, "")))
+                folders.add(Path(process.environ().get(RUN_FOLDER_ENV, "")))
                 process.kill()
                 killed.add(process.pid)
         time.sleep(0.02)
     for folder in folders:
-        if folder.name.startswith(PRIVATE):
+        if folder.name.startswith(PRIVATE_PREFIX):
             shutil.rmtree(folder, ignore_errors=True)
     return len(killed)
 
 
-def is_free(active, device):
+def memory_is_free(active, device):
     """Return whether the memory that an ended run held on its GPU has been given back."""
-    return not device.visible or nvml.is_free(device.visible, active.gpu_before)
+    return not device.visible or nvml.memory_is_free(device.visible, active.gpu_before)
 
 
-def look(device):
+def gpu_state(device):
     """Return the State of a device's GPU, or None where there is none or it is gone."""
-    with suppress(nvml.Lost):
-        return nvml.look(device.visible) if device.visible else None
+    with suppress(nvml.GpuLost):
+        return nvml.gpu_state(device.visible) if device.visible else None
     return None
 
 
 def answers(device):
     """Return whether a device that was lost is there after all: NVML finds it, and a new process computes on it."""
-    if not device.visible or look(device) is None:
+    if not device.visible or gpu_state(device) is None:
         return not device.visible
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.visible}
     silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -229,7 +241,7 @@ def progress_of(active):
 
 def stop(active):
     """End a run with all its processes, and remove what only it needed."""
-    end_family(active.process, active.private)
+    kill_run(active.process, active.private)
 
 
 def stop_all(actives):
@@ -240,14 +252,14 @@ def stop_all(actives):
         stop(active)
 
 
-def end_family(process, private):
+def kill_run(process, private):
     """Kill a process that start_notebook has started and everything below it; remove its private folder."""
     if process.poll() is None:
         process.kill()
     process.wait()
     kernel = read_word(private / "session")
     sessions = {process.pid, int(kernel)} if kernel.isdigit() else {process.pid}
-    end_marked(MARK, str(private), sessions=sessions)
+    kill_processes_with(RUN_FOLDER_ENV, str(private), sessions=sessions)
     shutil.rmtree(private, ignore_errors=True)
 
 
@@ -281,26 +293,26 @@ def check(active, commit, device, limit, stall=0):
     record = record if signature(active.run.record_path) != active.record_before else None
     exit_code = active.process.returncode
     if exit_code and not (in_cell or stopped or record) and active.attempt < START_ATTEMPTS:
-        return End(None, f"the kernel did not start: {failure_reason(active.run)}")
+        return RunOutcome(None, f"the kernel did not start: {failure_reason(active.run)}")
     remark = f"; after the record: {stopped or failure_reason(active.run)}" if record and (stopped or exit_code) else ""
     if not record:
-        status, reason = ("timeout", stopped) if stopped else why(active, in_cell, kernel_exit)
+        status, reason = ("timeout", stopped) if stopped else ending_of(active, in_cell, kernel_exit)
         if re.search("No space left on device|[Qq]uota exceeded", reason):
             check_room(active.run.folder)
         record = write_ending(active, status, reason, commit, device)
-    if lost := how_lost(active, record, device):
+    if lost := gpu_lost_reason(active, record, device):
         reason = f"the GPU was lost: {lost}"[:300]
-        return End(write_ending(active, "failed", reason, commit, device), reason, True)
-    return End(record, remark)
+        return RunOutcome(write_ending(active, "failed", reason, commit, device), reason, True)
+    return RunOutcome(record, remark)
 
 
 def check_room(folder):
     """Raise OSError where the output folder is full: that is no result of a run, which shall be made again."""
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(bytes(ROOM))
+        file.write(bytes(NOTEBOOK_ROOM_BYTES))
 
 
-def how_lost(active, record, device):
+def gpu_lost_reason(active, record, device):
     """Return how a run shows that its GPU is gone, or None; PyTorch takes the CPU where it finds none."""
     if not device.visible:
         return None
@@ -312,7 +324,7 @@ def how_lost(active, record, device):
     return str(record["reason"]) if nvml.is_lost(device.visible, text, active.gpu_before is not None) else None
 
 
-def why(active, in_cell, kernel_exit):
+def ending_of(active, in_cell, kernel_exit):
     """Return (status, reason) of a run that ended by itself without a record.
 
     The metadata of the executed notebook are not asked: papermill marks every cell completed when the kernel is killed.
@@ -383,8 +395,8 @@ def failure_reason(run):
         small = executed.stat().st_size < NOTEBOOK_BYTES
         cells = json.loads(executed.read_text(encoding="utf-8"))["cells"] if small else ()
         for output in [output for cell in cells for output in cell.get("outputs", ())]:
-            if output["output_type"] == "error":  # Stop: a mistake that the notebook itself explains
-                text = output["evalue"] if output["ename"] == "Stop" else f"{output['ename']}: {output['evalue']}"
+            if output["output_type"] == "error":  # UserError: a mistake that the notebook itself explains
+                text = output["evalue"] if output["ename"] == "UserError" else f"{output['ename']}: {output['evalue']}"
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # this machine's places are no part of a reason
         text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
@@ -435,4 +447,4 @@ def usable(record):
 
 def is_figure(value):
     """Return whether a value is a number with which one can compute, or none."""
-    return value is None or type(value) is float or (type(value) is int and abs(value) < HUGE)
+    return value is None or type(value) is float or (type(value) is int and abs(value) < MAX_JSON_NUMBER)

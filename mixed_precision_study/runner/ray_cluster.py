@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Mistake
+from ..errors import UserError
 from ..gpu import nvml
 from ..record import utc_now, write_flat
 from . import process
@@ -90,7 +90,7 @@ class Worker:
         """Return (progress, State of the GPU, None), or at the end (progress, state, (End, {file name: bytes}))."""
         if self.active is None:  # it could not be started; that is the answer to launch
             return "", None, None
-        state, progress = process.look(self.device), process.progress_of(self.active)
+        state, progress = process.gpu_state(self.device), process.progress_of(self.active)
         end = process.check(self.active, commit, self.device, limit, stall)
         if end is None:
             return progress, state, None
@@ -99,7 +99,7 @@ class Worker:
             with suppress(OSError):
                 files[path.name] = path.read_bytes()
         until = time.monotonic() + 30
-        while not process.is_free(self.active, self.device) and time.monotonic() < until:
+        while not process.memory_is_free(self.active, self.device) and time.monotonic() < until:
             time.sleep(0.2)
         shutil.rmtree(self.folder, ignore_errors=True)
         return progress, state, (tuple(end), files)
@@ -158,7 +158,7 @@ class Cluster:
             places = {name: active.run.parameters[name] for name in ("data_dir", "output_dir")}
             record = {**record, **places}
         save(active.run, record, files)
-        return process.End(record, *about)
+        return process.RunOutcome(record, *about)
 
     def failed(self, active, error, commit, device):
         """Return the End of a run whose actor could not answer.
@@ -176,11 +176,11 @@ class Cluster:
             self.workers.pop(device, None)  # Ray has ended the actor; the next launch starts one anew
         refused = out_of_memory or isinstance(getattr(error, "cause", None), OSError)
         if refused and not begun and active.attempt < process.START_ATTEMPTS:
-            return process.End(None, f"its node could not start it: {reason_of(error)}")
+            return process.RunOutcome(None, f"its node could not start it: {reason_of(error)}")
         if out_of_memory:
             reason = "Ray ended the actor that ran it, for the host's memory was exhausted"
-            return process.End(process.write_ending(active, "killed", reason, commit, device))
-        return process.End(None, f"its node failed: {reason_of(error)}", True, begun)
+            return process.RunOutcome(process.write_ending(active, "killed", reason, commit, device))
+        return process.RunOutcome(None, f"its node failed: {reason_of(error)}", True, begun)
 
     def stop_all(self, actives):
         """End runs on their nodes, all at once, as far as these still answer; else Ray ends them with their actors."""
@@ -191,7 +191,7 @@ class Cluster:
         """Return whether a device that was lost can be used, if need be by an actor that is started anew."""
         with suppress(self.ray.exceptions.RayError, KeyError):
             return self.ray.get(self.workers[device].answers.remote(), timeout=process.PROBE_SECONDS)
-        with suppress(self.ray.exceptions.RayError, nvml.Lost):
+        with suppress(self.ray.exceptions.RayError, nvml.GpuLost):
             self.start_anew(device)
             return self.ray.get(self.workers[device].answers.remote(), timeout=process.PROBE_SECONDS)
         return False
@@ -205,20 +205,20 @@ class Cluster:
         try:
             there = Device(*self.ray.get(worker.describe.remote(), timeout=ANEW_SECONDS)[2])
             if there.visible != device.visible:
-                raise nvml.Lost("its node gave another one in its place")
-        except (self.ray.exceptions.RayError, nvml.Lost) as error:
+                raise nvml.GpuLost("its node gave another one in its place")
+        except (self.ray.exceptions.RayError, nvml.GpuLost) as error:
             self.ray.kill(worker)
-            raise nvml.Lost(f"its actor could not be started anew: {reason_of(error)}") from None
+            raise nvml.GpuLost(f"its actor could not be started anew: {reason_of(error)}") from None
         self.workers[device] = worker
 
-    def is_free(self, active, device):
+    def memory_is_free(self, active, device):
         """Return True: the actor has waited for it."""
         return True
 
     def progress_of(self, active):
         return active.progress
 
-    def look(self, device):
+    def gpu_state(self, device):
         return self.states.get(device)
 
 
@@ -248,19 +248,19 @@ def pack(folder):
 
 
 def check_reachable(address):
-    """Raise Mistake where nothing that may be Ray listens at `host:port`; Ray itself would try for minutes."""
+    """Raise UserError where nothing that may be Ray listens at `host:port`; Ray itself would try for minutes."""
     found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
     if not found and address not in ("auto", "local"):
-        raise Mistake(f"--ray {address} must be auto, local, HOST:PORT or ray://HOST:PORT.")
+        raise UserError(f"--ray {address} must be auto, local, HOST:PORT or ray://HOST:PORT.")
     if found:
         try:
             with socket.create_connection((found[1], int(found[2])), timeout=ANSWER_SECONDS) as there:
                 there.sendall(HELLO)
                 speaks = os.environ.get("RAY_USE_TLS") == "1" or there.recv(9)[3:4] == b"\4"
         except (OSError, OverflowError) as error:
-            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({error}).") from None
+            raise UserError(f"--ray {address}: no Ray cluster could be reached ({error}).") from None
         if not speaks:  # such as the page of Ray's dashboard
-            raise Mistake(f"--ray {address}: what answers there is no Ray cluster; its port is 6379 as a rule.")
+            raise UserError(f"--ray {address}: what answers there is no Ray cluster; its port is 6379 as a rule.")
 
 
 @contextmanager
@@ -272,7 +272,7 @@ def connected(address, jobs, gpus_wanted):
     try:
         import ray
     except ModuleNotFoundError:
-        raise Mistake("--ray needs Ray: pip install ray") from None
+        raise UserError("--ray needs Ray: pip install ray") from None
     check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
         pack(folder)
@@ -285,7 +285,7 @@ def connected(address, jobs, gpus_wanted):
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             advice = "where it wants a token, set RAY_AUTH_MODE=token"
-            raise Mistake(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
+            raise UserError(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
         try:
             yield Cluster(ray, *start_workers(ray, jobs, gpus_wanted))
         finally:
@@ -304,7 +304,7 @@ def start_workers(ray, jobs, gpus_wanted):
     """
     there = int(ray.cluster_resources().get("GPU", 0)) if gpus_wanted else 0
     if there and jobs:
-        raise Mistake("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
+        raise UserError("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
     actors = [start_worker(ray, bool(there), "SPREAD") for _ in range(there or jobs or 1)]
     asked = {actor.describe.remote(): actor for actor in actors}
     ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=READY_SECONDS)
@@ -323,5 +323,5 @@ def start_workers(ray, jobs, gpus_wanted):
         device = Device(len(workers), label, device.visible, device.name)
         workers[device], nodes[device] = asked[question], number
     if not workers:
-        raise Mistake(f"--ray: no device of the cluster became free within {READY_SECONDS} s{refusal}.")
+        raise UserError(f"--ray: no device of the cluster became free within {READY_SECONDS} s{refusal}.")
     return workers, nodes

@@ -15,21 +15,21 @@ from ..gpu import nvml
 from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
-from .paths import ROOT, place
-from .process import RETRIED, START_ATTEMPTS, UNREADABLE, End, hash_now, read_record, write_ending
+from .paths import ROOT, relative_to_root
+from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
 from .status import in_words, say
 
 GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
-MOST_LOST = 2  # times that a device is lost under one run: then the run is at fault
+MAX_DEVICES_LOST = 2  # times that a device is lost under one run: then the run is at fault
 START_WAIT_SECONDS = 1  # doubled with each attempt
 NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
 RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are told every 5 s
 CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
-NO_DATA = ("cache", "published_results.csv")  # what else lies in a data_dir
+DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # what else lies in a data_dir
 
 
 @dataclass
-class Slot:
+class DeviceSlot:
     """A device, the comparison that it has taken, and the run on it."""
 
     device: Device
@@ -48,7 +48,7 @@ class Slot:
 
 
 @dataclass
-class Batch:
+class RunQueue:
     """What is known of a batch while it runs."""
 
     study: str
@@ -97,7 +97,7 @@ def of_made_up_data(run, record):
 def holds_data(folder):
     """Return whether a data_dir holds anything that may be data; a download that failed leaves an empty folder."""
     with suppress(OSError):
-        there = [path for path in folder.iterdir() if path.name not in NO_DATA]
+        there = [path for path in folder.iterdir() if path.name not in DATA_DIR_NON_DATA]
         return any(path.is_file() or any(path.iterdir()) for path in there)
     return False
 
@@ -144,15 +144,15 @@ def set_aside_records(comparisons):
     moved, runs = {}, [run for comparison in comparisons for run in comparison]
     found = [(run, outdated(run, read_record(run.record_path)), "and run again") for run in runs]
     found += [(run, aside_as_other_code(run, one), "without being run again") for run, one in not_asked_for(runs)]
-    for run, (name, why), then in (item for item in found if item[1]):
+    for run, (name, ending_of), then in (item for item in found if item[1]):
         folder = folder_aside(run, name)
         folder.mkdir(exist_ok=True)
         for path in (run.folder / f"{run.run_id}.ipynb", run.record_path):  # the record last: it is what counts
             with suppress(FileNotFoundError):
                 path.replace(folder / path.name)
-        moved[folder, why, then] = moved.get((folder, why, then), 0) + 1
-    for (folder, why, then), count in moved.items():
-        say(f"{count} records {why}; they are kept in {place(folder)} {then}")
+        moved[folder, ending_of, then] = moved.get((folder, ending_of, then), 0) + 1
+    for (folder, ending_of, then), count in moved.items():
+        say(f"{count} records {ending_of}; they are kept in {relative_to_root(folder)} {then}")
 
 
 def unfinished(comparison, args, fresh=None):
@@ -195,20 +195,20 @@ def run_batch(study, comparisons, devices, args, commit, executor):
     for comparison in (job[0] for job in jobs if not job[1]):
         judge(comparison)  # an interrupted batch may have left this undone
     waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
-    batch = Batch(study, commit, 60 * args.timeout, waiting, seconds, total, runs, 60 * args.stall_minutes)
-    slots, began, started_at = [Slot(device) for device in devices], time.monotonic(), utc_now()
+    batch = RunQueue(study, commit, 60 * args.timeout, waiting, seconds, total, runs, 60 * args.stall_minutes)
+    slots, began, started_at = [DeviceSlot(device) for device in devices], time.monotonic(), utc_now()
     view = status.View(study, total, [device.label for device in devices], not args.no_progress_bar)
     try:
         while any(not slot.gone and (batch.waiting or slot.comparison or slot.run) for slot in slots):
             for slot in slots:
                 step(slot, batch, executor, view)
             if batch.waiting and all(slot.gone for slot in slots):
-                take_back(slots, batch, executor)
+                restore_devices(slots, batch, executor)
             if view.due():
                 draw(view, batch, slots, executor)
             time.sleep(0.1)
     except KeyboardInterrupt:
-        let_end(batch, slots, executor, view)
+        drain(batch, slots, executor, view)
         raise
     finally:
         if running := [slot.active for slot in slots if slot.active]:
@@ -233,7 +233,7 @@ def step(slot, batch, executor, view):
         return
     if slot.comparison and not (slot.run or slot.to_do):
         comparison, slot.comparison = slot.comparison, None
-        conclude(comparison)
+        finish_comparison(comparison)
     if slot.comparison is None and (job := take(batch.waiting, slot.device)):
         slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
         batch.jobs.append(slot.seconds)
@@ -242,7 +242,7 @@ def step(slot, batch, executor, view):
         begin(slot, batch, executor, view)
 
 
-def conclude(comparison):
+def finish_comparison(comparison):
     """Judge a finished comparison and say what came out."""
     for run_id, reason in judge(comparison).items():
         say(f"{run_id}  diverged  {reason}")
@@ -252,9 +252,9 @@ def begin(slot, batch, executor, view):
     """Start the run of a device; where that cannot be, the run goes to another one or waits."""
     try:
         slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
-    except nvml.Lost as error:
+    except nvml.GpuLost as error:
         slot.in_run = False
-        give_away(slot, batch, error)
+        remove_device(slot, batch, error)
     except OSError as error:
         if error.errno not in NO_PROCESS or slot.attempt >= START_ATTEMPTS:
             raise
@@ -272,11 +272,11 @@ def finish(slot, end, batch, executor, view):
         lost = batch.losses.setdefault(run.run_id, [])
         lost += [(slot, end.remark)] * end.begun
         slot.in_run = end.begun
-        if len(lost) < MOST_LOST:
-            give_away(slot, batch, end.remark)
+        if len(lost) < MAX_DEVICES_LOST:
+            remove_device(slot, batch, end.remark)
             return
-        end = condemn(slot, end.remark, batch)
-        take_back([each for each, _ in lost], batch, executor)
+        end = fail_run(slot, end.remark, batch)
+        restore_devices([each for each, _ in lost], batch, executor)
     if end.record is None:
         try_again(slot, end.remark)
         return
@@ -303,7 +303,7 @@ def try_again(slot, reason):
     say(f"{slot.device.label}  {slot.run.run_id}  starts again in {wait:g} s  {reason}")
 
 
-def give_away(slot, batch, reason):
+def remove_device(slot, batch, reason):
     """Take a device out of the pool, and say so; what it had not finished waits for another one."""
     rest = [slot.run] * bool(slot.run) + slot.to_do
     follow = f"; {rest[0].run_id} and what follows go to others" if rest else ""
@@ -312,21 +312,21 @@ def give_away(slot, batch, reason):
     if rest:
         batch.waiting.insert(0, (slot.comparison, rest, None))
     else:
-        conclude(slot.comparison)
+        finish_comparison(slot.comparison)
     slot.gone, slot.comparison, slot.to_do, slot.run, slot.attempt = True, None, [], None, 1
 
 
-def condemn(slot, remark, batch):
+def fail_run(slot, remark, batch):
     """Have a run end that loses one device after the other, and return its End: it gets no further one to lose."""
     how = "; ".join(f"{each.device.label} ({reason[:100]})" for each, reason in batch.losses[slot.run.run_id])
-    reason = f"the device was lost under it {MOST_LOST} times, so it gets no other: {how}"
+    reason = f"the device was lost under it {MAX_DEVICES_LOST} times, so it gets no other: {how}"
     record = write_ending(slot.ended, "failed", reason, batch.commit, slot.device)
     slot.run = None
-    give_away(slot, batch, remark)
-    return End(record)
+    remove_device(slot, batch, remark)
+    return RunOutcome(record)
 
 
-def take_back(slots, batch, executor):
+def restore_devices(slots, batch, executor):
     """Return devices that were lost under a run to the pool where they answer after all: the run may be at fault.
 
     That ends: a run gets no more than MOST_LOST of them, and one that is lost before a run stays out.
@@ -339,7 +339,7 @@ def take_back(slots, batch, executor):
 
 def cleared(slot, executor):
     """Return whether the memory of the last run on this device has been given back, or is not waited for any longer."""
-    if slot.ended and not executor.is_free(slot.ended, slot.device):
+    if slot.ended and not executor.memory_is_free(slot.ended, slot.device):
         if time.monotonic() - slot.ended_at < CLEAR_SECONDS:
             return False
         say(f"{slot.device.label}: memory of the last run, or of others, is still held; the next one notes how much")
@@ -347,7 +347,7 @@ def cleared(slot, executor):
     return True
 
 
-def let_end(batch, slots, executor, view):
+def drain(batch, slots, executor, view):
     """After Ctrl-C: start nothing more, give the running runs a few seconds to end, and say which were stopped."""
     names = [slot.run.run_id for slot in slots if slot.active]
     if not names:
@@ -397,7 +397,7 @@ def draw(view, batch, slots, executor):
             of_run, seen = seconds_left(slot, expected(slot.run), progress)
             text = status.run_in_words(slot.run.run_id, progress, elapsed, of_run if seen or batch.seconds else None)
             left += of_run
-        texts[slot.device.label] = text + status.gpu_in_words(executor.look(slot.device))
+        texts[slot.device.label] = text + status.gpu_in_words(executor.gpu_state(slot.device))
         if not slot.gone:
             busy.append(left)
     left = estimates.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))

@@ -27,7 +27,7 @@ def say(text):
     sys.stdout.flush()
 
 
-class Steady:
+class TolerantStream:
     """A stream whose reader may go away, as a terminal or a pipe does: what can no longer be shown is dropped."""
 
     def __init__(self, stream):
@@ -64,10 +64,10 @@ class View:
 
     def __init__(self, study, total, labels, wanted):
         quiet = not wanted or not sys.stderr.isatty() or not total
-        look = {"disable": quiet, "leave": False, "dynamic_ncols": True}
-        self.bar = tqdm(total=total, desc=study, unit="run", **{**look, "leave": True})
+        style = {"disable": quiet, "leave": False, "dynamic_ncols": True}
+        self.bar = tqdm(total=total, desc=study, unit="run", **{**style, "leave": True})
         form = {"bar_format": "{desc}", "total": 0}
-        self.lines = {label: tqdm(position=number, **form, **look) for number, label in enumerate(labels, 1)}
+        self.lines = {label: tqdm(position=number, **form, **style) for number, label in enumerate(labels, 1)}
         self.study, self.quiet, self.looked = study, quiet, time.monotonic() if quiet else 0.0
 
     def begin(self, text):

@@ -5,8 +5,8 @@ import re
 
 import yaml
 
-from ..errors import Mistake
-from .paths import expanded, place
+from ..errors import UserError
+from .paths import expanded, relative_to_root
 
 PATHS = ("data_dir", "csv_path")  # given with -p they are relative to the folder the user stands in
 ENTRY_KEYS = {"notebook": str, "parameters": dict, "sweep": dict, "cpu": dict, "minutes": (int, float)}
@@ -14,33 +14,33 @@ PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def load_studies(path):
-    """Return {name: study} of a studies file; raise Mistake where its form is wrong."""
+    """Return {name: study} of a studies file; raise UserError where its form is wrong."""
     try:
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise Mistake(f"{path} cannot be read ({error.strerror}).") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise Mistake(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     form = "the form is explained at the head of notebooks/studies.yaml"
     if not isinstance(studies, dict) or not studies:
-        raise Mistake(f"{path} must map names to studies; {form}.")
+        raise UserError(f"{path} must map names to studies; {form}.")
     for name, study in studies.items():
         entries = study.get("runs") if isinstance(study, dict) else None
         if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
-            raise Mistake(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {form}.")
+            raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {form}.")
         for number, entry in enumerate(entries, 1):
             where = f"entry {number} of study {name} in {path}"
             if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
-                raise Mistake(f"{where} must name its `notebook`; {form}.")
+                raise UserError(f"{where} must name its `notebook`; {form}.")
             for key, value in entry.items():
                 wrong = not isinstance(value, ENTRY_KEYS.get(key, ()))
                 if wrong or (key == "minutes" and not 0 <= value < math.inf):
-                    raise Mistake(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
+                    raise UserError(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
             if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
-                raise Mistake(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {form}.")
+                raise UserError(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {form}.")
             for key, values in entry.get("sweep", {}).items():
                 if key == "precisions" or not isinstance(values, list) or not values:
-                    raise Mistake(f"{where} must sweep `{key}` over a list of values (not `precisions`); {form}.")
+                    raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {form}.")
     return {str(name): study for name, study in studies.items()}
 
 
@@ -55,14 +55,14 @@ def parse_overrides(pairs):
     overrides = {}
     for name, text in pairs:
         if name == "output_dir":
-            raise Mistake("output_dir cannot be set with -p; use --output-dir DIR.")
+            raise UserError("output_dir cannot be set with -p; use --output-dir DIR.")
         if name == "repeat":
-            raise Mistake("repeat cannot be set with -p, for run_all.py numbers the repetitions; use -p repeats N.")
+            raise UserError("repeat cannot be set with -p, for run_all.py numbers the repetitions; use -p repeats N.")
         if name == "data_dir" and not text:
-            raise Mistake("data_dir is empty; give a folder, or leave -p data_dir out.")
-        text = place(expanded(text, f"-p {name}")) if name in PATHS and text else text
+            raise UserError("data_dir is empty; give a folder, or leave -p data_dir out.")
+        text = relative_to_root(expanded(text, f"-p {name}")) if name in PATHS and text else text
         try:
             overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
         except (ValueError, RecursionError, yaml.YAMLError):
-            raise Mistake(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
+            raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides

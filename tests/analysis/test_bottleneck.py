@@ -3,13 +3,13 @@
 import pytest
 from made_up_runs import CASES, FIGURES, SPARSE, flat, gained, profiled
 
-from mixed_precision_study.analysis.bottleneck import advice_of, limit_of
+from mixed_precision_study.analysis.bottleneck import advice_of, find_bottleneck
 from mixed_precision_study.analysis.verdict import verdict
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_limit_is_told_with_its_figures(case):
-    found, because = limit_of(CASES[case])
+    found, because = find_bottleneck(CASES[case])
     assert found == case
     assert FIGURES[case] in because
 
@@ -46,26 +46,26 @@ def test_each_limit_is_told_with_its_figures(case):
     ],
 )
 def test_where_one_limit_ends_and_the_next_begins(record, case):
-    assert limit_of(record)[0] == case
+    assert find_bottleneck(record)[0] == case
 
 
 def test_a_missing_profile_says_why():
     record = flat(profile_reason="the profiler saw no kernel")
-    assert limit_of(record)[1] == "what limits it is not known (the profiler saw no kernel)"
+    assert find_bottleneck(record)[1] == "what limits it is not known (the profiler saw no kernel)"
 
 
 def test_kernels_that_move_memory_say_how_near_to_the_cards_copying_they_are_where_that_is_known():
-    known = limit_of(profiled(SPARSE, bandwidth_limit_fraction=0.514))[1]
+    known = find_bottleneck(profiled(SPARSE, bandwidth_limit_fraction=0.514))[1]
     assert known.endswith("(elementwise 40%, normalisation 20%, optimizer 10%), at 51% of this card's copying speed")
-    assert limit_of(profiled(SPARSE))[1].endswith("(elementwise 40%, normalisation 20%, optimizer 10%)")
-    assert "copying" not in limit_of(profiled(bandwidth_limit_fraction=0.6))[1]  # it is not what limits
+    assert find_bottleneck(profiled(SPARSE))[1].endswith("(elementwise 40%, normalisation 20%, optimizer 10%)")
+    assert "copying" not in find_bottleneck(profiled(bandwidth_limit_fraction=0.6))[1]  # it is not what limits
 
 
 @pytest.mark.parametrize(
     "share, end", [(0.594, "59%"), (0.596, "60% (bound)"), (0.6, "60% (bound)"), (1.2, "120% (bound)")]
 )
 def test_only_near_the_cards_copying_speed_are_kernels_called_memory_bound(share, end):
-    case, text = limit_of(profiled(SPARSE, bandwidth_limit_fraction=share))
+    case, text = find_bottleneck(profiled(SPARSE, bandwidth_limit_fraction=share))
     words = end.replace(" (bound)", " of this card's copying speed (memory-bound)")
     assert case == "kernels that move memory"
     assert text.endswith(f", at {words}" if "bound" in end else f", at {end} of this card's copying speed")
@@ -75,7 +75,7 @@ def test_only_near_the_cards_copying_speed_are_kernels_called_memory_bound(share
 
 def test_no_share_is_above_the_whole():
     record = profiled([["matmul", 0.6], ["copy", 0.4]], tensor_core_fraction=0.65)  # told by other patterns of names
-    assert "100% of it on Tensor Cores" in limit_of(record)[1]
+    assert "100% of it on Tensor Cores" in find_bottleneck(record)[1]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import torch
 import yaml
 from conftest import ROOT, run_cells
 
-from mixed_precision_study.analysis.bottleneck import limit_of
+from mixed_precision_study.analysis.bottleneck import find_bottleneck
 from mixed_precision_study.analysis.speedup import paired_ratio
 from mixed_precision_study.analysis.verdict import flags_of, verdict
 from mixed_precision_study.parameters import EXPERIMENTS, check_values
-from mixed_precision_study.record import NOT_WRITTEN, STATUSES, Explanation, flat_record, write_flat
+from mixed_precision_study.record import NOT_WRITTEN, STATUSES, DiagnosticFields, flat_record, write_flat
 
 FOLDER = ROOT / "tests" / "built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
@@ -27,7 +27,7 @@ def answer(record):
     """Return what the rules say of a run: its status, "shared", or what limits it."""
     if record["status"] != "ok":
         return record["status"]
-    return "shared" if any("shared" in flag for flag in flags_of(record)) else limit_of(record)[0]
+    return "shared" if any("shared" in flag for flag in flags_of(record)) else find_bottleneck(record)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -37,8 +37,8 @@ def test_the_rules_are_right_on_what_an_h200_measured(name):
     assert record["gpu_name"] == "NVIDIA H200"
     assert record["precision"] == case["precision"]
     assert case["parameters"].items() <= record.items()
-    assert set(Explanation.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
-    assert answer(record) == case["expected"], limit_of(record)
+    assert set(DiagnosticFields.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
+    assert answer(record) == case["expected"], find_bottleneck(record)
     if record["status"] == "ok":
         base = {**record, "precision": "fp32"}
         sentence = verdict({**record, "precision": "tf32"}, base, paired_ratio([(record, base)]))
@@ -82,5 +82,5 @@ def test_the_rules_are_right_on_this_gpu(name):
         ledger = {field: None for field in flat if field.startswith("ledger_")}
         ledger["ledger_reason"] = "several cases ran in one process, one after the other"
         write_flat({**flat, **ledger}, Path(folder) / f"{name}.json")
-    print(name, answer(flat), limit_of(flat), f"{time.perf_counter() - begun:.0f} s", record.reason)
+    print(name, answer(flat), find_bottleneck(flat), f"{time.perf_counter() - begun:.0f} s", record.reason)
     assert answer(flat) == case["expected"]

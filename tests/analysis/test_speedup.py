@@ -56,8 +56,8 @@ def test_repeats_inside_one_kernel_are_split_by_the_parameter_epochs():
     ratios = ratios_of(timed(own, parameters=epochs), timed(base, "fp32", epochs))
     assert ratios.shape == (3, 2, 2)
     assert ratios[1].tolist() == [[5, 6], [7, 8]]
-    gain = paired_ratio([(timed(own, parameters=epochs), timed(base, "fp32", epochs))])
-    assert (gain["repetitions"], gain["pairs"]) == (3, 12)
+    speedup = paired_ratio([(timed(own, parameters=epochs), timed(base, "fp32", epochs))])
+    assert (speedup["repetitions"], speedup["pairs"]) == (3, 12)
     for unusable in (4, 7, 0, None):  # no whole number of repetitions: they are taken as one
         assert ratios_of(timed(own, parameters={"epochs": unusable}), timed(base, "fp32")).shape == (1, 6, 2)
 
@@ -89,21 +89,21 @@ def test_runs_without_the_parameter_repeat_are_paired():
 def test_the_ratio_is_the_median_of_all_pairs_and_the_counts_are_right():
     own = [timed(np.ones((2, 2)), parameters={"seed": seed}) for seed in (0, 1)]
     base = [timed(times, "fp32", {"seed": seed}) for seed, times in ((0, [[2, 2], [3, 1]]), (1, [[2, 9], [1.5, 2]]))]
-    gain = paired_ratio(list(zip(own, base, strict=True)))
-    assert gain["ratio"] == 2
-    assert gain["low"] <= 2 <= gain["high"]
-    assert (gain["pairs"], gain["repetitions"], gain["seeds"], gain["seconds"]) == (8, 2, 2, 8)
+    speedup = paired_ratio(list(zip(own, base, strict=True)))
+    assert speedup["ratio"] == 2
+    assert speedup["low"] <= 2 <= speedup["high"]
+    assert (speedup["pairs"], speedup["repetitions"], speedup["seeds"], speedup["seconds"]) == (8, 2, 2, 8)
     assert paired_ratio([(b, a) for a, b in zip(own, base, strict=True)])["ratio"] == 0.5
 
 
 def test_repetitions_of_one_seed_are_no_further_seeds():
-    gain = paired_ratio(compared(1.5, repetitions=3))
-    assert (gain["repetitions"], gain["seeds"], gain["pairs"]) == (3, 1, 72)
+    speedup = paired_ratio(compared(1.5, repetitions=3))
+    assert (speedup["repetitions"], speedup["seeds"], speedup["pairs"]) == (3, 1, 72)
 
 
 def test_an_exact_ratio_has_an_interval_without_width():
-    gain = paired_ratio(compared(1.5, noise=0))
-    assert [gain[name] for name in ("ratio", "low", "high")] == pytest.approx([1.5] * 3)
+    speedup = paired_ratio(compared(1.5, noise=0))
+    assert [speedup[name] for name in ("ratio", "low", "high")] == pytest.approx([1.5] * 3)
 
 
 def test_repetitions_of_unequal_length_are_cut_to_the_shortest():
@@ -113,9 +113,9 @@ def test_repetitions_of_unequal_length_are_cut_to_the_shortest():
 
 def test_repetitions_that_were_cut_otherwise_are_compared_by_whole_epochs():
     pairs = [*compared(1.5, epochs=3), *compared(1.5, epochs=2), *compared(1.5, epochs=3, blocks=6)]
-    gain = paired_ratio(pairs)
-    assert gain["pairs"] == 3 * 2  # a tenth of an epoch is not the work of a sixth
-    assert gain["ratio"] == pytest.approx(1.5, rel=0.03)
+    speedup = paired_ratio(pairs)
+    assert speedup["pairs"] == 3 * 2  # a tenth of an epoch is not the work of a sixth
+    assert speedup["ratio"] == pytest.approx(1.5, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -164,22 +164,22 @@ def test_groups_that_agree_are_not_widened():
     ids=str,
 )
 def test_the_interval_holds_the_known_ratio_in_about_95_of_100_comparisons(shape):
-    gains = [paired_ratio(compared(1.5, **shape, seed=seed)) for seed in range(200)]
-    assert np.mean([gain["low"] <= 1.5 <= gain["high"] for gain in gains]) >= 0.92
-    assert np.median([gain["high"] - gain["low"] for gain in gains]) < 0.15  # it says something, too
-    assert np.median([gain["ratio"] for gain in gains]) == pytest.approx(1.5, rel=0.005)
+    speedups = [paired_ratio(compared(1.5, **shape, seed=seed)) for seed in range(200)]
+    assert np.mean([speedup["low"] <= 1.5 <= speedup["high"] for speedup in speedups]) >= 0.92
+    assert np.median([speedup["high"] - speedup["low"] for speedup in speedups]) < 0.15  # it says something, too
+    assert np.median([speedup["ratio"] for speedup in speedups]) == pytest.approx(1.5, rel=0.005)
 
 
 def test_equal_runs_are_seldom_called_faster_or_slower():
-    gains = [paired_ratio(compared(1.0, repetitions=3, between=0.003, seed=seed)) for seed in range(200)]
-    words = [judge({**gain, "seconds": 60}) for gain in gains]
+    speedups = [paired_ratio(compared(1.0, repetitions=3, between=0.003, seed=seed)) for seed in range(200)]
+    words = [judge({**speedup, "seconds": 60}) for speedup in speedups]
     assert words.count("no measurable difference") >= 190
 
 
 def test_the_interval_grows_with_what_varies_between_repetitions():
     def width(**options):
-        gains = [paired_ratio(compared(1.5, repetitions=4, seed=seed, **options)) for seed in range(20)]
-        return np.mean([gain["high"] - gain["low"] for gain in gains])
+        speedups = [paired_ratio(compared(1.5, repetitions=4, seed=seed, **options)) for seed in range(20)]
+        return np.mean([speedup["high"] - speedup["low"] for speedup in speedups])
 
     calm, noisy, unsteady = width(noise=0.005), width(noise=0.02), width(noise=0.005, between=0.05)
     assert noisy > 2 * calm
@@ -189,8 +189,8 @@ def test_the_interval_grows_with_what_varies_between_repetitions():
 
 def test_more_pairs_narrow_the_interval():
     def width(epochs):
-        gains = [paired_ratio(compared(1.5, epochs=epochs, seed=seed)) for seed in range(20)]
-        return np.mean([gain["high"] - gain["low"] for gain in gains])
+        speedups = [paired_ratio(compared(1.5, epochs=epochs, seed=seed)) for seed in range(20)]
+        return np.mean([speedup["high"] - speedup["low"] for speedup in speedups])
 
     assert width(1) > 2 * width(16)
 
@@ -198,9 +198,9 @@ def test_more_pairs_narrow_the_interval():
 def test_fewer_than_six_pairs_have_a_ratio_and_no_interval():
     assert FEWEST_PAIRS == 6
     for shape, known in (((1, 5), False), ((5, 1), False), ((1, 6), True), ((3, 2), True)):
-        gain = paired_ratio(compared(2.0, epochs=shape[0], blocks=shape[1], noise=0))
-        assert gain["ratio"] == pytest.approx(2)
-        assert (gain["low"] is not None) == (gain["high"] is not None) == known, shape
+        speedup = paired_ratio(compared(2.0, epochs=shape[0], blocks=shape[1], noise=0))
+        assert speedup["ratio"] == pytest.approx(2)
+        assert (speedup["low"] is not None) == (speedup["high"] is not None) == known, shape
 
 
 def test_no_pairs_have_no_ratio():

@@ -12,7 +12,7 @@ from mixed_precision_study.record import STATUSES
 
 
 @pytest.mark.parametrize(
-    "gain, word",
+    "speedup, word",
     [
         (None, "not paired: other card, seed or repetition"),
         (gained(low=None, high=None), "too short to tell"),
@@ -33,8 +33,8 @@ from mixed_precision_study.record import STATUSES
         (gained(1.3, 0.9, 1.6, seconds=1.0), "too short to tell"),
     ],
 )
-def test_judge(gain, word):
-    assert judge(gain) == word
+def test_judge(speedup, word):
+    assert judge(speedup) == word
 
 
 def test_flags_name_what_held_in_a_twentieth_of_the_samples():

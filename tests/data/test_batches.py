@@ -11,8 +11,14 @@ import pytest
 import torch
 from small_training import CPU, make_batch, make_record, make_trainer
 
-from mixed_precision_study.data.batches import device_batches, host_batches, one_ahead, placed, side_stream
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.data.batches import (
+    device_batches,
+    host_batches,
+    place_images,
+    prefetch_to_device,
+    side_stream,
+)
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.training import timed_epoch
 
 # Batches ahead: streams whose work is done in any order that they allow
@@ -88,7 +94,7 @@ def trained_on(seed, count=12, **streams):
     device, seen = Device(**streams), []
 
     with device.on(device.main):
-        for batch in one_ahead(map(device.make, range(count)), device.side, device.main, device.on):
+        for batch in prefetch_to_device(map(device.make, range(count)), device.side, device.main, device.on):
             device.do(lambda place=batch.place: seen.append(device.memory[place]))  # a step: of two pieces
             device.do(lambda place=batch.place: seen.append(device.memory[place]))
     device.run(seed)
@@ -114,7 +120,7 @@ def test_without_either_wait_some_step_sees_another_batch(stream):
 
 def ahead(batches):
     device = Device()
-    return one_ahead(batches, device.side, device.main, device.on)
+    return prefetch_to_device(batches, device.side, device.main, device.on)
 
 
 def test_a_batch_is_made_one_step_ahead_and_none_beyond_the_last():
@@ -137,11 +143,11 @@ def test_an_error_comes_when_its_batch_would_have(at):
     def batches():
         for number in range(5):
             if number == at:
-                raise Stop(f"batch {number} cannot be read")
+                raise UserError(f"batch {number} cannot be read")
             yield (torch.tensor(number),)
 
     seen = []
-    with pytest.raises(Stop, match=f"^batch {at} cannot be read$"):
+    with pytest.raises(UserError, match=f"^batch {at} cannot be read$"):
         for batch in ahead(batches()):
             seen.append(batch[0].item())
     assert seen == list(range(at))
@@ -165,7 +171,7 @@ def test_batches_that_are_left_early_are_closed():
 def test_on_the_cpu_batches_pass_as_they_come():
     assert side_stream(CPU) is None
     made = []
-    for number, batch in enumerate(one_ahead(map(made.append, range(3)), None)):
+    for number, batch in enumerate(prefetch_to_device(map(made.append, range(3)), None)):
         assert batch is None
         assert made == list(range(number + 1))
 
@@ -222,13 +228,13 @@ def pretend_card(monkeypatch, free, total=1000, allocated=0, fraction=1.0):
 def test_images_lie_on_the_gpu_if_they_take_a_quarter_of_what_is_free(monkeypatch, capsys, card, size, where):
     pretend_card(monkeypatch, **card)
     images = types.SimpleNamespace(nbytes=size, to=lambda device: "on the GPU", pin_memory=lambda: "pinned")
-    assert placed(images, torch.device("cuda")) == where
+    assert place_images(images, torch.device("cuda")) == where
     assert ("stay in pinned memory" in capsys.readouterr().out) is (where == "pinned")
 
 
 def test_on_the_cpu_images_stay_where_they_are():
     images = torch.zeros(2, 3, dtype=torch.uint8)
-    assert placed(images, CPU) is images
+    assert place_images(images, CPU) is images
 
 
 def test_batches_from_the_host_are_those_from_the_device():
@@ -247,7 +253,7 @@ def test_batches_that_are_left_early_are_waited_for():
     calls = []
     side = types.SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: None)
     main = types.SimpleNamespace(wait_event=lambda event: None, wait_stream=lambda other: calls.append(other))
-    batches = one_ahead(iter(range(1, 9)), side, main, lambda stream: contextlib.nullcontext())
+    batches = prefetch_to_device(iter(range(1, 9)), side, main, lambda stream: contextlib.nullcontext())
     assert next(batches) == 1
     batches.close()
     assert calls == [side]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mixed_precision_study.data.cache import decode_all, kept_arrays, stamps_of
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.data.cache import cached_arrays, decode_all, file_stats
+from mixed_precision_study.errors import UserError
 
 # Kept data
 
@@ -28,9 +28,9 @@ def same(first, second):
 
 
 def test_arrays_are_made_once_and_kept_for_the_next_kernel(tmp_path):
-    first = kept_arrays(tmp_path, "things", ("a", 1), make_arrays)
+    first = cached_arrays(tmp_path, "things", ("a", 1), make_arrays)
     assert same(first, make_arrays())
-    again = kept_arrays(tmp_path, "things", ("a", 1), never)
+    again = cached_arrays(tmp_path, "things", ("a", 1), never)
     assert same(again, first)
     assert {name: array.dtype for name, array in again.items()} == {name: array.dtype for name, array in first.items()}
     (path,) = (tmp_path / "cache").iterdir()  # and no temporary file is left
@@ -40,15 +40,15 @@ def test_arrays_are_made_once_and_kept_for_the_next_kernel(tmp_path):
 
 def test_another_key_is_another_file(tmp_path):
     for number in range(3):
-        made = kept_arrays(tmp_path, "n", ("key", number), lambda number=number: {"n": np.array([number])})
+        made = cached_arrays(tmp_path, "n", ("key", number), lambda number=number: {"n": np.array([number])})
         assert made["n"].tolist() == [number]
     for number in range(3):
-        assert kept_arrays(tmp_path, "n", ("key", number), never)["n"].tolist() == [number]
+        assert cached_arrays(tmp_path, "n", ("key", number), never)["n"].tolist() == [number]
 
 
 def test_of_one_name_the_files_that_were_used_last_are_kept(tmp_path):
     def kept(name, number, make=make_arrays):
-        return same(kept_arrays(tmp_path, name, number, make), make_arrays())
+        return same(cached_arrays(tmp_path, name, number, make), make_arrays())
 
     assert kept("n", 0) and kept("n-0123456789abcdef", 0) and kept("[n]", 0)
     assert all(kept("n", number) for number in (1, 2)) and kept("n", 0, never)
@@ -72,37 +72,37 @@ def broken(content, how):
 
 @pytest.mark.parametrize("how", ["empty", "no archive", "cut off", "end missing", "one bit"])
 def test_a_damaged_file_is_made_anew(tmp_path, how):
-    kept_arrays(tmp_path, "n", 1, make_arrays)
+    cached_arrays(tmp_path, "n", 1, make_arrays)
     (path,) = (tmp_path / "cache").iterdir()
     whole = path.read_bytes()
     path.write_bytes(broken(whole, how))
-    assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
-    assert same(kept_arrays(tmp_path, "n", 1, never), make_arrays())
+    assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+    assert same(cached_arrays(tmp_path, "n", 1, never), make_arrays())
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
 def test_any_flipped_byte_gives_the_right_arrays(tmp_path):
-    kept_arrays(tmp_path, "n", 1, make_arrays)
+    cached_arrays(tmp_path, "n", 1, make_arrays)
     (path,) = (tmp_path / "cache").iterdir()
     whole, draw = path.read_bytes(), random.Random(0)
     for _ in range(200):
         place = draw.randrange(len(whole))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
-        assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays()), place
+        assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays()), place
 
 
 def test_what_was_pickled_is_never_loaded(tmp_path):
-    kept_arrays(tmp_path, "n", 1, make_arrays)
+    cached_arrays(tmp_path, "n", 1, make_arrays)
     (path,) = (tmp_path / "cache").iterdir()
     with path.open("wb") as opened:
         np.savez(opened, images=np.array([print], dtype=object), numbers=np.arange(5))
-    assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+    assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
 
 
 def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("in the way")
     for _ in range(2):
-        assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+        assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
     (tmp_path / "cache").unlink()
 
     def full(*_, **__):
@@ -112,29 +112,29 @@ def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypa
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(np, "savez", full)
-    assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+    assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
     assert list((tmp_path / "cache").iterdir()) == []
     monkeypatch.setattr(Path, "unlink", read_only)
-    assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+    assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
 
 
 def test_half_of_the_disk_stays_free(tmp_path, monkeypatch):
     size = sum(array.nbytes for array in make_arrays().values())
     for free, kept in ((2 * size, 0), (2 * size + 2, 1)):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: types.SimpleNamespace(free=free))
-        assert same(kept_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
+        assert same(cached_arrays(tmp_path, "n", 1, make_arrays), make_arrays())
         assert len(list((tmp_path / "cache").iterdir())) == kept
 
 
 def test_stamps_change_with_a_file_and_name_one_that_is_missing(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(b"abc")
-    before = stamps_of([path])
-    assert before == stamps_of([path])
+    before = file_stats([path])
+    assert before == file_stats([path])
     path.write_bytes(b"abcd")
-    assert stamps_of([path]) != before
-    with pytest.raises(Stop, match=r"b\.png cannot be read \(No such file"):
-        stamps_of([tmp_path / "b.png"])
+    assert file_stats([path]) != before
+    with pytest.raises(UserError, match=r"b\.png cannot be read \(No such file"):
+        file_stats([tmp_path / "b.png"])
 
 
 # Decoding
@@ -159,10 +159,10 @@ def test_images_come_in_order_whoever_reads_them(processes, count):
 def test_an_image_that_cannot_be_read_is_named_by_every_reader(processes):
     def read(index):
         if index in (17, 30):
-            raise Stop(f"the image {index} cannot be read")
+            raise UserError(f"the image {index} cannot be read")
         return number_image(index)
 
-    with pytest.raises(Stop, match=r"^the image 17 cannot be read$"):
+    with pytest.raises(UserError, match=r"^the image 17 cannot be read$"):
         decode_all(read, 40, "reading", processes)
 
 

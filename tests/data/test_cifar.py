@@ -10,7 +10,7 @@ import torch
 from made_up_data import make_tree, never, save_image, settings_of
 
 from mixed_precision_study.data import cifar
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -62,13 +62,13 @@ def test_images_of_another_size_are_resized(tmp_path):
 def test_an_unreadable_image_is_named(tmp_path):
     make_tree(tmp_path / "cifar10")
     (tmp_path / "cifar10" / "test" / "cat" / "1.png").write_bytes(b"no image")
-    with pytest.raises(Stop, match=r"cat/1\.png cannot be read"):
+    with pytest.raises(UserError, match=r"cat/1\.png cannot be read"):
         load(dataset="auto", data_dir=str(tmp_path))
 
 
 def test_an_empty_folder_says_what_it_needs(tmp_path):
     (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(Stop, match="holds no images; it needs one folder for each class"):
+    with pytest.raises(UserError, match="holds no images; it needs one folder for each class"):
         load(dataset="auto", data_dir=str(tmp_path))
 
 
@@ -79,7 +79,7 @@ def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(tmp_path,
     monkeypatch.setattr(cifar, "read_torchvision", offline)
     assert load(dataset="auto", data_dir=str(tmp_path)).source == "synthetic"
     assert "MADE-UP IMAGES" in capsys.readouterr().out
-    with pytest.raises(Stop, match=r"could not be downloaded .*train/<class>/"):
+    with pytest.raises(UserError, match=r"could not be downloaded .*train/<class>/"):
         load(dataset="cifar100", data_dir=str(tmp_path))
 
 
@@ -182,7 +182,7 @@ def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
     assert data.steps_per_epoch(128) == 15  # of 2,000 images
     assert load(max_steps=2).steps_per_epoch(128) == 2
     assert len(list(load(max_steps=2).train_batches(0, torch.float32, 128))) == 2
-    with pytest.raises(Stop, match="batch_size 2001 is larger than the training set of 2000 images"):
+    with pytest.raises(UserError, match="batch_size 2001 is larger than the training set of 2000 images"):
         data.steps_per_epoch(2001)
     sizes = [len(labels) for _, labels in data.eval_batches(torch.float32, 128)]
     assert sizes == [128, 128, 128, 116]

@@ -10,7 +10,7 @@ from made_up_data import never, save_image, settings_of, write_csv
 
 from mixed_precision_study.data import elpv
 from mixed_precision_study.data.batches import device_batches, host_batches
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 
 CPU = torch.device("cpu")
 SMALL = {"image_height": 32, "image_width": 48, "batch_size": 4}
@@ -48,14 +48,14 @@ def test_wrong_csv_files_stop_with_one_sentence(tmp_path):
         "cannot be read as a CSV": str(tmp_path / "none.csv"),
     }
     for sentence, path in wrong.items():
-        with pytest.raises(Stop, match=sentence):
+        with pytest.raises(UserError, match=sentence):
             read("csv", path)
-    with pytest.raises(Stop, match="csv_path is empty"):
+    with pytest.raises(UserError, match="csv_path is empty"):
         read("csv")
     (tmp_path / "b.png").write_bytes(b"no image")
     data = read("csv", write_csv(tmp_path / "4.csv", [(".", "b.png", 1), (".", "c.png", 1)]))
     for index, name in enumerate(("b.png", "c.png")):
-        with pytest.raises(Stop, match=f"{name} cannot be read"):
+        with pytest.raises(UserError, match=f"{name} cannot be read"):
             data.read(index)
 
 
@@ -67,7 +67,7 @@ def test_elpv_comes_from_its_package_or_is_asked_for(monkeypatch, capsys):
     assert data.read(0).shape == (1, 32, 48)
     missing = "mixed_precision_study.environment.missing_packages"
     monkeypatch.setattr(missing, lambda packages: list(packages.values()))
-    with pytest.raises(Stop, match="pip install elpv-dataset"):
+    with pytest.raises(UserError, match="pip install elpv-dataset"):
         read("elpv")
     assert read("auto").source == "synthetic"
     assert "MADE-UP IMAGES" in capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_elpv_comes_from_its_package_or_is_asked_for(monkeypatch, capsys):
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")  # there it is installed, if there is a network
     monkeypatch.setattr(subprocess, "run", offline)
     assert read("auto").source == "synthetic"
-    with pytest.raises(Stop, match="pip install elpv-dataset"):
+    with pytest.raises(UserError, match="pip install elpv-dataset"):
         read("elpv")
 
 
@@ -94,14 +94,14 @@ def test_elpvs_images_and_labels_are_those_of_its_own_loader():
 def test_labels_beyond_0_to_1_ask_for_mse(tmp_path):
     save_image(tmp_path / "a.png")
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", value) for value in (0, 5)])
-    with pytest.raises(Stop, match='reach from 0 to 5, beyond 0 to 1; set loss_function to "mse"'):
+    with pytest.raises(UserError, match='reach from 0 to 5, beyond 0 to 1; set loss_function to "mse"'):
         load(csv_path=path, data_dir=str(tmp_path))
 
 
 def test_too_few_images_stop(tmp_path):
     save_image(tmp_path / "a.png")
     path = write_csv(tmp_path / "mine.csv", [(".", "a.png", 1)] * 4)
-    with pytest.raises(Stop, match="4 images are too few"):
+    with pytest.raises(UserError, match="4 images are too few"):
         load(csv_path=path, data_dir=str(tmp_path))
 
 

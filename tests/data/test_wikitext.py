@@ -10,7 +10,7 @@ import torch
 from made_up_data import never, settings_of, write_texts
 
 from mixed_precision_study.data import wikitext
-from mixed_precision_study.errors import Stop
+from mixed_precision_study.errors import UserError
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_text_becomes_columns_and_steps():
     batches = list(data.pieces(rows))  # bptt is 5
     assert len(batches) == 2
     assert all(torch.equal(words + 1, following) for words, following in batches)
-    with pytest.raises(Stop, match="too short for 4 columns"):
+    with pytest.raises(UserError, match="too short for 4 columns"):
         data.in_columns(torch.arange(20), 4)
 
 
@@ -68,7 +68,7 @@ def test_wikitext_lines_become_numbers(tmp_path):
     vocabulary, (_, numbers) = wikitext.number_words(train, valid)
     assert numbers.tolist() == [vocabulary["b"], vocabulary["<unk>"], vocabulary["<eos>"]]
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\xff")
-    with pytest.raises(Stop, match=r"bad\.txt cannot be read .*UTF-8"):
+    with pytest.raises(UserError, match=r"bad\.txt cannot be read .*UTF-8"):
         wikitext.read_words(tmp_path / "bad.txt")
 
 
@@ -108,7 +108,7 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, server, monkeypatch, 
     blobs = {name: wikitext.git_blob(content) for name, content in contents.items()}
     monkeypatch.setattr(wikitext, "WIKITEXT_URL", server)
     monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", {**blobs, "valid.txt": "0" * 40})
-    with pytest.raises(Stop, match=r"valid\.txt came with a wrong checksum"):
+    with pytest.raises(UserError, match=r"valid\.txt came with a wrong checksum"):
         read("wikitext-2", tmp_path / "data")
     assert [path.name for path in (tmp_path / "data" / "wikitext-2").iterdir()] == ["train.txt"]
     assert read("auto", tmp_path / "data").source == "synthetic"

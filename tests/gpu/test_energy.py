@@ -7,7 +7,7 @@ import torch
 from made_up_nvml import THIS, absent, child_of, fake_nvml, is_running
 from small_training import CPU, make_record
 
-from mixed_precision_study.gpu.energy import integrate, summarise_card, watched
+from mixed_precision_study.gpu.energy import integrate, summarise_gpu, watched
 
 GPU = torch.device("cuda")
 
@@ -16,7 +16,7 @@ def test_watched_on_the_cpu_says_why_there_is_nothing():
     record = make_record()
     with watched(record, CPU):
         pass
-    summarise_card(record, 100)
+    summarise_gpu(record, 100)
     assert record.card_reason == record.energy_reason == "no GPU"
     assert record.card_samples_all == []
     fields = (
@@ -31,7 +31,7 @@ def test_watched_without_nvml_says_why_and_runs_the_block(monkeypatch):
     record, ran = make_record(gpu_uuid="ab"), []
     with watched(record, GPU):
         ran.append(1)
-    summarise_card(record, 100)
+    summarise_gpu(record, 100)
     assert ran == [1]
     assert record.card_reason == record.energy_reason == "nvidia-ml-py is not installed"
     assert record.energy_joules is None
@@ -107,7 +107,7 @@ def part(seconds, joules, *samples):
 def summarised(*parts, samples_trained=500):
     record = make_record()
     record.card_samples_all = list(parts)
-    summarise_card(record, samples_trained)
+    summarise_gpu(record, samples_trained)
     return record
 
 

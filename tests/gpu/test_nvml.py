@@ -7,12 +7,12 @@ import pytest
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
 
 from mixed_precision_study.gpu import nvml
-from mixed_precision_study.gpu.nvml import Card, card_before, others_of, read_cards
+from mixed_precision_study.gpu.nvml import NvmlGpu, gpu_before_use, others_of, read_gpus
 
 
 def test_memory_by_uuid_in_mib(monkeypatch):
     module = fake_nvml(monkeypatch)
-    found = Card("ab-cd")
+    found = NvmlGpu("ab-cd")
     assert found.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
     assert found.driver() == "580.1"
     assert found.reason is None
@@ -29,26 +29,26 @@ def test_what_a_card_held_before_is_found_by_its_uuid_as_cuda_may_number_cards_o
     module.nvmlDeviceGetUUID = uuids.__getitem__
     module.nvmlDeviceGetMemoryInfo = lambda handle, version=None: memory[handle]
     module.nvmlDeviceGetComputeRunningProcesses = running.__getitem__
-    monkeypatch.setattr("mixed_precision_study.gpu.nvml.CARDS_BEFORE", read_cards())
-    assert card_before("large") == {"used_mib": 5, "pids": []}
-    assert card_before("small") == {"used_mib": 700, "pids": [8]}
-    assert card_before("a part of one") == {"used_mib": None, "pids": None}
+    monkeypatch.setattr("mixed_precision_study.gpu.nvml.GPUS_BEFORE_USE", read_gpus())
+    assert gpu_before_use("large") == {"used_mib": 5, "pids": []}
+    assert gpu_before_use("small") == {"used_mib": 700, "pids": [8]}
+    assert gpu_before_use("a part of one") == {"used_mib": None, "pids": None}
     module.nvmlDeviceGetComputeRunningProcesses = fails
-    assert read_cards()["small"] == {"used_mib": 700, "pids": None}
+    assert read_gpus()["small"] == {"used_mib": 700, "pids": None}
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert read_cards() == {}
+    assert read_gpus() == {}
 
 
 def test_the_second_version_of_the_memory_call_is_preferred_and_the_first_is_the_way_out(monkeypatch):
     first, second = (types.SimpleNamespace(used=used * 2**20, total=2**23) for used in (5, 3))
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=lambda handle, version=None: second if version == 2 else first)
-    assert Card().memory()["used_mib"] == 3  # the first version counts the driver's own reserve as used
+    assert NvmlGpu().memory()["used_mib"] == 3  # the first version counts the driver's own reserve as used
 
     def old_driver(handle, version=None):
         return fails() if version else first
 
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=old_driver)
-    assert Card().memory()["used_mib"] == 5
+    assert NvmlGpu().memory()["used_mib"] == 5
 
 
 def test_the_old_binding_without_versions_and_with_bytes(monkeypatch):
@@ -59,7 +59,7 @@ def test_the_old_binding_without_versions_and_with_bytes(monkeypatch):
         nvmlDeviceGetMemoryInfo=lambda handle: memory,
         nvmlSystemGetDriverVersion=lambda: b"430.5",
     )
-    found = Card("x")
+    found = NvmlGpu("x")
     assert found.memory() == {"used_mib": 1, "total_mib": 2, "reason": None}
     assert found.driver() == "430.5"
 
@@ -93,7 +93,7 @@ def without_such_a_card(monkeypatch):
 )
 def test_a_card_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, state, reason):
     state(monkeypatch)
-    found = Card()
+    found = NvmlGpu()
     assert found.handle is None
     assert reason in found.reason
     memory = found.memory()
@@ -110,7 +110,7 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
     functions = {"nvmlDeviceGetPowerUsage": fails, "nvmlDeviceGetTemperature": leaves, "nvmlDeviceGetMemoryInfo": fails}
     functions["nvmlDeviceGetClockInfo"] = lambda handle, kind: (handle, kind)
     fake_nvml(monkeypatch, nvmlSystemGetDriverVersion=fails, **functions)
-    found = Card()
+    found = NvmlGpu()
     assert found.ask("ClockInfo", 1) == ("handle", 1)
     for question in (("PowerUsage",), ("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
         assert found.ask(*question) is None
@@ -143,7 +143,7 @@ def test_others_are_all_but_this_process(pids, own_is_there, others):
 
 def test_processes_that_nvml_does_not_list_are_unknown_at_the_start(monkeypatch):
     """Here there is no GPU: no list is no list, not an empty one."""
-    monkeypatch.setattr(nvml, "CARDS_BEFORE", {})
-    nvml.remember_cards()
-    asked = Card().ask("ComputeRunningProcesses")
-    assert {before["pids"] is None for before in nvml.CARDS_BEFORE.values()} <= {asked is None}
+    monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {})
+    nvml.remember_gpus()
+    asked = NvmlGpu().ask("ComputeRunningProcesses")
+    assert {before["pids"] is None for before in nvml.GPUS_BEFORE_USE.values()} <= {asked is None}

@@ -8,7 +8,7 @@ import torch
 from small_training import CPU
 
 from mixed_precision_study import record as records
-from mixed_precision_study.errors import Stop, Unsupported
+from mixed_precision_study.errors import Unsupported, UserError
 from mixed_precision_study.gpu.preflight import check_fp16, missing_kernels, show_preflight
 from mixed_precision_study.precision import PRECISIONS, check_supported
 
@@ -141,9 +141,9 @@ def pretend_gpu(monkeypatch, fp16="passed", events=1.0, launch=0.01, native=True
     answers = {"EnforcedPowerLimit": 350_000, "PowerManagementDefaultLimit": 350_000, "ClockInfo": 1395}
     answers |= {"MaxClockInfo": 2100, "CurrentClocksEventReasons": 0, **nvml}
     asked = types.SimpleNamespace(ask=lambda question, *_: answers.get(question), driver=lambda: "580.1")
-    monkeypatch.setattr("mixed_precision_study.gpu.preflight.Card", {"ab": asked}.__getitem__)
+    monkeypatch.setattr("mixed_precision_study.gpu.preflight.NvmlGpu", {"ab": asked}.__getitem__)
     monkeypatch.setattr(
-        "mixed_precision_study.gpu.nvml.CARDS_BEFORE", {"ab": {"used_mib": 1234.5, "pids": pids and list(pids)}}
+        "mixed_precision_study.gpu.nvml.GPUS_BEFORE_USE", {"ab": {"used_mib": 1234.5, "pids": pids and list(pids)}}
     )
     return asked
 
@@ -174,7 +174,7 @@ def test_the_preflight_shows_the_card_and_returns_what_goes_into_the_records(mon
 def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, capsys):
     asked = pretend_gpu(monkeypatch, pids=None)
     asked.ask, asked.driver = lambda question, *_: None, lambda: None
-    monkeypatch.setattr("mixed_precision_study.gpu.nvml.CARDS_BEFORE", {})
+    monkeypatch.setattr("mixed_precision_study.gpu.nvml.GPUS_BEFORE_USE", {})
     shown_by(monkeypatch, GPU)
     text = capsys.readouterr().out
     for what in ("driver", "others on the GPU", "SM clock", "power cap", "throttled now"):
@@ -218,5 +218,5 @@ def test_modes_that_the_card_cannot_run_are_greyed_out_with_the_reason(monkeypat
 
 def test_a_pytorch_without_kernels_stops_the_notebook_with_one_sentence(monkeypatch):
     pretend_gpu(monkeypatch, architectures=["sm_90"])
-    with pytest.raises(Stop, match=r"Made-up RTX: this PyTorch has no kernels for compute capability 8\.6"):
+    with pytest.raises(UserError, match=r"Made-up RTX: this PyTorch has no kernels for compute capability 8\.6"):
         show_preflight(GPU, "eager", ["fp32"], check_supported)

@@ -27,14 +27,14 @@ def batches():
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_takes_steps_and_gives_the_same_shape(kind, precision):
-    trainer, carry = make_trainer(kind, precision, dropout=0.2), None
+    trainer, hidden = make_trainer(kind, precision, dropout=0.2), None
     before = [weight.detach().clone() for weight in trainer.weights]
     for batch in itertools.islice(batches(), 2):
-        loss, carry = trainer.step(batch, carry)
+        loss, hidden = trainer.step(batch, hidden)
         assert loss.dtype == torch.float32
         assert abs(loss.item() - math.log(WORDS)) < 1  # it begins by guessing
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
-    assert (carry is None) is (kind == "transformer")
+    assert (hidden is None) is (kind == "transformer")
     with evaluating(trainer) as network:
         assert network(batch[0])[0].shape == (5, 4, 1008)
 
@@ -75,10 +75,10 @@ def test_the_hidden_state_is_carried_without_its_history():
     for kind in ("lstm", "gru"):
         network, text = LanguageModel(kind, 16, 8, 1, 0.0), torch.randint(16, (11, 3))
         whole = network(text[:10])[0]
-        _, carry = compute_loss(network, (text[:5], text[1:6]), None)
-        parts = carry if isinstance(carry, tuple) else (carry,)
+        _, hidden = compute_loss(network, (text[:5], text[1:6]), None)
+        parts = hidden if isinstance(hidden, tuple) else (hidden,)
         assert not any(part.requires_grad for part in parts)
-        assert torch.allclose(network(text[5:10], carry)[0], whole[5:], atol=1e-6)
+        assert torch.allclose(network(text[5:10], hidden)[0], whole[5:], atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])

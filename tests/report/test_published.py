@@ -343,7 +343,7 @@ def test_a_difference_of_accuracy_between_single_runs_cannot_refute(runs, value,
 def test_a_time_that_holds_says_where_the_factor_is_another(explored, monkeypatch, claimed, here, outcome):
     report, number = explored[0].report, 0
     ends = {"low": here, "high": here, "pairs": 6, "repetitions": 1, "seeds": 1, "seconds": 9.0}
-    monkeypatch.setitem(report.gains, (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
+    monkeypatch.setitem(report.speedups, (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
     own = {"precision": "amp_fp16", "seconds": 1.0, "mark": ""}
     assert time_claim(report, {"precision": "amp_fp16", "ratio": claimed}, own, number)[-1] == outcome
     assert outcome_of(claimed, here, TIME_ALIKE, "time") == outcome

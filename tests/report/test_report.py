@@ -56,7 +56,7 @@ def test_a_section_that_is_drawn_again_is_the_same(tmp_path):
 
 def test_precisions_have_one_order_and_one_colour_everywhere():
     assert list(PRECISIONS) == list(COLOURS) == list(PRECISION_NAMES)
-    assert {name: look[0] for name, look in PRECISIONS.items()} == COLOURS
+    assert {name: style[0] for name, style in PRECISIONS.items()} == COLOURS
 
 
 def test_the_published_results_are_one_file():

@@ -14,8 +14,8 @@ from conftest import EXPERIMENTS, NOTEBOOKS, beside, read_notebook
 from drawn_reports import bars_at, execute, explore, outputs, panel_of, rows_of, said_in, shown, texts
 
 from mixed_precision_study.analysis.verdict import flags_of
-from mixed_precision_study.errors import Stop
-from mixed_precision_study.record import NOT_WRITTEN, Explanation, write_record
+from mixed_precision_study.errors import UserError
+from mixed_precision_study.record import NOT_WRITTEN, DiagnosticFields, write_record
 from mixed_precision_study.report.bars import pool
 from mixed_precision_study.report.batch_sizes import (
     begin_of_search,
@@ -42,7 +42,7 @@ from mixed_precision_study.report.ladder_steps import find_ladders
 from mixed_precision_study.report.layout import MANY, facet_rows, panel_title, start_chart
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.loss_scale import LINES
-from mixed_precision_study.report.memory_ledger import ledger_of, runs_in_ledger, used_by_run
+from mixed_precision_study.report.memory_breakdown import ledger_of, runs_in_ledger, used_by_run
 from mixed_precision_study.report.memory_use import rates
 from mixed_precision_study.report.published.matching import card_of
 from mixed_precision_study.report.reading import sort_out
@@ -52,7 +52,7 @@ from mixed_precision_study.report.section import File, Section, Table, save
 from mixed_precision_study.report.style import FAMILY_LOOKS, IDLE_LOOK, PARTS, PRECISIONS, part_handles
 from mixed_precision_study.report.table import epochs_paired, quality_change, row_text, table_rows
 from mixed_precision_study.report.training_curves import draw_curves, last_metrics
-from mixed_precision_study.report.verdicts import disturbed_runs, gain_of, judgement, mark_of
+from mixed_precision_study.report.verdicts import disturbed_runs, judgement, mark_of, speedup_of
 from mixed_precision_study.report.words import plain, short
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.studies import load_studies
@@ -309,14 +309,14 @@ def test_nothing_to_read_ends_in_one_sentence(report_of_nothing):
     process, notebook, _ = report_of_nothing
     assert process.returncode != 0
     errors = [output for output in outputs(notebook) if output["output_type"] == "error"]
-    assert [output["ename"] for output in errors] == ["Stop"]
+    assert [output["ename"] for output in errors] == ["UserError"]
     assert [len(output["traceback"]) for output in errors] == [1]
     assert errors[0]["traceback"][0].startswith("Stopped: no usable run record lies below")
     assert "Files panel" in errors[0]["traceback"][0]
 
 
 def test_missing_folder_ends_in_one_sentence(tmp_path):
-    with pytest.raises(Stop, match="there is no folder records_dir") as caught:
+    with pytest.raises(UserError, match="there is no folder records_dir") as caught:
         load(str(tmp_path / "gone"))
     assert "\n" not in str(caught.value)
     assert len(caught.value._render_traceback_()) == 1
@@ -352,31 +352,36 @@ def flat(record, path="made up"):
     return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
 
 
-def gain_between(*records):
+def speedup_between(*records):
     """Return the gain of tf32 over fp32 in the one comparison of these records."""
     (group,) = group_runs([flat(record) for record in records])
-    return gain_of(group, "tf32", "fp32")
+    return speedup_of(group, "tf32", "fp32")
 
 
 def test_runs_on_different_cards_are_not_paired(single):
     other = {**made_up.H200, "gpu_uuid": "GPU-9"}
     runs = [made_up.make("cifar_resnet", "fp32"), made_up.make("cifar_resnet", "tf32", device=other, seconds=[3.0] * 3)]
-    gain = gain_between(*runs)
-    assert (gain["ratio"], gain["low"], gain["high"], gain["pairs"]) == (pytest.approx(6.1 / 3), None, None, 0)
-    assert judgement(single, gain) == "not paired: other card, seed or repetition"
+    speedup = speedup_between(*runs)
+    assert (speedup["ratio"], speedup["low"], speedup["high"], speedup["pairs"]) == (
+        pytest.approx(6.1 / 3),
+        None,
+        None,
+        0,
+    )
+    assert judgement(single, speedup) == "not paired: other card, seed or repetition"
 
 
 def test_interval_of_a_known_ratio(single):
     level = {"block_seconds": [1.5] * 12}
     half = {"seconds": [3.0] * 3, "block_seconds": [0.75] * 12}
     base = made_up.make("cifar_resnet", "fp32", seconds=[6.0] * 3, **level)
-    gain = gain_between(base, made_up.make("cifar_resnet", "tf32", **half))
-    assert [gain[name] for name in ("ratio", "low", "high")] == [2, 2, 2]
-    assert (gain["pairs"], gain["repetitions"], judgement(single, gain)) == (12, 1, "faster")
+    speedup = speedup_between(base, made_up.make("cifar_resnet", "tf32", **half))
+    assert [speedup[name] for name in ("ratio", "low", "high")] == [2, 2, 2]
+    assert (speedup["pairs"], speedup["repetitions"], judgement(single, speedup)) == (12, 1, "faster")
     half["block_seconds"] = [0.75, 1.5] * 6  # every second block gains nothing
-    gain = gain_between(base, made_up.make("cifar_resnet", "tf32", **half))
-    assert (gain["low"], gain["high"]) == (1, 2)
-    assert judgement(single, gain) == "no measurable difference"
+    speedup = speedup_between(base, made_up.make("cifar_resnet", "tf32", **half))
+    assert (speedup["low"], speedup["high"]) == (1, 2)
+    assert judgement(single, speedup) == "no measurable difference"
 
 
 def test_repetitions_are_paired_with_their_own(single):
@@ -385,9 +390,9 @@ def test_repetitions_are_paired_with_their_own(single):
         values = {"parameters": {"seed": seed, "repeat": repeat}, "shift": 0.1 * repeat + (slow == 1.0) * 0.01}
         times = [slow * (1 + seed + repeat)] * 3
         runs.append(made_up.make("cifar_resnet", "tf32" if slow == 1 else "fp32", seconds=times, **values))
-    gain = gain_between(*runs)
-    assert [gain[name] for name in ("ratio", "low", "high")] == [2, 2, 2]  # any other pairing would spread
-    assert (gain["pairs"], gain["repetitions"], gain["seeds"]) == (12, 4, 2)
+    speedup = speedup_between(*runs)
+    assert [speedup[name] for name in ("ratio", "low", "high")] == [2, 2, 2]  # any other pairing would spread
+    assert (speedup["pairs"], speedup["repetitions"], speedup["seeds"]) == (12, 4, 2)
     (group,) = group_runs([flat(run) for run in runs])
     assert set(last_metrics(group, "tf32")) == {(0, 0), (0, 1), (1, 0), (1, 1)}
     change = quality_change(single, group, "tf32", "fp32")
@@ -491,14 +496,14 @@ def test_kernel_shares_fill_the_step(explored):
 def test_a_kernel_family_has_one_look_in_every_report(explored):
     from mixed_precision_study.profiling import KERNEL_FAMILIES
 
-    looks = FAMILY_LOOKS
-    assert set(looks) < set(KERNEL_FAMILIES) and len(set(looks.values())) == len(looks) == 12
+    styles = FAMILY_LOOKS
+    assert set(styles) < set(KERNEL_FAMILIES) and len(set(styles.values())) == len(styles) == 12
     grey, idle = PARTS[-1], IDLE_LOOK
-    assert {grey[0], idle[0]}.isdisjoint(colour for colour, _ in looks.values())
+    assert {grey[0], idle[0]}.isdisjoint(colour for colour, _ in styles.values())
     record = {"gpu_busy_fraction": 0.5, "kernel_family_fractions": [["pooling", 0.75], ["matmul", 0.25]]}
     parts = shares_of(record, ["convolution", "matmul"])
     assert parts == {"convolution": 0, "matmul": 0.125, "other kernels": 0.375, "idle": 0.5}
-    handles = part_handles(looks | {"other kernels": grey, "idle": idle})
+    handles = part_handles(styles | {"other kernels": grey, "idle": idle})
     figure, _ = start_chart(explored[0], "all of them", [1.0], handles)
     figure.draw_without_rendering()
     (legend,) = [legend for part in figure.subfigs for legend in part.legends]
@@ -531,7 +536,7 @@ def report_of_before(folder):
     for precision in ("fp32", "amp_fp16"):
         path = write_record(made_up.make("cifar_resnet", precision, explained=False), folder)
         record = json.loads(path.read_text(encoding="utf-8"))
-        new = {*Explanation.__dataclass_fields__, "block_seconds", "data_wait_fraction"}
+        new = {*DiagnosticFields.__dataclass_fields__, "block_seconds", "data_wait_fraction"}
         path.write_text(json.dumps({name: value for name, value in record.items() if name not in new}))
     return partial(execute, folder)
 
@@ -903,7 +908,7 @@ def markers_of(axes, colour):
 def test_time_per_sample_is_drawn_over_batch_size_and_over_depth(scaling):
     _, charts = scaling
     by_batch, by_depth = charts["scaling"].axes
-    colours = {name: look[0] for name, look in PRECISIONS.items()}
+    colours = {name: style[0] for name, style in PRECISIONS.items()}
     drawn = {name: markers_of(by_batch, colours[name]) for name in ("fp32", "tf32", "amp_bf16")}
     times = {size: time for size, (time, _) in drawn["fp32"].items()}
     assert times == pytest.approx({16: 156.25, 64: 39.0625, 128: 20, 256: 20, 1024: 20})

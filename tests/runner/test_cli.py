@@ -29,13 +29,13 @@ from tiny_suite import (
     write_suite,
 )
 
-from mixed_precision_study.errors import Mistake
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
 from mixed_precision_study.runner import cli, estimates, output_folder
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, visible_gpus
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
-from mixed_precision_study.runner.scheduler import Batch, Slot, close_batch, home, judge, unfinished
+from mixed_precision_study.runner.scheduler import DeviceSlot, RunQueue, close_batch, home, judge, unfinished
 from mixed_precision_study.runner.studies import parse_overrides
 
 MIX = {
@@ -403,7 +403,7 @@ def test_a_notebook_that_declares_nothing_in_the_package_checks_its_values_itsel
     write_notebook(tmp_path / f"{name}.ipynb", PARAMETERS)
     study = {"runs": [{"notebook": name, "parameters": {"batch_size": -1}}]}
     comparisons, _ = plan(study, tmp_path, tmp_path / "out", {}, on_gpu=True)
-    with pytest.raises(Mistake, match=f"^notebook {name}: ") if refused else contextlib.nullcontext():
+    with pytest.raises(UserError, match=f"^notebook {name}: ") if refused else contextlib.nullcontext():
         check_values(comparisons)
 
 
@@ -562,8 +562,8 @@ def test_what_takes_longest_begins_first(turns, tmp_path):
 )
 def test_what_no_order_could_beat_is_stored_with_a_batch(tmp_path, capsys, jobs, seconds):
     (tmp_path / "logs").mkdir()
-    done = Batch("made-up", None, 60, [], {}, 3, [], done=3, jobs=jobs)
-    slots = [Slot(Device(index, f"cpu{index}")) for index in range(2)]
+    done = RunQueue("made-up", None, 60, [], {}, 3, [], done=3, jobs=jobs)
+    slots = [DeviceSlot(Device(index, f"cpu{index}")) for index in range(2)]
     close_batch(tmp_path, done, slots, 2 * seconds, "")
     assert json.loads((tmp_path / "logs" / "batch.json").read_text())["ideal_seconds"] == seconds
     assert f"no order on 2 devices could take less than {seconds:.1f} s (50%)" in capsys.readouterr().out
@@ -598,8 +598,8 @@ def test_list_needs_neither_papermill_nor_pytorch(suite):
 
 
 def test_paths_below_the_suite_are_relative(tmp_path, monkeypatch):
-    assert cli.place(ROOT / "outputs" / "quick") == "outputs/quick"
-    assert cli.place(tmp_path) == tmp_path.resolve().as_posix()
+    assert cli.relative_to_root(ROOT / "outputs" / "quick") == "outputs/quick"
+    assert cli.relative_to_root(tmp_path) == tmp_path.resolve().as_posix()
     monkeypatch.chdir(tmp_path)
     paths = cli.parse_overrides([("data_dir", "here"), ("csv_path", "a.csv")])
     assert paths["data_dir"][1] == (tmp_path.resolve() / "here").as_posix()
@@ -655,11 +655,11 @@ def test_gpu_that_pytorch_cannot_use(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(False))
     monkeypatch.setattr(subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
-    with pytest.raises(cli.Mistake, match="CUDA build"):
+    with pytest.raises(cli.UserError, match="CUDA build"):
         cli.choose_devices("1", None)
-    with pytest.raises(cli.Mistake, match="the GPUs here are 0, 1"):
+    with pytest.raises(cli.UserError, match="the GPUs here are 0, 1"):
         cli.choose_devices("0,5", None)
-    with pytest.raises(cli.Mistake, match="--jobs is for the CPU"):
+    with pytest.raises(cli.UserError, match="--jobs is for the CPU"):
         cli.choose_devices("all", 2)
     assert [device.label for device in cli.choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
 
@@ -673,7 +673,9 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
         record = RunRecord(run.run_id, "tiny", run.precision, run.parameters, **fields)
         run.log_path.write_text("")
         process = subprocess.Popen([sys.executable, "-c", ""])
-        active = run_process.Active(run, process, run_process.private_folder(), run_process.signature(run.record_path))
+        active = run_process.RunningProcess(
+            run, process, run_process.private_folder(), run_process.signature(run.record_path)
+        )
         write_record(record, run.folder)
         return active
 
@@ -749,7 +751,7 @@ def test_repeats_below_one_are_left_to_the_check_of_the_notebook(turns):
 
 
 def test_repeats_beyond_reason_are_refused_before_they_are_counted(turns):
-    with pytest.raises(Mistake, match="repeats is 1001; it can be 1000 at most"):
+    with pytest.raises(UserError, match="repeats is 1001; it can be 1000 at most"):
         planned(turns, "twice", ("repeats", "1001"))
 
 

@@ -72,7 +72,7 @@ def whole(folder):
     records = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     for path in folder.glob("*.ipynb"):
         nbformat.read(path, 4)
-    assert not [*folder.rglob("*.tmp"), *folder.rglob(run_process.NOTED)]
+    assert not [*folder.rglob("*.tmp"), *folder.rglob(run_process.PRIVATE_FOLDERS_FILE)]
     return {record["seed"]: record for record in records}
 
 
@@ -174,7 +174,9 @@ def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path)
         wait_for(lambda: len(stamps(output)) == 1)
         wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 3)
         left = {process.pid for process in survivors("wait")}
-        private = {Path(process.environ()[run_process.MARK]) for process in survivors("wait")}
+        private = {Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in survivors("wait")}
+        for process in survivors("wait"):
+            process.suspend()  # so that none notices the runner's end and ends by itself
         runner.kill()
         runner.wait()
         done = completed(suite, tmp_path, output, missing=2)
@@ -240,13 +242,13 @@ def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_pat
 
 def test_stream_that_cannot_show_a_line_ends_nothing():
     kept = io.BytesIO()
-    stream = status.Steady(io.TextIOWrapper(kept, encoding="ascii"))
+    stream = status.TolerantStream(io.TextIOWrapper(kept, encoding="ascii"))
     stream.write("not \u2192 there")
     stream.flush()
     assert kept.getvalue() == rb"not \u2192 there"
     gone = Mock(**{"write.side_effect": BrokenPipeError, "flush.side_effect": OSError(5, "Input/output error")})
-    status.Steady(gone).write("text")
-    status.Steady(gone).flush()
+    status.TolerantStream(gone).write("text")
+    status.TolerantStream(gone).flush()
     assert (gone.write.called, gone.flush.called) == (True, True)
     assert stream.encoding == "ascii"
 

@@ -94,12 +94,12 @@ def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
     with subprocess.Popen(words, stdout=subprocess.DEVNULL) as runner:
         wait_for((tmp_path / "begun-0-fp32").exists)
         processes = survivors("wait")
-        private = {Path(process.environ()[run_process.MARK]) for process in processes}
+        private = {Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in processes}
         listening = [one for process in processes for one in process.net_connections() if one.status == "LISTEN"]
         (folder,) = private
         connection = json.loads((folder / "kernel.json").read_text())
         names = {path.name for path in folder.iterdir()}
-        noted = (tmp_path / "out" / "logs" / run_process.NOTED).read_text()
+        noted = (tmp_path / "out" / "logs" / run_process.PRIVATE_FOLDERS_FILE).read_text()
         mode = stat.S_IMODE(folder.stat().st_mode) & 0o777
         command_lines = [process.cmdline() for process in processes]
         (tmp_path / "go").touch()
@@ -167,7 +167,7 @@ def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, 
     words = command(suite, "wait", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     runner = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     wait_for((tmp_path / "begun-0-fp32").exists)
-    (private,) = {Path(process.environ()[run_process.MARK]) for process in survivors("wait")}
+    (private,) = {Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in survivors("wait")}
     runner.kill()
     runner.wait()
     wait_for(lambda: not survivors("wait"), 10)
@@ -249,15 +249,18 @@ def test_gpu_that_is_lost_before_a_run_gets_none(suite, tmp_path, monkeypatch, c
 def test_run_that_saw_no_gpu_is_not_a_result_of_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml({"GPU-0": 10}))
     monkeypatch.setattr(run_process, "read_log", lambda run: "")
-    active, record = run_process.Active(None, None, None, None), {"device_type": "cpu", "status": "ok", "reason": None}
-    assert run_process.how_lost(active, record, MADE_UP[0]) == "the notebook found none and ran on the CPU"
-    assert run_process.how_lost(active, {**record, "device_type": "cuda"}, MADE_UP[0]) is None
-    assert run_process.how_lost(active, record, Device(0, "cpu0")) is None
+    active, record = (
+        run_process.RunningProcess(None, None, None, None),
+        {"device_type": "cpu", "status": "ok", "reason": None},
+    )
+    assert run_process.gpu_lost_reason(active, record, MADE_UP[0]) == "the notebook found none and ran on the CPU"
+    assert run_process.gpu_lost_reason(active, {**record, "device_type": "cuda"}, MADE_UP[0]) is None
+    assert run_process.gpu_lost_reason(active, record, Device(0, "cpu0")) is None
 
 
 def slot_with_a_run():
     run = types.SimpleNamespace(run_id="a-run")
-    return scheduler.Slot(MADE_UP[1], comparison=[run], run=run)
+    return scheduler.DeviceSlot(MADE_UP[1], comparison=[run], run=run)
 
 
 def test_host_without_room_for_a_process_is_asked_again(capsys):
@@ -279,7 +282,7 @@ def test_record_of_a_failure_names_the_code_that_was_started(tmp_path):
     """The notebook has been edited, or is gone, by the time its run is judged."""
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
     run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
-    active = run_process.Active(run, None, None, None, code_hash="0123456789ab")
+    active = run_process.RunningProcess(run, None, None, None, code_hash="0123456789ab")
     record = run_process.write_ending(active, "timeout", "stopped", None, Device(0, "cpu0"))
     assert (record["status"], record["code_hash"]) == ("timeout", "0123456789ab")
 
@@ -321,8 +324,8 @@ def test_lost_gpu_is_told_from_other_failures(monkeypatch, state, text, answered
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys):
     states = {"GPU-0": 500}
     monkeypatch.setitem(sys.modules, "pynvml", nvml(states))
-    before = gpu_nvml.State(100, 1024, 0)
-    slot = scheduler.Slot(MADE_UP[0], ended=types.SimpleNamespace(gpu_before=before), ended_at=time.monotonic())
+    before = gpu_nvml.GpuState(100, 1024, 0)
+    slot = scheduler.DeviceSlot(MADE_UP[0], ended=types.SimpleNamespace(gpu_before=before), ended_at=time.monotonic())
     assert not scheduler.cleared(slot, run_process)
     states["GPU-0"] = 120
     assert scheduler.cleared(slot, run_process)
@@ -330,10 +333,10 @@ def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys):
     slot.ended_at = time.monotonic() - scheduler.CLEAR_SECONDS - 1
     assert scheduler.cleared(slot, run_process)
     assert "still held" in capsys.readouterr().out
-    assert gpu_nvml.is_free("GPU-0", None)
+    assert gpu_nvml.memory_is_free("GPU-0", None)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gpu_nvml.look("GPU-0") is None
-    assert gpu_nvml.is_free("GPU-0", before)
+    assert gpu_nvml.gpu_state("GPU-0") is None
+    assert gpu_nvml.memory_is_free("GPU-0", before)
 
 
 @pytest.mark.parametrize("text", ["low 0\nhigh 3\nmax 9\noom 2\noom_kill 2\n", "under_oom 0\noom_kill 2\n"])
@@ -353,11 +356,11 @@ def test_kills_for_want_of_memory_are_counted(tmp_path, monkeypatch, text):
 )
 def test_host_memory_is_told_from_another_kill(monkeypatch, before, after, words):
     process = types.SimpleNamespace(returncode=run_process.DEAD_KERNEL_EXIT)
-    active = run_process.Active(None, process, None, None, oom_kills=before)
+    active = run_process.RunningProcess(None, process, None, None, oom_kills=before)
     monkeypatch.setattr(run_process, "oom_kills", lambda: after)
     monkeypatch.setattr(run_process, "read_log", lambda run: "")
-    assert run_process.why(active, "3/5", "-9") == ("killed", words)
-    assert run_process.why(active, "3/5", "-11") == ("killed", "the kernel died: ended by SIGSEGV")
+    assert run_process.ending_of(active, "3/5", "-9") == ("killed", words)
+    assert run_process.ending_of(active, "3/5", "-11") == ("killed", "the kernel died: ended by SIGSEGV")
 
 
 def test_private_folder_is_short_and_closed(monkeypatch, tmp_path):
@@ -376,10 +379,10 @@ def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
     """The grandchild of a dead process leads a session of its own, as a kernel does."""
     code = "import subprocess, sys; subprocess.Popen(['sleep', '600'], start_new_session=True)"
     private = run_process.private_folder()
-    environment = {**os.environ, run_process.BATCH: str(tmp_path), run_process.MARK: str(private)}
+    environment = {**os.environ, run_process.OUTPUT_FOLDER_ENV: str(tmp_path), run_process.RUN_FOLDER_ENV: str(private)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    (found,) = run_process.processes_marked(run_process.MARK, str(private))
-    assert run_process.end_marked(run_process.BATCH, str(tmp_path)) == 1
+    (found,) = run_process.processes_with(run_process.RUN_FOLDER_ENV, str(private))
+    assert run_process.kill_processes_with(run_process.OUTPUT_FOLDER_ENV, str(tmp_path)) == 1
     assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
     assert not private.exists()
     assert run_process.signal_name(signal.SIGKILL) == "SIGKILL"
@@ -396,21 +399,21 @@ def test_what_a_run_started_with_another_environment_ends_with_it(leader):
         (private / "session").write_text(str(process.pid))
         process = subprocess.Popen(["true"])
     assert left.is_running()
-    run_process.end_family(process, private)
+    run_process.kill_run(process, private)
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
 def test_living_session_that_only_has_the_number_of_a_dead_one_is_left_alone():
     with subprocess.Popen(["sh", "-c", "sleep 600; true"], start_new_session=True) as process:
-        assert run_process.processes_marked(run_process.MARK, "none", {process.pid}) == []
+        assert run_process.processes_with(run_process.RUN_FOLDER_ENV, "none", {process.pid}) == []
         os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
 def test_marked_processes_of_other_users_are_left_alone(tmp_path):
-    environment = {**os.environ, run_process.BATCH: str(tmp_path)}
+    environment = {**os.environ, run_process.OUTPUT_FOLDER_ENV: str(tmp_path)}
     with subprocess.Popen(["sleep", "600"], user=65534, env=environment) as process:
-        assert run_process.processes_marked(run_process.BATCH, str(tmp_path)) == []
+        assert run_process.processes_with(run_process.OUTPUT_FOLDER_ENV, str(tmp_path)) == []
         process.kill()
 
 
@@ -420,12 +423,12 @@ def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path
     (private / "kernel.json").touch()
     for folder in (logs, other):
         folder.mkdir()
-    (logs / run_process.NOTED).write_text(f"{private}\n{private}-gone\n{other}\n")
+    (logs / run_process.PRIVATE_FOLDERS_FILE).write_text(f"{private}\n{private}-gone\n{other}\n")
     half = [tmp_path / ".a-run.json.4711.tmp", tmp_path / ".a-run.ipynb.4711.tmp", logs / ".batch.json.4711.tmp"]
     for path in (*half, tmp_path / ".my.tmp"):
         path.touch()
     with output_folder.held(tmp_path, False):
-        assert not any(path.exists() for path in (private, logs / run_process.NOTED, *half))
+        assert not any(path.exists() for path in (private, logs / run_process.PRIVATE_FOLDERS_FILE, *half))
         half[0].touch()  # by a kernel that is killed while this batch goes on
     assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "run-mine"]
 
@@ -445,7 +448,7 @@ def test_reason_is_looked_for_in_the_end_of_a_long_log(tmp_path, monkeypatch):
 
 
 def test_batch_leaves_no_process_behind(tmp_path):
-    environment = {**os.environ, run_process.BATCH: str(tmp_path)}
+    environment = {**os.environ, run_process.OUTPUT_FOLDER_ENV: str(tmp_path)}
     with output_folder.held(tmp_path, False):
         process = subprocess.Popen(["sleep", "600"], env=environment)
         assert process.poll() is None
@@ -457,7 +460,7 @@ def test_runs_are_stopped_together(tmp_path):
     actives, alive = [], []
     for _ in range(2):
         process, private = subprocess.Popen(["sleep", "600"]), run_process.private_folder()
-        actives.append(run_process.Active(None, process, private, None))
+        actives.append(run_process.RunningProcess(None, process, private, None))
     wait = actives[0].process.wait
     actives[0].process.wait = lambda: (alive.append(actives[1].process.wait(timeout=5)), wait())
     run_process.stop_all(actives)
@@ -486,7 +489,7 @@ def test_lines_say_at_which_step_of_its_training_a_run_is(suite, tmp_path, monke
 
 def test_time_left_comes_from_the_steps_once_there_are_enough(monkeypatch):
     active = types.SimpleNamespace(started=0.0)
-    slot, now = scheduler.Slot(MADE_UP[0], active=active), Mock(return_value=100.0)
+    slot, now = scheduler.DeviceSlot(MADE_UP[0], active=active), Mock(return_value=100.0)
     monkeypatch.setattr(scheduler.time, "monotonic", now)
     assert scheduler.seconds_left(slot, 130.0, "cell 9/40") == (30.0, False)
     assert scheduler.seconds_left(slot, 130.0, "cell 9/40, fp32, epoch 1/2, step 0/10") == (30.0, False)
@@ -519,7 +522,7 @@ def test_run_whose_steps_go_on_does_not_stand_still(tmp_path, monkeypatch, stall
     """The cell and the epoch stay the same, and so may the step for a while; 0 lets it stand still for ever."""
     now = Mock(return_value=0.0)
     monkeypatch.setattr(run_process.time, "monotonic", now)
-    active = run_process.Active(None, types.SimpleNamespace(poll=lambda: None), tmp_path, None)
+    active = run_process.RunningProcess(None, types.SimpleNamespace(poll=lambda: None), tmp_path, None)
     monkeypatch.setattr(run_process, "SILENCE_SECONDS", 1e9)
     (tmp_path / "cell").write_text("9/40")
     for step in range(1, 10):
@@ -557,10 +560,10 @@ def test_gpu_answers_where_nvml_finds_it_and_a_process_computes_on_it(monkeypatc
 
 def test_device_that_is_lost_before_a_run_is_not_the_runs_fault(monkeypatch):
     """As where the actor of a node that has died gets the run of another one."""
-    slot, about = slot_with_a_run(), scheduler.Batch("a", None, 1.0, [], {}, 1, [])
+    slot, about = slot_with_a_run(), scheduler.RunQueue("a", None, 1.0, [], {}, 1, [])
     monkeypatch.setattr(scheduler, "write_ending", Mock(side_effect=AssertionError))
     for _ in range(3):
-        again = scheduler.Slot(MADE_UP[0], comparison=slot.comparison, run=slot.run, active=Mock(started=0.0))
-        scheduler.finish(again, run_process.End(None, "its node failed", True, False), about, None, None)
+        again = scheduler.DeviceSlot(MADE_UP[0], comparison=slot.comparison, run=slot.run, active=Mock(started=0.0))
+        scheduler.finish(again, run_process.RunOutcome(None, "its node failed", True, False), about, None, None)
         assert about.waiting.pop(0) == (slot.comparison, slot.comparison, None)
     assert about.losses == {"a-run": []}

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from tiny_suite import BASE, call, command, survivors, write_suite
 
-from mixed_precision_study.errors import Mistake
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.gpu import nvml
 from mixed_precision_study.runner import cli, ray_cluster, status
 from mixed_precision_study.runner import process as run_process
@@ -192,7 +192,7 @@ def test_what_answers_at_the_address_is_asked_whether_it_may_be_ray(monkeypatch,
         server_thread = threading.Thread(target=serve)
         server_thread.start()
         if sentence:
-            with pytest.raises(Mistake, match=re.escape(f"--ray {address}: {sentence}")):
+            with pytest.raises(UserError, match=re.escape(f"--ray {address}: {sentence}")):
                 ray_cluster.check_reachable(address)
         else:
             ray_cluster.check_reachable(address)
@@ -211,7 +211,7 @@ def test_cluster_of_this_machine_asks_for_a_token(monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     for address in ("auto", "local"):
-        with pytest.raises(Mistake, match=r"reached \(no\); where it wants a token, set RAY_AUTH_MODE=token\."):
+        with pytest.raises(UserError, match=r"reached \(no\); where it wants a token, set RAY_AUTH_MODE=token\."):
             ray_cluster.connected(address, 1, False).__enter__()
     assert modes == [None, "token"]
 
@@ -222,7 +222,7 @@ def test_device_that_no_node_has_is_one_sentence(monkeypatch, capsys):
     asked.wait = lambda questions, **_: (questions[:1], questions[1:])
     asked.remote.return_value.return_value.remote.side_effect = [Mock(), Mock()]
     asked.get = Mock(side_effect=ray.exceptions.ActorDiedError(begun))
-    with pytest.raises(Mistake, match=r"became free within 120 s: RuntimeError: no\.$"):
+    with pytest.raises(UserError, match=r"became free within 120 s: RuntimeError: no\.$"):
         ray_cluster.start_workers(asked, None, True)
     assert asked.kill.call_count == 1  # the one that others hold
     assert capsys.readouterr().err == "run_all.py: a device of the cluster is not used: RuntimeError: no\n"
@@ -237,7 +237,7 @@ def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, att
     """A start is tried again, host memory ends the run and not the device, all else is a lost device."""
     errors = ray.exceptions
     full = errors.RayTaskError("launch", "a long\ntraceback", OSError(28, "No space left on device"))
-    gone = errors.RayTaskError("launch", "a long\ntraceback", nvml.Lost("NVML: the GPU is lost"))
+    gone = errors.RayTaskError("launch", "a long\ntraceback", nvml.GpuLost("NVML: the GPU is lost"))
     device, ends = Device(0, "cpu0"), {}
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
     run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
@@ -298,7 +298,7 @@ def test_actor_that_cannot_be_started_anew_is_a_lost_device():
         ([("node", "number", Device(0, "gpu0", "GPU-1", "Made-up"))], "gave another one"),
     ):
         asked.get = Mock(side_effect=answer)
-        with pytest.raises(nvml.Lost, match=f"its actor could not be started anew: .*{words}"):
+        with pytest.raises(nvml.GpuLost, match=f"its actor could not be started anew: .*{words}"):
             there.launch(Mock(), "a", None, device)
         assert not there.workers
     assert asked.kill.call_count == 2

@@ -27,10 +27,8 @@ output_dir = "outputs/tiny"
 START = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, run_id_of, write_record
-
-class Stop(Exception):
-    pass
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
 parameters = {name: globals()[name] for name in names.split()}
@@ -40,7 +38,7 @@ ACT = """
 if mode == "fail":
     raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
 if mode == "stop":
-    raise Stop("model is 'x'; possible are tiny and small.")
+    raise UserError("model is 'x'; possible are tiny and small.")
 if mode == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 if mode == "kill_papermill":

@@ -52,8 +52,8 @@ def draw_beside(axes, entries, field, inches):
                 axes.plot(x, device, **DIAMOND)
             label, high = short(one[field]), max(one[field], device or 0)
             label += f"{' ' if crowded else chr(10)}({short(device)})" if device else ""
-            look = {"rotation": 90 * crowded, "ha": "center", "va": "bottom", "size": 7.5, "bbox": BOX}
-            axes.annotate(label + one["mark"], (x, high), (0, 6 if device else 3), textcoords="offset points", **look)
+            style = {"rotation": 90 * crowded, "ha": "center", "va": "bottom", "size": 7.5, "bbox": BOX}
+            axes.annotate(label + one["mark"], (x, high), (0, 6 if device else 3), textcoords="offset points", **style)
         start += room + 0.8
     axes.set_xticks(list(ticks), list(ticks.values()), size=7.5)
     axes.set(xlim=(-0.9, start - 0.9), ylim=(0, top * (1.5 if crowded else 1.35)))
@@ -62,10 +62,10 @@ def draw_beside(axes, entries, field, inches):
 
 def handles_beside(entries):
     """Return the legend: the precisions of the runs here, then the published ones in grey."""
-    looks = {(one["published"], one["precision"]): look_beside(one) for one in entries}
-    order = sorted(looks, key=lambda key: (key[0], list(PRECISIONS).index(key[1])))
+    styles = {(one["published"], one["precision"]): look_beside(one) for one in entries}
+    order = sorted(styles, key=lambda key: (key[0], list(PRECISIONS).index(key[1])))
     names = {key: f"{key[1]}, published" if key[0] else key[1] for key in order}
-    bars = [Patch(facecolor=looks[key][0], hatch=looks[key][1], edgecolor="white", label=names[key]) for key in order]
+    bars = [Patch(facecolor=styles[key][0], hatch=styles[key][1], edgecolor="white", label=names[key]) for key in order]
     return bars + [Line2D([], [], **DIAMOND, label="(whole device, by NVML)")] * any(one["device"] for one in entries)
 
 
@@ -156,14 +156,14 @@ def tensor_cores_text(published, study):
 
 def chart_machines(section, published):
     """Show, for each experiment, what ran on several GPU models and stands in no article's chart: a group for each."""
-    placed = {
+    place_images = {
         n for parts in (*published.beside.values(), *published.similar.values()) for numbers in parts for n in numbers
     }
     for notebook in dict.fromkeys(group["notebook"] for group in published.report.comparisons):
         alone_here = [
             published.report.comparisons[n]
             for n in published.report.charted
-            if n not in placed and published.report.comparisons[n]["notebook"] == notebook
+            if n not in place_images and published.report.comparisons[n]["notebook"] == notebook
         ]
         parts = {}
         for groups in families(alone_here, "gpu_name"):

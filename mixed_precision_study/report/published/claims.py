@@ -5,14 +5,14 @@ import math
 import re
 import statistics
 
-from ...analysis.bottleneck import limit_of
+from ...analysis.bottleneck import find_bottleneck
 from ..batch_sizes import failing_above, size_of
 from ..comparisons import family_title, gap_text, ok_runs
 from ..environment import describe
 from ..layout import rate_unit
 from ..style import PRECISIONS
 from ..training_curves import last_metrics, metric_of
-from ..verdicts import gain_between, judgement, ratio_text
+from ..verdicts import judgement, ratio_text, speedup_between
 from ..words import count, short, span
 from .matching import (
     ACCURACY_ALIKE,
@@ -53,20 +53,20 @@ def time_claim(report, theirs, own, number):
         return None
     word = "alike" if abs(claimed - 1) < TIME_ALIKE else "faster" if claimed > 1 else "slower"
     claim = ("time", f"{claimed:.2f}x as fast as fp32")
-    gain = own and report.gains.get((number, own["precision"], "fp32"))
-    if not gain:
+    speedup = own and report.speedups.get((number, own["precision"], "fp32"))
+    if not speedup:
         lacking = own["precision"] if own and not own["seconds"] else "fp32" if own else theirs["precision"]
         return (
             *claim,
             "no ratio",
             f"{UNTOLD}, because of {lacking}: {gap_text(report.comparisons[number]['runs'][lacking])}",
         )
-    here, judged = ratio_text(gain) + own["mark"], judgement(report, gain)
+    here, judged = ratio_text(speedup) + own["mark"], judgement(report, speedup)
     if judged not in ("faster", "slower", "no measurable difference"):
         return *claim, here, f"{UNTOLD}, because it is {judged}"
-    alike = judged == "no measurable difference" or abs(gain["ratio"] - 1) < TIME_ALIKE
+    alike = judged == "no measurable difference" or abs(speedup["ratio"] - 1) < TIME_ALIKE
     outcome = HOLDS if word == ("alike" if alike else judged) else FAILS
-    return *claim, f"{here}, {judged}", sized(outcome, claimed, gain["ratio"])
+    return *claim, f"{here}, {judged}", sized(outcome, claimed, speedup["ratio"])
 
 
 def memory_claim(theirs, base, own, own_base):
@@ -180,10 +180,10 @@ def ratios_of_largest(sizes, group, mode):
 
 def timed_claim(report, number, precision, baseline="fp32"):
     """Return (comparison, what is found, ratio or in words why there is none) of a speed-up in a comparison."""
-    gain, group = report.gains.get((number, precision, baseline)), report.comparisons[number]
+    speedup, group = report.speedups.get((number, precision, baseline)), report.comparisons[number]
     lacking = [f"{name}: {gap}" for name in (precision, baseline) if (gap := gap_text(group["runs"][name]))]
-    text = f"{precision} {ratio_text(gain)}, {judgement(report, gain)}" if gain else ", ".join(lacking)
-    return group["title"], text, gain["ratio"] if gain and judgement(report, gain) in TOLD else UNPAIRED
+    text = f"{precision} {ratio_text(speedup)}, {judgement(report, speedup)}" if speedup else ", ".join(lacking)
+    return group["title"], text, speedup["ratio"] if speedup and judgement(report, speedup) in TOLD else UNPAIRED
 
 
 def half_of(report, number):
@@ -203,7 +203,7 @@ def other_images(row, group):
 
 def why_not_data_loading(runs):
     """Return why runs tell nothing of a slow loader, or None: data loading must be what limits every one of them."""
-    if all(limit_of(run)[0] == "data loading" for run in runs):
+    if all(find_bottleneck(run)[0] == "data loading" for run in runs):
         return None
     waits = [100 * run["data_wait_fraction"] for run in runs if run["data_wait_fraction"] is not None]
     waited = f"{span(waits, '{:.0f}%')} of the time" if waits else "not known"
@@ -275,11 +275,15 @@ def by_scale(published, row):
             other for other in bases if json.loads(other["settings"].get("loss_scale", "null")) == first["loss_scale"]
         ]
         runs = [ok_runs(one, row["precision"]) for one in (group, *bases[:1])]
-        if gain := len(runs) == 2 and gain_between(*runs):
-            near = gain["pairs"] or abs(gain["ratio"] - 1) <= ALIKE  # on two cards only what is alike can be told
-            text = f"{ratio_text(gain)} of the speed at {first['loss_scale']:g}"
+        if speedup := len(runs) == 2 and speedup_between(*runs):
+            near = speedup["pairs"] or abs(speedup["ratio"] - 1) <= ALIKE  # on two cards only what is alike can be told
+            text = f"{ratio_text(speedup)} of the speed at {first['loss_scale']:g}"
             found.append(
-                (group["title"], text + ", on another card" * (not gain["pairs"]), gain["ratio"] if near else UNPAIRED)
+                (
+                    group["title"],
+                    text + ", on another card" * (not speedup["pairs"]),
+                    speedup["ratio"] if near else UNPAIRED,
+                )
             )
     return found
 

@@ -115,7 +115,7 @@ def own_entries(report, number, numbers):
         last = list(last_metrics(group, precision).values())
         one |= {"metrics": {runs[0]["metric_name"]: statistics.median(last)} if last else {}, "runs": len(last)}
         one["epochs"] = "/".join(sorted({str(run["epochs"]) for run in runs if run.get("epochs")}))
-        one["ratio"] = (report.gains.get((*key, "fp32")) or {}).get("ratio")
+        one["ratio"] = (report.speedups.get((*key, "fp32")) or {}).get("ratio")
         one |= {"card": card, "published": False, "precision": precision, "mark": mark_of(report, *key)}
         entries.append({**one, "status": gap_text(group["runs"][precision]) or "ok"})
     return entries

@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from .bars import draw_stacks, gap_reasons, middle_runs
 from .layout import name_of, panels, shown_in
 from .section import Section
-from .style import COMPONENTS, DIAMOND, LEDGER_LOOKS, part_handles
+from .style import BREAKDOWN_STYLES, COMPONENTS, DIAMOND, part_handles
 from .theme import chart_style
 from .verdicts import say_missing
 from .words import count, short
@@ -38,17 +38,21 @@ def section(report):
     ledgers = {key: ledger_of(record) for key, record in in_ledger.items()}
     nvml = {key: used for key, record in in_ledger.items() if (used := used_by_run(record)) is not None}
     if ledgers:
-        looks = {
-            part: look for part, look in LEDGER_LOOKS.items() if any(parts.get(part) for parts in ledgers.values())
+        styles = {
+            part: style
+            for part, style in BREAKDOWN_STYLES.items()
+            if any(parts.get(part) for parts in ledgers.values())
         }
-        handles = part_handles(looks) + [Line2D([], [], **DIAMOND, label="the run's use by NVML")] * bool(nvml)
-        figure, placed = panels(report, "Memory ledger", 2.9, handles)
+        handles = part_handles(styles) + [Line2D([], [], **DIAMOND, label="the run's use by NVML")] * bool(nvml)
+        figure, place_images = panels(report, "Memory ledger", 2.9, handles)
         least = {
             key: "" if record["ledger_context_mib"] is not None else "\u2265 " for key, record in in_ledger.items()
         }
         labels = {key: least[key] + short(sum(parts.values())) for key, parts in ledgers.items()}
-        for number, (axes,) in placed:
-            draw_stacks(report, axes, number, LEDGER_LOOKS, ledgers, gap_reasons(report, "ledger_reason"), labels, 7)
+        for number, (axes,) in place_images:
+            draw_stacks(
+                report, axes, number, BREAKDOWN_STYLES, ledgers, gap_reasons(report, "ledger_reason"), labels, 7
+            )
             axes.set_ylabel("GiB")
             for x, precision in enumerate(shown_in(report, number)):
                 if (number, precision) in ledgers.keys() & nvml.keys():
