@@ -4,10 +4,11 @@ import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import psutil
 from tqdm import tqdm
+
+from .files import written_whole
 
 
 def progress_wanted():
@@ -35,9 +36,8 @@ class Progress:
 
     def tell(self, path):
         """Write how far the steps are where run_all.py looks for it, whole or not at all."""
-        with suppress(OSError):  # a full disk must not end a run
-            Path(f"{path}.new").write_text(f"{self.label}, step {self.steps}/{self.total}")
-            os.replace(f"{path}.new", path)
+        with suppress(OSError), written_whole(path) as temporary:  # a full disk must not end a run
+            temporary.write_text(f"{self.label}, step {self.steps}/{self.total}")
 
     def keep_telling(self, path, ended, seconds):
         """Tell every few seconds until `ended` is set: from a thread that sleeps, for the timed loop must not write."""

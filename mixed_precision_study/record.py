@@ -15,6 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
+from .files import written_whole
+
 
 @dataclass(kw_only=True)
 class DiagnosticFields:
@@ -214,13 +216,9 @@ def write_record(record, output_dir):
 
 
 def write_flat(flat, path):
-    """Write a flat dict to `path` as JSON: to a temporary name first, which is then renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    """Write a flat dict to `path` as JSON, whole or not at all."""
+    with written_whole(path) as temporary:
         temporary.write_text(json.dumps(finite(flat), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def finite(value):

@@ -30,7 +30,7 @@ from small_training import (
 from small_training import small_network as network
 
 from mixed_precision_study.analysis.speedup import interval_of
-from mixed_precision_study.batch_size import fits, largest_batch, limit_memory
+from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.data.batches import (
     device_batches,
     host_batches,
@@ -282,7 +282,7 @@ def make_wide():
 def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
     allow_search()
     record = types.SimpleNamespace(batch_probes=[], batch_size_used=None)
-    assert fits(record, make_wide, image_batches, 40, GPU)
+    assert probe(record, make_wide, image_batches, 40, GPU)
     trainer, batch, seconds = make_wide(), next(image_batches(40)), []
     for _ in range(3):
         torch.cuda.synchronize()
@@ -300,8 +300,8 @@ def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     try:
         found = largest_batch(record, make_wide, image_batches, GPU, limit=10**6)
         assert 64 < found < 10**6
-        assert fits(record, make_wide, image_batches, found, GPU)
-        assert not fits(record, make_wide, image_batches, found * 3 // 2, GPU)
+        assert probe(record, make_wide, image_batches, found, GPU)
+        assert not probe(record, make_wide, image_batches, found * 3 // 2, GPU)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     print(found, record.batch_probes)

@@ -9,15 +9,16 @@ from conftest import ENVIRONMENT, ROOT
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
-BASE = {"errors", "record", "parameters"}
+BASE = {"errors", "files", "record", "parameters"}
 JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
-    "record": set(),
+    "files": set(),
+    "record": {"files"},
     "parameters": {"errors"},
     "models": {"models"},
     "data": BASE | {"data", "environment", "gpu", "progress", "timing"},
-    "standalone": {"errors", "runner.notebook_file"},
+    "standalone": {"errors", "files", "runner.notebook_file"},
     "precision": BASE,
     "gpu": BASE | {"gpu"},
     "timing": BASE | {"gpu"},

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..errors import UserError
+from ..files import written_whole
 from ..progress import progress
 
 KEPT_FILES = 3  # of one data set, as images of another size or files that have changed make another one
@@ -46,19 +47,14 @@ def cached_arrays(folder, name, key, make):
             os.utime(path)
         return arrays
     arrays = make()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         if sum(array.nbytes for array in arrays.values()) < shutil.disk_usage(path.parent).free / 2:
-            with temporary.open("wb") as opened:
+            with written_whole(path) as temporary, temporary.open("wb") as opened:
                 np.savez(opened, parts=list(arrays), **arrays)
-            os.replace(temporary, path)
         files = path.parent.glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}.npz")
         for old in sorted(files, key=lambda file: file.stat().st_mtime_ns)[:-KEPT_FILES]:
             old.unlink(missing_ok=True)
-    except OSError:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return arrays
 
 

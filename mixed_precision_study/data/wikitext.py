@@ -6,7 +6,6 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 import hashlib
 import itertools
 import math
-import os
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from ..errors import UserError
+from ..files import written_whole
 from ..timing import startup
 from .batches import TrainingData
 from .cache import cached_arrays, read_or_stop
@@ -140,9 +140,8 @@ def download_wikitext(folder):
             content = answer.read()
         if git_blob(content) != blob:
             raise OSError(f"{name} came with a wrong checksum: it was changed or cut off on the way")
-        temporary = folder / f".{name}.{os.getpid()}.tmp"
-        temporary.write_bytes(content)
-        os.replace(temporary, folder / name)
+        with written_whole(folder / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def read_words(path):

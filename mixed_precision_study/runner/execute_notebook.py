@@ -31,6 +31,7 @@ from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
+from ..files import written_whole
 from .notebook_file import hash_of
 
 DEAD_KERNEL_EXIT = 138  # as papermill's own command line has it
@@ -47,12 +48,8 @@ class WholeFiles(LocalHandler):
         return text
 
     def write(self, buf, path):
-        temporary = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.tmp")
-        try:
+        with written_whole(path) as temporary:
             temporary.write_text(buf, encoding="utf-8")
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 class Kernel(AsyncKernelManager):

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files import written_whole
 from .paths import PACKAGE
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of what JSON and Python hold
@@ -81,9 +82,5 @@ def keep_code(folder, notebooks):
     if path.exists():
         return
     others = [(f"notebooks/{name}.ipynb", text) for name, text in texts.items()]
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with written_whole(path) as temporary:
         temporary.write_bytes(packed_package([*others, ("code.json", json.dumps(hashes, indent=1))]))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

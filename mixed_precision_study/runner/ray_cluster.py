@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UserError
+from ..files import written_whole
 from ..gpu import nvml
 from ..record import utc_now, write_flat
 from . import process
@@ -226,12 +227,8 @@ def save(run, record, files):
     """Write what has come back: the record last, for it is what counts."""
     for name, content in files.items():
         folder = run.folder if name.endswith(".ipynb") else run.folder / "logs"
-        temporary = folder / f".{name}.{os.getpid()}.tmp"
-        try:
+        with written_whole(folder / name) as temporary:
             temporary.write_bytes(content)
-            os.replace(temporary, folder / name)
-        finally:
-            temporary.unlink(missing_ok=True)
     if record:
         write_flat(record, run.record_path)
 
