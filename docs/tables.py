@@ -1,7 +1,7 @@
-"""Writes what notebooks and documents take from elsewhere: finder and parameters cells, badges, figures, tables.
+"""Write the generated parts of notebooks and documents: finder and parameters cells, badges and tables.
 
 python docs/tables.py           rewrite what is stale
-python docs/tables.py --check   change nothing; name what is stale and exit with 1
+python docs/tables.py --check   change nothing; list what is stale and exit with 1
 """
 
 import argparse

@@ -1,21 +1,23 @@
-"""The parameters of the experiments, each declared once: default, what is possible, and what it does.
+"""The parameters of the experiments. Each is declared once: default, possible values and help.
 
-The parameters cell of a notebook, its check, `run_all.py -p` and the documentation read these declarations. PyTorch is
-not needed for them.
+The notebooks' parameters cells, their checks, `run_all.py -p` and the documentation read these declarations.
+This module does not need PyTorch.
 """
 
 import ast
 import difflib
 import json
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from .errors import UserError
 
 PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
-COMPILE_MODES = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
+COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
@@ -26,14 +28,13 @@ COMPILE_MODES = {  # what torch.compile gets; PyTorch's other modes have CUDA gr
 class Parameter:
     """One parameter of an experiment.
 
-    The type of `default` is the type it must have; a whole number will do for a float. `help` is the comment beside it
-    in the notebook, with the unit. Numbers lie from `least` on, `above` a bound, or `below` one. `choices` are all
-    values that are possible. `word` is one text that is possible in place of a number. `models`: any model of timm is
-    possible, too.
+    A value must have the type of `default`; a whole number will do for a float. `help` is the comment in the notebook
+    and names the unit. A number is at least `least`, `above` a bound, or `below` one. `choices` lists all possible
+    values. `word` is a text that may stand in place of a number. With `models`, any timm model is possible too.
     """
 
     name: str
-    default: object
+    default: Any
     help: str
     least: float | None = None
     above: float | None = None
@@ -42,14 +43,14 @@ class Parameter:
     word: str | None = None
     models: bool = False
 
-    def bounds(self):
+    def bounds(self) -> str:
         """Return the bounds of a number in words."""
         if self.least is not None and self.below is not None:
             return f"from {self.least:g} up to, but not including, {self.below:g}"
         return f"above {self.above:g}" if self.above is not None else f"of {self.least:g} or more"
 
-    def checked(self, value):
-        """Return the value, a whole number as a float where one is wanted; raise UserError where it is not possible."""
+    def checked(self, value: Any) -> Any:
+        """Return the value, or raise UserError. A whole number becomes a float where `default` is one."""
         if self.word is not None and value == self.word:
             return value
         if self.name == "precisions":
@@ -72,25 +73,25 @@ class Parameter:
             raise UserError(f"{self.name} is {value!r}; it must be {word}{number} {self.bounds()}.")
         return value if whole or self.word is not None else float(value)
 
-    def holds(self, number):
-        """Return whether a number lies within the bounds; NaN and infinity do not."""
+    def holds(self, number: float) -> bool:
+        """Return whether a number is finite and within the bounds."""
         if not abs(number) < float("inf"):
             return False
         low = self.least is None or number >= self.least
         return low and (self.above is None or number > self.above) and (self.below is None or number < self.below)
 
 
-def check_precisions(names):
-    """Return a list of precision modes; raise UserError where it is none, or where a name is unknown or comes twice."""
+def check_precisions(names: Any) -> list[str]:
+    """Return a list of precision modes; raise UserError if it is empty or a name is unknown or repeated."""
     known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
     if not known or len(set(names)) < len(names):
         raise UserError(
-            f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once."
+            f"precisions is {names!r}; it must be a list with one or more of {', '.join(PRECISION_NAMES)}, each once."
         )
     return names
 
 
-def of_dataset(help, *choices):
+def _dataset(help: str, *choices: str) -> Parameter:
     return Parameter("dataset", "auto", help, choices=choices)
 
 
@@ -136,7 +137,7 @@ LOADER = (
 )
 
 CIFAR_RESNET = (
-    of_dataset(
+    _dataset(
         '"cifar10", "cifar100", "synthetic"; "auto": CIFAR-10 from data_dir, else downloaded, else synthetic',
         "auto",
         "cifar10",
@@ -180,7 +181,7 @@ CIFAR_RESNET = (
     *FOLDERS,
 )
 EFFICIENTNET_REGRESSION = (
-    of_dataset(
+    _dataset(
         '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic',
         "auto",
         "elpv",
@@ -213,7 +214,7 @@ EFFICIENTNET_REGRESSION = (
     *FOLDERS,
 )
 LSTM_LANGUAGE_MODEL = (
-    of_dataset(
+    _dataset(
         '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic',
         "auto",
         "wikitext-2",
@@ -270,42 +271,42 @@ OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
 )
 
 
-def parameters_cell(declared):
-    """Return the source of a notebook's parameters cell: plain literals, each with its comment."""
+def parameters_cell(declared: Sequence[Parameter]) -> str:
+    """Return the source of a notebook's parameters cell: one literal a line, with its help as the comment."""
     return "\n".join(f"{one.name} = {as_literal(one.default)}  # {one.help}" for one in declared)
 
 
-def as_literal(value):
+def as_literal(value: Any) -> str:
     """Return a default as Python source with double quotes."""
     return json.dumps(value) if isinstance(value, str | list) else repr(value)
 
 
-def did_you_mean(name, names):
-    """Return a hint at the nearest of `names`, or at all of them where none is near."""
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a hint that lists `names`, the nearest one first."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     known = f"it has {', '.join(sorted(names))}."
     return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
 
 
-def check_names(notebook, names, declared):
-    """Stop at the first name that the experiment does not know."""
+def check_names(notebook: str, names: Iterable[str], declared: Sequence[Parameter]) -> None:
+    """Raise UserError at the first name that is not declared."""
     known = [one.name for one in declared]
     for name in names:
         if name not in known:
             raise UserError(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, known)}")
 
 
-def check_values(notebook, values, declared=None):
-    """Return {name: value} with whole numbers made floats where floats are wanted; stop at the first wrong value.
+def check_values(notebook: str, values: dict, declared: Sequence[Parameter] | None = None) -> dict:
+    """Return the checked {name: value}; raise UserError at the first wrong value.
 
-    Models of timm are not looked up, which would load PyTorch: see check_timm_model.
+    timm models are not looked up here, because that loads PyTorch: see check_timm_model.
     """
     declared = EXPERIMENTS.get(notebook, OWN_EXPERIMENT) if declared is None else declared
     check_names(notebook, values, declared)
     missing = [one.name for one in declared if one.name not in values]
     if missing:
         raise UserError(
-            f"notebook {notebook} lacks the parameter {missing[0]}; restore its line in the parameters cell."
+            f"notebook {notebook} lacks the parameter {missing[0]}; put its line back into the parameters cell."
         )
     checked = {one.name: one.checked(values[one.name]) for one in declared}
     if checked["model"] == "transformer" and "heads" in checked and checked["units"] % checked["heads"]:
@@ -316,11 +317,10 @@ def check_values(notebook, values, declared=None):
     return checked
 
 
-def check_parameters(notebook, namespace):
-    """Return the parameters of an experiment, checked, as a namespace; stop with one sentence at the first wrong one.
+def check_parameters(notebook: str, namespace: dict) -> SimpleNamespace:
+    """Return the checked parameters of a notebook; raise UserError at the first wrong one.
 
-    `namespace` is the notebook's globals(). A name that papermill was given, or that the parameters cell sets, and that
-    the experiment does not know is found in the cells that have run.
+    `namespace` is the notebook's globals(). Its `In`, the cells run so far, shows names that nobody declared.
     """
     declared = EXPERIMENTS[notebook]
     check_names(notebook, names_set_by_cells(namespace.get("In", ())), declared)
@@ -332,31 +332,33 @@ def check_parameters(notebook, namespace):
     return SimpleNamespace(**checked)
 
 
-def names_set_by_cells(cells):
-    """Return the names that the newest parameters cell and papermill's own cell assign, of all cells that have run."""
+def names_set_by_cells(cells: Iterable[str]) -> list[str]:
+    """Return the names assigned by the last parameters cell and by the cell that papermill adds after it."""
     names = []
     for source in cells:
         try:
             lines = ast.parse(source).body
-        except (SyntaxError, ValueError):  # a cell with a magic is no plain Python
+        except (SyntaxError, ValueError):  # a cell with a magic is not plain Python
             continue
-        plain = lines and all(isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) for line in lines)
-        found = [line.targets[0].id for line in lines] if plain else []
+        targets = [line.targets[0] for line in lines if isinstance(line, ast.Assign)]
+        found = [target.id for target in targets if isinstance(target, ast.Name)]
+        if len(found) < len(lines):  # the cell does more than set parameters
+            continue
         if "precisions" in found and "batch_size" in found:
             names = found  # the parameters cell, perhaps run once more
-        elif found and source.startswith("# Parameters\n"):  # as papermill begins the cell that it adds
+        elif found and source.startswith("# Parameters\n"):  # the first line of papermill's cell
             names = names + found
     return names
 
 
-def is_timm_model(notebook, model):
-    """Return whether only timm can tell whether there is this model."""
+def is_timm_model(notebook: str, model: str) -> bool:
+    """Return whether the name must be looked up in timm."""
     declared = next(one for one in EXPERIMENTS[notebook] if one.name == "model")
     return declared.models and model not in (declared.default, *declared.choices)
 
 
-def check_timm_model(name):
-    """Stop with the nearest names where timm has no model of this one."""
+def check_timm_model(name: str) -> None:
+    """Raise UserError with the nearest names if timm has no such model."""
     import timm
 
     names = timm.list_models()
@@ -365,8 +367,8 @@ def check_timm_model(name):
         raise UserError(f"model {name!r} is not in timm; the nearest names: {near}.")
 
 
-def check_output_dir(output_dir):
-    """Stop with one sentence where no record could be written."""
+def check_output_dir(output_dir: str) -> None:
+    """Make the folder if need be; raise UserError if no record can be written there."""
     try:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
         probe = Path(output_dir) / f".writable.{os.getpid()}"

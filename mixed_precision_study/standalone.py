@@ -1,9 +1,9 @@
-"""Build notebooks that work alone, and the wheel: what people upload to Colab or Kaggle.
+"""Build standalone notebooks and the wheel, for upload to Colab or Kaggle.
 
     python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb and the wheel; default: dist
 
-Each notebook is one file: the package lies zipped in its first code cell. The wheel beside a notebook, or among
-Kaggle's inputs, does the same.
+A standalone notebook is one file, with the package zipped into its first code cell.
+The ordinary notebook works too if the wheel lies beside it or among Kaggle's inputs.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import __version__
@@ -36,11 +37,11 @@ folder = tempfile.mkdtemp(prefix="{package}-")
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
-WIDTH = 20_000  # characters of a line of the packed code
+WIDTH = 20_000  # characters per line of the packed code
 
 
-def standalone_notebook(path, packed):
-    """Return the text of the notebook at `path` with the package in place of the cell that would look for it."""
+def standalone_notebook(path: Path, packed: bytes) -> str:
+    """Return the notebook's text with the zipped package in its finder cell."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     finders = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
     if len(finders) != 1:
@@ -52,10 +53,10 @@ def standalone_notebook(path, packed):
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def build_wheel(folder):
-    """Build the wheel into `folder` and return its path; pip may need the network for setuptools.
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel into `folder` and return its path. pip may need the network to get setuptools.
 
-    It is built from a copy: setuptools leaves folders behind, and would take old modules out of them again.
+    It is built from a copy, because setuptools leaves build folders behind and reuses old modules in them.
     """
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(PACKAGE, Path(copy, PACKAGE.name), ignore=shutil.ignore_patterns("__pycache__"))
@@ -68,8 +69,8 @@ def build_wheel(folder):
     return max(folder.glob(f"{PACKAGE.name}-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
-def build(folder):
-    """Write the standalone notebooks and the wheel into `folder` and yield each path."""
+def build(folder: Path) -> Iterator[Path]:
+    """Write the standalone notebooks and the wheel into `folder`; yield each path."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
@@ -79,7 +80,7 @@ def build(folder):
     yield build_wheel(folder)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.standalone", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")

@@ -1,5 +1,6 @@
-"""What CI asks of every file: lint, format, tables in step, stripped notebooks, a README that tells the truth."""
+"""What CI asks of every file: lint, format, types, generated tables, stripped notebooks, true commands."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 from conftest import NOTEBOOKS, ROOT
 
+PACKAGE_FILES = sorted((ROOT / "mixed_precision_study").rglob("*.py"))
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
 
@@ -15,7 +17,9 @@ SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb
     [
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
+        ["mypy"],
         ["nbstripout", "--keep-id", "--verify", *SOURCES],
+        ["pre_commit", "validate-config"],
     ],
     ids=lambda command: " ".join(command[:2]),
 )
@@ -23,6 +27,35 @@ def test_passes(command):
     assert len(SOURCES) == 4
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def public_functions(tree):
+    """Yield the functions and methods of a module whose names, and whose class's name, do not begin with _."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from public_functions(node)
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+
+
+def missing_types(function):
+    """Return the names of a function's arguments that have no type, and "return" if it does not say what it returns."""
+    given = function.args
+    arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    names = [one.arg for one in arguments if one.annotation is None and one.arg not in ("self", "cls")]
+    return names if function.returns else [*names, "return"]
+
+
+@pytest.mark.parametrize("path", PACKAGE_FILES, ids=lambda path: path.stem)
+def test_public_functions_have_types(path):
+    functions = public_functions(ast.parse(path.read_text(encoding="utf-8")))
+    assert {one.name: missing_types(one) for one in functions if missing_types(one)} == {}
+
+
+def test_a_missing_type_is_found():
+    source = "class A:\n    def one(self, x: int, y, *, z=1) -> int: ...\n    def _two(self, x): ...\ndef three(): ..."
+    found = {one.name: missing_types(one) for one in public_functions(ast.parse(source))}
+    assert found == {"one": ["y", "z"], "three": ["return"]}
 
 
 def test_badges_and_tables_are_not_stale():
