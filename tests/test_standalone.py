@@ -18,7 +18,7 @@ from mixed_precision_study.runner.notebook_file import packed_package
 from mixed_precision_study.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"
-MODULES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*.py")}
+FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in (".py", ".csv")}
 SMALL = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4, "precisions": ["fp32"]}
 WORDS = {**SMALL, "units": 16, "generate_words": 0}
 IMAGES = {**SMALL, "model": "resnet10t", "loader": "workers"}
@@ -53,7 +53,7 @@ def names_in(archive):
 def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatch):
     packed = packed_package()
     names = names_in(io.BytesIO(packed))
-    assert set(names) >= MODULES
+    assert set(names) == FILES
     assert len(names) == len(set(names))
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
     with zipfile.ZipFile(io.BytesIO(packed)) as opened:
@@ -92,10 +92,10 @@ def test_a_notebook_without_the_one_cell_to_replace_is_a_sentence(tmp_path, coun
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_wheel_holds_every_module_and_nothing_else(wheel):
+def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
     assert wheel.name == f"{NAME}-{__version__}-py3-none-any.whl"
     names = set(names_in(wheel))
-    assert {name for name in names if ".dist-info/" not in name} == MODULES
+    assert {name for name in names if ".dist-info/" not in name} == FILES
     assert {name.split("/")[0] for name in names} == {NAME, f"{NAME}-{__version__}.dist-info"}
 
 
