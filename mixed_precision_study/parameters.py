@@ -86,7 +86,7 @@ def check_precisions(names: Any) -> list[str]:
     known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
     if not known or len(set(names)) < len(names):
         raise UserError(
-            f"precisions is {names!r}; it must be a list with one or more of {', '.join(PRECISION_NAMES)}, each once."
+            f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once."
         )
     return names
 

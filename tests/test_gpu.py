@@ -44,6 +44,7 @@ from mixed_precision_study.experiment import explain, guarded
 from mixed_precision_study.gpu import nvml
 from mixed_precision_study.gpu.energy import summarise_gpu
 from mixed_precision_study.gpu.nvml import MIB
+from mixed_precision_study.gpu.preflight import clear_workspaces
 from mixed_precision_study.inference import measure_inference
 from mixed_precision_study.memory import clear_tracebacks, read_device_memory, read_peaks, release_memory
 from mixed_precision_study.precision import check_supported, set_fp32_precision
@@ -149,8 +150,10 @@ def test_tf32_and_ieee_really_differ():
 
 
 def test_a_real_out_of_memory_is_recorded_and_the_memory_is_free_again():
+    clear_workspaces()  # those of the tests before, which guarded() frees as well
     release_memory(GPU)
-    before, record = torch.cuda.memory_allocated(), make_record()
+    before = torch.cuda.memory_allocated()
+    record = make_record()
 
     def train():
         kept = [torch.zeros(2**20, device=GPU)]
