@@ -27,34 +27,12 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 if not torch.cuda.is_available():  # what runs beside the tests does not take turns with them in steps on every core
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-TIMED = [
-    f"test_{name}"
-    for name in (
-        "built_cases",
-        "cli",
-        "energy",
-        "faults",
-        "gpu",
-        "load",
-        "preflight",
-        "process",
-        "ray_cluster",
-        "sampler",
-    )
-]
-WAITING = [
-    f"test_{name}"
-    for name in (
-        "finder",
-        "golden",
-        "notebooks",
-        "parameters",
-        "published",
-        "security",
-        "standalone",
-        "summary",
-    )
-]
+# Test files that depend on the clock, so that nothing runs beside them.
+TIMED = {"built_cases", "cli", "energy", "faults", "gpu", "load", "preflight", "process", "ray_cluster", "sampler"}
+# Test files that wait for what runs beside the others.
+WAITING = {"finder", "golden", "notebooks", "parameters", "published", "security", "standalone", "summary"}
+# Test files of which every test is slow: they start batches of runs, train notebooks or draw whole reports.
+SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
 BESIDE = {}  # {name of a fixture: what prepares it}
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
@@ -117,13 +95,24 @@ def begun(request, tmp_path_factory):
 @pytest.fixture(autouse=True)
 def long_ones_begin(request):
     """What runs beside the tests begins with the first of those that it does not disturb."""
-    if request.path.stem not in TIMED:
+    if subject(request.node) not in TIMED:
         request.getfixturevalue("begun")
 
 
+def subject(item):
+    """Return what a test's file is about: its name without test_."""
+    return item.path.stem.removeprefix("test_")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """First what depends on the clock, with nothing beside it; last what waits for that which runs beside the rest."""
-    items.sort(key=lambda item: (item.path.stem not in TIMED) + (item.path.stem in WAITING))
+    """Mark what is slow. First comes what depends on the clock, with nothing beside it; what waits comes last."""
+    for item in items:
+        prepared = BESIDE.keys() | {"pooled"}
+        drawn = item.path.parent.name == "report"
+        if drawn or subject(item) in SLOW or prepared & set(item.fixturenames) or item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+    items.sort(key=lambda item: (subject(item) not in TIMED) + (subject(item) in WAITING))
 
 
 def pytest_collection_finish():

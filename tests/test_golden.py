@@ -81,7 +81,7 @@ def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(quick_traces):
     assert_same(names, quick_traces)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_steps_and_the_whole_loop_are_the_recorded_ones(slow_traces):
     names = [name for name in slow_traces if name != "machine"]
     (notebook,) = {name.split("/")[0] for name in names}

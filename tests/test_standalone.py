@@ -149,7 +149,7 @@ def test_a_standalone_notebook_runs_in_an_empty_folder_without_a_network(words_a
     assert assert_ran_alone(*words_alone)["compile_seconds"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_standalone_notebook_compiles_the_packed_code(words_alone_compiled):
     assert assert_ran_alone(*words_alone_compiled, "compile")["compile_seconds"] > 0
 
