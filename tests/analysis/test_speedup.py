@@ -78,9 +78,6 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     assert paired_runs(older[:1], older[1:]) == [tuple(older)]
 
 
-# Ratio and interval
-
-
 def test_the_ratio_is_the_median_of_all_pairs_and_the_counts_are_right():
     own = [timed(np.ones((2, 2)), parameters={"seed": seed}) for seed in (0, 1)]
     base = [timed(times, "fp32", {"seed": seed}) for seed, times in ((0, [[2, 2], [3, 1]]), (1, [[2, 9], [1.5, 2]]))]
