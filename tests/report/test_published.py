@@ -418,7 +418,7 @@ def test_what_ran_out_of_memory_is_judged_by_the_size_of_that_gpu(pooled_claims)
 
 @pytest.mark.parametrize(
     ("needed", "reserved", "outcome"),
-    [(20.0, 21.0, FAILS), (23.0, 25.0, unknown("it is too near")), (25.0, 26.0, HOLDS)],
+    [(20.0, 21.0, FAILS), (23.0, 25.0, unknown("that lies between the two")), (25.0, 26.0, HOLDS)],
 )
 def test_a_run_on_a_larger_gpu_tells_what_fits_by_what_it_needs(judged, monkeypatch, needed, reserved, outcome):
     run = {"status": "ok", "device_total_mib": 140_000.0, "ledger_context_mib": None}

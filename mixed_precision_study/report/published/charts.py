@@ -151,10 +151,12 @@ def find_panels(published: Published, matches: dict) -> dict[str, list[Entry]]:
     for numbers, rows in matches.items():
         first = published.report.comparisons[numbers[0]]
         title = f"{first['notebook']}: {' · '.join(first['lines'][:2])}"
-        panels[title] = own_entries(published.report, numbers)
+        own, theirs = own_entries(published.report, numbers), published_entries(rows)
         if rows[0]["similar"]:
-            title = f"{first['lines'][0]} · own images, as published"
-        panels[title] = panels.get(title, []) + published_entries(rows)
+            panels[title] = own
+            panels[f"{first['lines'][0]} · own images, as published"] = theirs
+        else:
+            panels[title] = own + theirs
     return panels
 
 

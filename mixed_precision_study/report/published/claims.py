@@ -78,7 +78,7 @@ def memory_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
     here = ", ".join(f"{name} {memory_text(ratio)}" for name, ratio in ratios.items()) or "nothing to compare"
     directions = {direction(ratio, ALIKE) for ratio in ratios.values()}
     if not ratios:
-        outcome = unknown("it was not measured here in both")
+        outcome = unknown("it was not measured here in both precisions")
     elif len(directions) > 1:
         outcome = unknown("the two disagree")
     else:
@@ -139,7 +139,7 @@ def oom_claim(report: Report, theirs: Entry, number: int) -> Claim:
         outcome = unknown(f"that GPU has {card} GiB") if smaller else HOLDS
     elif statuses == {"ok"} and card and needed > context:
         here = f"ok, with {span([needed, taken], '{:.1f}')} GiB; that GPU has {card} GiB"
-        outcome = unknown("it is too near")
+        outcome = unknown("that lies between the two")
         if needed > card:
             outcome = HOLDS
         elif taken <= card:

@@ -131,6 +131,11 @@ def card_of(report: Report, number: int, numbers: tuple[int, ...]) -> list[str]:
     return [group["device"], *(setting_text(name, group["settings"].get(name, "null")) for name in names)]
 
 
+def height_of(bar: tuple | None) -> float | None:
+    """Return the figure that a bar of the report shows; its other parts are the smallest and the largest."""
+    return bar[0] if bar else None
+
+
 def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
     """Return an entry for each precision of some comparisons, with labels that tell the comparisons apart."""
     keys = [(number, name) for number in numbers for name in PRECISIONS if report.comparisons[number]["runs"][name]]
@@ -141,9 +146,9 @@ def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
         last = list(last_metrics(group, precision).values())
         entry = Entry("\n".join(card_of(report, number, numbers)), precision)
         entry.status = gap_text(group["runs"][precision]) or "ok"
-        entry.seconds, entry.memory, entry.device_memory = (
-            bars[key][0] if bars.get(key) else None for bars in (report.epoch_times, report.peaks, report.whole)
-        )
+        entry.seconds = height_of(report.epoch_times.get(key))
+        entry.memory = height_of(report.peaks.get(key))
+        entry.device_memory = height_of(report.whole.get(key))
         if runs:
             entry.training_seconds = statistics.median(sum(run["epoch_seconds"]) for run in runs)
         if last:
