@@ -247,7 +247,8 @@ def test_a_row_of_the_table_of_runs():
 
 def ladder_of(model, half, larger):
     """Return the runs of a ladder's steps, from below: seven, and six for the LSTM, which has no channels_last."""
-    size, both = {"resnet18": 128, "tf_efficientnet_b0": 32, "lstm": 20}[model], "compile_cuda_graph"
+    size = {"resnet18": 128, "tf_efficientnet_b0": 32, "lstm": 20}[model]
+    both = "compile_cuda_graph"
     images = model != "lstm"
     ways = [(size, "fp32", False, "eager"), (size, "tf32", False, "eager"), (size, half, False, "eager")]
     if images:

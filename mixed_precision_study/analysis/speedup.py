@@ -11,7 +11,8 @@ STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # two-sided
 
 def block_times(record: dict) -> np.ndarray:
     """Return the timed epochs as an array (epochs, blocks) of seconds; records without blocks have one per epoch."""
-    epochs, blocks = record["epoch_seconds"], record.get("block_seconds") or []
+    epochs = record["epoch_seconds"]
+    blocks = record.get("block_seconds") or []
     whole = blocks and len(blocks) % len(epochs) == 0
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
 

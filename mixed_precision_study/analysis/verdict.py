@@ -58,7 +58,8 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
         amount += f" per sample, each at its largest batch ({sizes})"
     if word == "no measurable difference" and case in ("data loading", "kernel launches"):
         because += ", so precision is not what limits you"
-    half, note = record["fp16_kernel_fraction"] or 0, ""
+    half = record["fp16_kernel_fraction"] or 0
+    note = ""
     if name == "amp_bf16" and half >= DISTURBED:
         note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
     return f"{warning}{name} is {amount}: {word}; {because}{advice_of(case, record)}{note}."

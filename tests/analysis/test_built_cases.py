@@ -66,7 +66,8 @@ def test_the_notebook_still_takes_the_parameters_of_a_case(name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("name", CASES)
 def test_the_rules_are_right_on_this_gpu(name):
-    case, busy_process = CASES[name], None
+    case = CASES[name]
+    busy_process = None
     if case["expected"] == "shared":
         busy_process = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
         busy_process.stdout.readline()

@@ -115,7 +115,8 @@ def test_repetitions_that_were_cut_otherwise_are_compared_by_whole_epochs():
     ],
 )
 def test_the_interval_is_widened_to_students_over_the_logarithms_of_the_groups(logarithms, half):
-    groups, middle = np.exp(logarithms), np.mean(logarithms)
+    groups = np.exp(logarithms)
+    middle = np.mean(logarithms)
     repetitions = groups[:, None, None] * np.ones((1, 2, 4))
     epochs = groups[None, :, None] * np.ones((1, 1, 4))
     for ratios in (repetitions, epochs):  # of one repetition its epochs are the groups

@@ -336,7 +336,8 @@ def test_a_difference_of_accuracy_between_single_runs_cannot_refute(runs, value,
     ],
 )
 def test_a_time_that_holds_says_where_the_factor_is_another(judged, monkeypatch, claimed, here, outcome):
-    report, number = judged[0].report, 0
+    report = judged[0].report
+    number = 0
     ends = {"low": here, "high": here, "pairs": 6, "repetitions": 1, "seeds": 1, "seconds": 9.0}
     monkeypatch.setitem(report.speedups, (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
     own, theirs = Entry("", "amp_fp16", seconds=1.0), Entry("", "amp_fp16", ratio=claimed)

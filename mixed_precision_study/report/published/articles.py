@@ -16,7 +16,8 @@ from .table import notes_of, row_of_entry, rows_of_rest
 @chart_style()
 def section(report: Report) -> Section:
     """Return charts, tables and claims of every article that runs here can be compared with, then the other rows."""
-    section, published = Section(), judge_published(report)
+    section = Section()
+    published = judge_published(report)
     matched = sum(bool(row["comparable"]) for row in published.rows)
     names = ", ".join(map(plain, published.comparable)) or "none"
     section.say(f"{matched} of {count(len(published.rows), 'published row')} are comparable with runs here: {names}.")
@@ -32,7 +33,8 @@ def section(report: Report) -> Section:
 
 def show_article(section: Section, published: Published, study: str) -> None:
     """Add the charts, tables and claims of an article."""
-    report, claims = published.report, published.claims[study]
+    report = published.report
+    claims = published.claims[study]
     rows = [row for row in published.rows if row["study"] == study]
     section.say(f"### {plain(study)}: {plain(rows[0]['title'])} ({plain(rows[0]['source'])}, {plain(rows[0]['year'])})")
     if panels := find_panels(published, published.comparable.get(study, {})):

@@ -51,7 +51,8 @@ def draw_groups(axes: Axes, entries: list[Entry], field: str, inches: float) -> 
         heights += [entry.device_memory for entry in entries]
     top = max((height for height in heights if height), default=1)
     crowded = inches / width_of(entries) < CROWDED
-    start, ticks = 0.0, {}
+    start = 0.0
+    ticks = {}
     for label, members in groups_by_label(entries):
         room = max(2, len(members))
         ticks[start + (room - 1) / 2] = chart_text(label)
@@ -80,11 +81,13 @@ def draw_bar(axes: Axes, entry: Entry, field: str, x: float, crowded: bool) -> N
     height = getattr(entry, field)
     colour, hatch = bar_style(entry)
     axes.bar(x, height, 0.9, color=colour, hatch=hatch, edgecolor="white", linewidth=0)
-    label, above = short(height), 3
+    label = short(height)
+    above = 3
     if field == "memory" and entry.device_memory:
         axes.plot(x, entry.device_memory, **WHOLE_DEVICE)
         label += f"{' ' if crowded else chr(10)}({short(entry.device_memory)})"
-        height, above = max(height, entry.device_memory), 6
+        height = max(height, entry.device_memory)
+        above = 6
     style: dict[str, Any] = {"rotation": 90 if crowded else 0, "ha": "center", "va": "bottom", "size": 7.5, "bbox": BOX}
     axes.annotate(label + entry.mark, (x, height), (0, above), textcoords="offset points", **style)
 

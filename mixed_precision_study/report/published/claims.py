@@ -9,8 +9,8 @@ from ..words import count, short, span
 from .matching import Entry, Published, match_published, own_entries, published_entries
 from .ratios import (
     ALIKE,
-    CARD_GIB,
     FAILS,
+    GPU_GIB,
     HOLDS,
     JUDGED,
     TIME_ALIKE,
@@ -55,7 +55,8 @@ def time_claim(report: Report, theirs: Entry, own: Entry | None, number: int) ->
         lacking = "fp32" if own and own.seconds else (own or theirs).precision
         gap = gap_text(report.comparisons[number]["runs"][lacking])
         return Claim("time", said, "no ratio", f"{UNKNOWN}, because of {lacking}: {gap}")
-    here, judged = ratio_text(speedup) + own.mark, judgement(report, speedup)
+    here = ratio_text(speedup) + own.mark
+    judged = judgement(report, speedup)
     if judged not in JUDGED:
         return Claim("time", said, here, unknown(f"it is {judged}"))
     ratio = speedup["ratio"]
@@ -105,7 +106,8 @@ def metric_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
     if not names:
         return None
     name = min(names)
-    texts, words = [], []
+    texts = []
+    words = []
     for half, fp32 in ((theirs, base), (own, own_base)):
         texts.append(f"{half.metrics[name]:.4g} against {fp32.metrics[name]:.4g} after epoch {half.epochs}")
         words.append(metric_word(name, half.metrics[name], fp32.metrics[name]))
@@ -123,7 +125,8 @@ def metric_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
 
 def oom_claim(report: Report, theirs: Entry, number: int) -> Claim:
     """Return the claim that a mode runs out of memory: here within a limit, or by what it needs of a larger GPU."""
-    group, card = report.comparisons[number], CARD_GIB.get(theirs.gpu)
+    group = report.comparisons[number]
+    capacity = GPU_GIB.get(theirs.gpu)
     runs = group["runs"][theirs.precision]
     statuses = {run["status"] for run in runs}
     totals = [run["device_total_mib"] / 1024 for run in runs if run["device_total_mib"]]
@@ -135,14 +138,14 @@ def oom_claim(report: Report, theirs: Entry, number: int) -> Claim:
     outcome = FAILS if here == "ok" else MIXED_ENDS
     if statuses == {"oom"}:
         here = f"oom within {short(room)} GiB" if room else "oom"
-        smaller = card and room and room < 0.9 * card
-        outcome = unknown(f"that GPU has {card} GiB") if smaller else HOLDS
-    elif statuses == {"ok"} and card and needed > context:
-        here = f"ok, with {span([needed, taken], '{:.1f}')} GiB; that GPU has {card} GiB"
+        smaller = capacity and room and room < 0.9 * capacity
+        outcome = unknown(f"that GPU has {capacity} GiB") if smaller else HOLDS
+    elif statuses == {"ok"} and capacity and needed > context:
+        here = f"ok, with {span([needed, taken], '{:.1f}')} GiB; that GPU has {capacity} GiB"
         outcome = unknown("that lies between the two")
-        if needed > card:
+        if needed > capacity:
             outcome = HOLDS
-        elif taken <= card:
+        elif taken <= capacity:
             outcome = FAILS
     return Claim("memory", "out of memory", here, outcome)
 
@@ -178,7 +181,7 @@ def claims_of(report: Report, theirs: Entry, published: list[Entry], number: int
 
 def comparisons_for(report: Report, theirs: Entry, numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Return the comparisons to judge an entry by: if it ran out of memory, those limited to its GPU's memory."""
-    limited = tuple(n for n in numbers if memory_limit(report.comparisons[n]) == CARD_GIB.get(theirs.gpu))
+    limited = tuple(n for n in numbers if memory_limit(report.comparisons[n]) == GPU_GIB.get(theirs.gpu))
     return limited if limited and theirs.status == "oom" else numbers
 
 

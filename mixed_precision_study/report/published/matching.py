@@ -140,8 +140,9 @@ def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
     """Return an entry for each precision of some comparisons, with labels that tell the comparisons apart."""
     keys = [(number, name) for number in numbers for name in PRECISIONS if report.comparisons[number]["runs"][name]]
     entries = []
-    for number, precision in keys:
-        group, key = report.comparisons[number], (number, precision)
+    for key in keys:
+        number, precision = key
+        group = report.comparisons[number]
         runs = ok_runs(group, precision)
         last = list(last_metrics(group, precision).values())
         entry = Entry("\n".join(card_of(report, number, numbers)), precision)
@@ -153,7 +154,7 @@ def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
             entry.training_seconds = statistics.median(sum(run["epoch_seconds"]) for run in runs)
         if last:
             entry.metrics = {runs[0]["metric_name"]: statistics.median(last)}
-        if speedup := report.speedups.get((*key, "fp32")):
+        if speedup := report.speedups.get((number, precision, "fp32")):
             entry.ratio = speedup["ratio"]
         entry.epochs = "/".join(sorted({str(run["epochs"]) for run in runs if run.get("epochs")}))
         entry.runs = len(last)

@@ -25,7 +25,7 @@ JUDGED = ("faster", "slower", "no measurable difference")
 UNPAIRED = "the runs are too short, or not paired"
 HALF_MODES = ("o2_fp16", "amp_fp16")  # what stands for an article's mixed precision: O2 before autocast
 LOG_COLUMNS = {"train_loss": 2, "train_accuracy": 3}
-CARD_GIB: dict[str | None, int] = {"Titan RTX": 24, "RTX 2080 Ti": 11, "2080 Ti and 1080 Ti": 11}  # memory, as sold
+GPU_GIB: dict[str | None, int] = {"Titan RTX": 24, "RTX 2080 Ti": 11, "2080 Ti and 1080 Ti": 11}  # memory, as sold
 PIXELS = {"fastai-cifar100": 64}  # a side of the images, where a study enlarges them, as in studies.yaml
 
 
@@ -124,7 +124,8 @@ def other_images(row: dict, group: dict) -> str:
     """Return why the images of a comparison are not those of a published row; empty if they are."""
     if row["dataset"] and bare(group["data"]) != bare(row["dataset"]):
         return f"the data here are {group['data']}, not {row['dataset']}"
-    here, pixels = setting(group, "image_size"), PIXELS.get(row["study"])
+    here = setting(group, "image_size")
+    pixels = PIXELS.get(row["study"])
     if pixels in (None, here):
         return ""
     return f"the images here have {here or 'unknown'} pixels a side, not {pixels}"
@@ -154,7 +155,8 @@ def find_speedups_with_workers(report: Report, row: dict) -> list[Finding]:
     """Return the speed-ups of any model with loader workers: what the loader costs does not depend on the model."""
     findings = []
     for number in report.charted:
-        group, mode = report.comparisons[number], half_mode(report, number)
+        group = report.comparisons[number]
+        mode = half_mode(report, number)
         same = group["batch"] == f"b{row['batch_size']:g}" and bare(group["data"]) == bare(row["dataset"])
         if same and setting(group, "loader") == "workers":
             finding = find_speedup(report, number, mode)
@@ -170,7 +172,7 @@ def find_largest_batches(report: Report, row: dict) -> list[Finding]:
     """
     searches = [group for group in report.largest if rate_unit(group).startswith("images")]
     searches = [group for group in searches if not other_images(row, group)] or searches
-    searches = [group for group in searches if memory_limit(group) == CARD_GIB.get(row["gpu"])] or searches
+    searches = [group for group in searches if memory_limit(group) == GPU_GIB.get(row["gpu"])] or searches
     findings = []
     for group in searches:
         sizes = {name: max(map(size_of, runs)) for name in PRECISIONS if (runs := ok_runs(group, name))}
@@ -203,7 +205,8 @@ def find_logged(report: Report, row: dict) -> list[Finding]:
 
 def find_by_scale(published: Published, row: dict) -> list[Finding]:
     """Return the speeds at a row's loss scale over that at the first scale published."""
-    first, groups = first_scale(published, row)["loss_scale"], published.report.comparisons
+    first = first_scale(published, row)["loss_scale"]
+    groups = published.report.comparisons
 
     def other_settings(group):
         return {name: value for name, value in group["settings"].items() if name != "loss_scale"}
@@ -243,7 +246,8 @@ def find_without_figures(report: Report, row: dict) -> list[Finding]:
     """Return the speed-ups and last metrics of a row's models, for an article that gives no figures."""
     findings = []
     for number in on_same_data(report, row):
-        group, mode = report.comparisons[number], half_mode(report, number)
+        group = report.comparisons[number]
+        mode = half_mode(report, number)
         finding = find_speedup(report, number, mode)
         half, fp32 = (list(last_metrics(group, name).values()) for name in (mode, "fp32"))
         if half and fp32:
@@ -255,8 +259,10 @@ def find_without_figures(report: Report, row: dict) -> list[Finding]:
 
 def ratio_claim(published: Published, row: dict) -> RatioClaim | None:
     """Return the claim of a published row that is no figure of one run, with what runs here show, or None."""
-    report, base = published.report, fp32_row(published, row)
-    name, metric = row["metric_name"] or "", row["metric"]
+    report = published.report
+    base = fp32_row(published, row)
+    name = row["metric_name"] or ""
+    metric = row["metric"]
     if row["precision"] == "fp32":
         return None
     if name == "fp32_time_over_mixed":
@@ -272,7 +278,8 @@ def ratio_claim(published: Published, row: dict) -> RatioClaim | None:
         said = f"{metric:g} against {base['metric']:g}"
         return RatioClaim("largest batch", said, metric / base["metric"], ALIKE, find_largest_batches(report, row))
     if name.startswith("train_") and base:
-        said, ratio = f"{metric:.4g} against {base['metric']:.4g}", metric / base["metric"]
+        said = f"{metric:.4g} against {base['metric']:.4g}"
+        ratio = metric / base["metric"]
         return RatioClaim(name.replace("_", " "), said, ratio, STEP_ALIKE, find_logged(report, row))
     if row["time_of"] == "frame" and base:
         said = f"{1000 * base['time_seconds']:g} ms in fp32, {1000 * row['time_seconds']:g} ms"

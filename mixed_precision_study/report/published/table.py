@@ -69,7 +69,8 @@ def rows_of_rest(report: Report, rows: list[dict]) -> list[dict]:
     for row in rows:
         key = tuple(row[name] for name in ("study", "gpu", "model", "dataset", "batch_size"))
         settings.setdefault(key, []).append(row)
-    table, named = [], set()
+    table = []
+    named = set()
     for (study, gpu, model, dataset, batch_size), alike in settings.items():
         first = alike[0]
         what = [(model or "").replace(" ", ", "), dataset, f"b{batch_size:g}" if batch_size else None]
