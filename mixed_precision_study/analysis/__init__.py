@@ -1,1 +1,1 @@
-"""The judgement: computed from records as they were written (flat dicts); nothing is measured here."""
+"""Judgements computed from records, which are flat dicts; nothing is measured here."""

@@ -1,54 +1,71 @@
 """What limits a run, by plain rules, and what to try against it."""
 
-IDLE = 0.2  # from this share of idle time on, it is not the GPU that limits
+IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
 ARITHMETIC = ("convolution", "matmul", "attention")  # the kernel families that Tensor Cores can run
-MEMORY_BOUND = 0.6  # from this share of the card's copying speed on, kernels that move memory wait for it, too
+MEMORY_BOUND = 0.6  # from this share of the GPU's copying speed on, kernels that move memory are memory-bound
 
 
-def find_bottleneck(record):
-    """Return (what limits an ok run, the figures that say so): one of the cases below, told apart in this order.
+def find_bottleneck(record: dict) -> tuple[str, str]:
+    """Return (what limits an ok run, the figures that say so). The first case that applies is returned:
 
     "data loading", "kernel launches", "sizes not multiples of 8", "kernels that move memory", "arithmetic on Tensor
-    Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled. Kernels that move memory
-    are called memory-bound only where they come near to the speed at which the card copies.
+    Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
     """
-    families, waiting = dict(record["kernel_family_fractions"] or []), record["data_wait_fraction"] or 0
+    families = dict(record["kernel_family_fractions"] or [])
     if record["gpu_busy_fraction"] is None or not families:
         return "not known", f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})"
     idle = round(1 - record["gpu_busy_fraction"], 6)  # 1 - 0.8 is a little less than 0.2
+    waiting = record["data_wait_fraction"] or 0
     if idle >= IDLE and waiting >= idle / 2:
         return "data loading", f"the GPU is idle {idle:.0%} of the time and the loop waits {waiting:.0%} for its data"
     if idle >= IDLE:
         return "kernel launches", f"the GPU is idle {idle:.0%} of the time between kernel launches"
-    arithmetic, misaligned = sum(families.get(name, 0) for name in ARITHMETIC), record["misaligned_flops_fraction"] or 0
+    arithmetic = sum(families.get(name, 0) for name in ARITHMETIC)
+    misaligned = record["misaligned_flops_fraction"] or 0
     share = f"{arithmetic:.0%} of kernel time is convolution and matmul"
     if record["precision"] != "fp32" and misaligned >= 0.5 and arithmetic >= 0.3:
         return "sizes not multiples of 8", f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8"
     if arithmetic < 0.5:
-        rest = sorted(((part, name) for name, part in families.items() if name not in ARITHMETIC), reverse=True)
-        longest = ", ".join(f"{name} {part:.0%}" for part, name in rest[:3])
-        speed = record["bandwidth_limit_fraction"]
-        bound = " (memory-bound)" if round(speed or 0, 2) >= MEMORY_BOUND else ""
-        speed = f", at {speed:.0%} of this card's copying speed{bound}" if speed else ""
-        return "kernels that move memory", f"{1 - arithmetic:.0%} of kernel time moves memory ({longest}){speed}"
-    on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)  # told by other parts of the names
-    reached = record["compute_limit_fraction"]
-    reached = f" and reaches {reached:.0%} of what this card was measured to do" if reached else ""
+        return "kernels that move memory", memory_text(record, families, arithmetic)
+    on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)  # other patterns of kernel names
+    limit = record["compute_limit_fraction"]
+    reached = f" and reaches {limit:.0%} of what this card was measured to do" if limit else ""
     case = "arithmetic on Tensor Cores" if on_tensor_cores >= 0.5 else "arithmetic without Tensor Cores"
     return case, f"{share}, {on_tensor_cores:.0%} of it on Tensor Cores{reached}"
 
 
-def advice_of(case, record):
+def memory_text(record: dict, families: dict, arithmetic: float) -> str:
+    """Return which kernels move memory, and how near they come to the speed at which the GPU copies."""
+    others = sorted(((share, name) for name, share in families.items() if name not in ARITHMETIC), reverse=True)
+    longest = ", ".join(f"{name} {share:.0%}" for share, name in others[:3])
+    text = f"{1 - arithmetic:.0%} of kernel time moves memory ({longest})"
+    speed = record["bandwidth_limit_fraction"]
+    if not speed:
+        return text
+    bound = " (memory-bound)" if round(speed, 2) >= MEMORY_BOUND else ""
+    return f"{text}, at {speed:.0%} of this card's copying speed{bound}"
+
+
+def advice_of(case: str, record: dict) -> str:
     """Return what to try next against a limit, as a clause, or nothing."""
-    fuse = ["torch.compile"] if record.get("execution") in ("eager", "cuda_graph") else []
-    graph = ["a CUDA graph of the whole step"] if record.get("execution") in ("eager", "compile") else []
-    layout = ["channels_last"] if record.get("channels_last") is False else []
-    half = ["16-bit values, which are half the bytes"] if record["precision"] in ("fp32", "tf32") else []
-    ways = {
-        "data loading": ["more num_workers", 'data kept on the device (loader="gpu")'],
-        "kernel launches": ["a larger batch", *graph],
-        "sizes not multiples of 8": ["channels, units and vocabulary rounded up to multiples of 8"],
-        "kernels that move memory": [*layout, *fuse, *half],
-        "arithmetic without Tensor Cores": ["tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores"] * bool(half),
-    }
-    return f": try {' or '.join(ways[case])}" if ways.get(case) else ""
+    execution = record.get("execution")
+    in_32_bits = record["precision"] in ("fp32", "tf32")
+    ways = []
+    if case == "data loading":
+        ways += ["more num_workers", 'data kept on the device (loader="gpu")']
+    elif case == "kernel launches":
+        ways.append("a larger batch")
+        if execution in ("eager", "compile"):
+            ways.append("a CUDA graph of the whole step")
+    elif case == "sizes not multiples of 8":
+        ways.append("channels, units and vocabulary rounded up to multiples of 8")
+    elif case == "kernels that move memory":
+        if record.get("channels_last") is False:
+            ways.append("channels_last")
+        if execution in ("eager", "cuda_graph"):
+            ways.append("torch.compile")
+        if in_32_bits:
+            ways.append("16-bit values, which are half the bytes")
+    elif case == "arithmetic without Tensor Cores" and in_32_bits:
+        ways.append("tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores")
+    return f": try {' or '.join(ways)}" if ways else ""

@@ -5,7 +5,6 @@ import pytest
 from made_up_runs import compared, flat, timed
 
 from mixed_precision_study.analysis.speedup import (
-    FEWEST_PAIRS,
     block_times,
     interval_of,
     paired_ratio,
@@ -13,8 +12,6 @@ from mixed_precision_study.analysis.speedup import (
     ratios_of,
 )
 from mixed_precision_study.analysis.verdict import judge
-
-# Times and pairs
 
 
 def test_block_times_are_epochs_by_blocks():
@@ -75,15 +72,10 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     assert paired_runs(strangers, base) == []
     assert paired_runs([run("tf32", status="diverged")], base) == []
     assert paired_runs([run("tf32")], [run("fp32", status="oom")]) == []
-
-
-def test_runs_without_the_parameter_repeat_are_paired():
-    own, base = flat("tf32"), flat("fp32")
-    del own["repeat"], base["repeat"]
-    assert paired_runs([own], [base]) == [(own, base)]
-
-
-# Ratio and interval
+    older = [flat("tf32"), flat("fp32")]
+    for record in older:
+        del record["repeat"]
+    assert paired_runs(older[:1], older[1:]) == [tuple(older)]
 
 
 def test_the_ratio_is_the_median_of_all_pairs_and_the_counts_are_right():
@@ -96,13 +88,9 @@ def test_the_ratio_is_the_median_of_all_pairs_and_the_counts_are_right():
     assert paired_ratio([(b, a) for a, b in zip(own, base, strict=True)])["ratio"] == 0.5
 
 
-def test_repetitions_of_one_seed_are_no_further_seeds():
-    speedup = paired_ratio(compared(1.5, repetitions=3))
+def test_repetitions_of_one_seed_are_no_further_seeds_and_an_exact_ratio_has_an_interval_without_width():
+    speedup = paired_ratio(compared(1.5, repetitions=3, noise=0))
     assert (speedup["repetitions"], speedup["seeds"], speedup["pairs"]) == (3, 1, 72)
-
-
-def test_an_exact_ratio_has_an_interval_without_width():
-    speedup = paired_ratio(compared(1.5, noise=0))
     assert [speedup[name] for name in ("ratio", "low", "high")] == pytest.approx([1.5] * 3)
 
 
@@ -127,7 +115,8 @@ def test_repetitions_that_were_cut_otherwise_are_compared_by_whole_epochs():
     ],
 )
 def test_the_interval_is_widened_to_students_over_the_logarithms_of_the_groups(logarithms, half):
-    groups, middle = np.exp(logarithms), np.mean(logarithms)
+    groups = np.exp(logarithms)
+    middle = np.mean(logarithms)
     repetitions = groups[:, None, None] * np.ones((1, 2, 4))
     epochs = groups[None, :, None] * np.ones((1, 1, 4))
     for ratios in (repetitions, epochs):  # of one repetition its epochs are the groups
@@ -136,18 +125,11 @@ def test_the_interval_is_widened_to_students_over_the_logarithms_of_the_groups(l
         assert interval_of(1 / ratios) == pytest.approx((1 / expected[1], 1 / expected[0]))
 
 
-def test_no_bound_of_an_interval_is_negative():
-    ratios = np.array([0.02, 0.3])[None, :, None] * np.ones((1, 1, 4))
-    low, high = interval_of(ratios)
-    assert 0 < low < 0.02 and high > 0.3
-
-
-def test_one_group_has_the_bootstraps_interval_alone():
-    low, high = interval_of(np.array([[[1.9, 2.0, 2.1, 2.0, 1.95, 2.05]]]))
+def test_intervals_of_few_groups():
+    low, high = interval_of(np.array([0.02, 0.3])[None, :, None] * np.ones((1, 1, 4)))
+    assert 0 < low < 0.02 and high > 0.3  # never negative
+    low, high = interval_of(np.array([[[1.9, 2.0, 2.1, 2.0, 1.95, 2.05]]]))  # one group: the bootstrap alone
     assert 1.9 <= low < 2.0 < high <= 2.1
-
-
-def test_groups_that_agree_are_not_widened():
     assert interval_of(np.full((3, 2, 4), 1.5)) == (1.5, 1.5)
 
 
@@ -176,27 +158,24 @@ def test_equal_runs_are_seldom_called_faster_or_slower():
     assert words.count("no measurable difference") >= 190
 
 
-def test_the_interval_grows_with_what_varies_between_repetitions():
-    def width(**options):
-        speedups = [paired_ratio(compared(1.5, repetitions=4, seed=seed, **options)) for seed in range(20)]
-        return np.mean([speedup["high"] - speedup["low"] for speedup in speedups])
+def width(**options):
+    """Return the mean width of the interval of 20 comparisons."""
+    speedups = [paired_ratio(compared(1.5, seed=seed, **options)) for seed in range(20)]
+    return np.mean([speedup["high"] - speedup["low"] for speedup in speedups])
 
-    calm, noisy, unsteady = width(noise=0.005), width(noise=0.02), width(noise=0.005, between=0.05)
+
+def test_the_interval_grows_with_what_varies_between_repetitions():
+    calm, noisy = width(repetitions=4, noise=0.005), width(repetitions=4, noise=0.02)
     assert noisy > 2 * calm
     # As many pairs with the same noise inside each repetition: drawing pairs alone would not see the difference.
-    assert unsteady > 5 * calm
+    assert width(repetitions=4, noise=0.005, between=0.05) > 5 * calm
 
 
 def test_more_pairs_narrow_the_interval():
-    def width(epochs):
-        speedups = [paired_ratio(compared(1.5, epochs=epochs, seed=seed)) for seed in range(20)]
-        return np.mean([speedup["high"] - speedup["low"] for speedup in speedups])
-
-    assert width(1) > 2 * width(16)
+    assert width(epochs=1) > 2 * width(epochs=16)
 
 
 def test_fewer_than_six_pairs_have_a_ratio_and_no_interval():
-    assert FEWEST_PAIRS == 6
     for shape, known in (((1, 5), False), ((5, 1), False), ((1, 6), True), ((3, 2), True)):
         speedup = paired_ratio(compared(2.0, epochs=shape[0], blocks=shape[1], noise=0))
         assert speedup["ratio"] == pytest.approx(2)

@@ -1,1 +1,1 @@
-"""The published figures that runs are set beside: which can be, their charts, their tables and what they claim."""
+"""Published figures compared with the runs of a report: charts, tables, and whether the articles' claims hold."""

@@ -1,52 +1,55 @@
-"""Section: every article with its figures beside the runs, and its claims."""
+"""Section: the figures of every article, the runs that are comparable with them, and the article's claims."""
 
 from collections import Counter
 
+from ..report import Report
 from ..section import Section
 from ..theme import chart_style
 from ..verdicts import said_once
 from ..words import count, plain
-from .charts import chart_beside, chart_machines, panels_apart, panels_beside, tensor_cores_text
+from .charts import add_chart, chart_several_gpus, find_panels, tensor_cores_text
 from .claims import judge_published, without_counterpart
-from .table import notes_of, row_beside, rows_of_rest
+from .matching import Published
+from .table import notes_of, row_of_entry, rows_of_rest
 
 
 @chart_style()
-def section(report):
-    """Return, for every article that runs here tell something of, its charts, tables and claims; then the rest."""
-    section, published = Section(), judge_published(report)
-    shown_rows = sum(bool(row["beside"]) for row in published.rows)
-    text = f"{shown_rows} of {count(len(published.rows), 'published row')} can be set beside runs of this folder"
-    names = ", ".join(map(plain, published.beside))
-    section.say(f"{text}: {names}." if names else f"{text}: no run is comparable with a published one.")
-    beside, apart = panels_beside(published), panels_apart(published)
-    for study in (study for study in published.claims if study in published.beside or published.claims[study]):
-        show_article(section, published, study, beside.get(study), apart.get(study))
-    chart_machines(section, published)
-    if left := without_counterpart(published):
-        section.say(f"### Published, nothing comparable here\n\n{count(len(left), 'row')} of the published figures.")
-        section.table(rows_of_rest(report, left))
+def section(report: Report) -> Section:
+    """Return charts, tables and claims of every article that runs here can be compared with, then the other rows."""
+    section = Section()
+    published = judge_published(report)
+    matched = sum(bool(row["comparable"]) for row in published.rows)
+    names = ", ".join(map(plain, published.comparable)) or "none"
+    section.say(f"{matched} of {count(len(published.rows), 'published row')} are comparable with runs here: {names}.")
+    for study, claims in published.claims.items():
+        if claims or study in published.comparable:
+            show_article(section, published, study)
+    chart_several_gpus(section, published)
+    if rest := without_counterpart(published):
+        section.say(f"### Published, nothing comparable here\n\n{count(len(rest), 'row')} of the published figures.")
+        section.table(rows_of_rest(report, rest))
     return section
 
 
-def show_article(section, published, study, parts, parts_apart):
+def show_article(section: Section, published: Published, study: str) -> None:
     """Add the charts, tables and claims of an article."""
-    rows, claims = [row for row in published.rows if row["study"] == study], published.claims[study]
+    report = published.report
+    claims = published.claims[study]
+    rows = [row for row in published.rows if row["study"] == study]
     section.say(f"### {plain(study)}: {plain(rows[0]['title'])} ({plain(rows[0]['source'])}, {plain(rows[0]['year'])})")
-    if parts:
-        chart_beside(section, published.report, "published", study, f"{study}: published beside the runs", parts)
-        tables = [(title, *own, *theirs) for title, (_, own, theirs) in parts.items()]
-        section.table(said_once([row_beside(title, one) for title, *entries in tables for one in entries]))
+    if panels := find_panels(published, published.comparable.get(study, {})):
+        add_chart(section, report, "published", study, panels)
+        entries = [row_of_entry(title, entry) for title, entries in panels.items() for entry in entries]
+        section.table(said_once(entries))
         section.say(tensor_cores_text(published, study))
-    if parts_apart:
-        heading = f"{study}: published (own images, below) beside the runs"
-        chart_beside(section, published.report, "similar", study, heading, parts_apart, ("speed", "epochs per hour"))
-    if rows_alike := [row for row in rows if row["similar"]]:
-        section.table(rows_of_rest(published.report, rows_alike))
-    if notes := notes_of(row for row in rows if row["beside"] or row.get("told")):
-        section.say(f"On the published figures: {plain(notes)}.")
+    if panels := find_panels(published, published.similar.get(study, {})):
+        add_chart(section, report, "similar", study, panels)
+    if similar := [row for row in rows if row["similar"]]:
+        section.table(rows_of_rest(report, similar))
+    if notes := notes_of(row for row in rows if row["comparable"] or row["judged"]):
+        section.say(f"Notes on the published figures: {plain(notes)}.")
     outcomes = Counter(claim["outcome"].partition(",")[0] for claim in claims)
     said = ", ".join(f"{word} {number}" for word, number in outcomes.most_common())
-    section.say(f"**Of {count(sum(outcomes.values()), 'claim')} of {plain(study)}: {said or 'none can be compared'}.**")
+    section.say(f"**Of {count(len(claims), 'claim')} of {plain(study)}: {said or 'none can be compared'}.**")
     if claims:
         section.table(claims)
