@@ -1,8 +1,9 @@
 """Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs. Then the summary.
 
-A run is one notebook with one set of parameters, one precision and one repetition. Runs that differ only in precision and
-repetition form a comparison and run one after the other on the same device. Exit status: 0 when every run ended well or
-for a reason worth recording (out of memory, diverged, unsupported), 1 when something failed, 2 for a wrong request.
+A run is one notebook with one set of parameters, one precision and one repetition. Runs that differ only in precision
+and repetition form a comparison and run one after the other on the same device. Exit status: 0 when every run ended
+well or for a reason worth recording (out of memory, diverged, unsupported), 1 when something failed, 2 for a wrong
+request.
 """
 
 import argparse
@@ -10,7 +11,6 @@ import glob
 import importlib.util
 import io
 import math
-import os
 import signal
 import subprocess
 import sys

@@ -297,11 +297,11 @@ def connected(address: str, jobs: int | None, gpus_wanted: bool) -> Iterator[Clu
     check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
         pack(folder)
-        quiet = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
-        where = {"include_dashboard": False} if address == "local" else {"address": address}
+        options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {"address": address}
+        options |= {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(**where, **quiet)
+            ray.init(**options)
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end this process without a word
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
