@@ -58,6 +58,8 @@ class RunningProcess:
     """A run that is being executed."""
 
     run: Run
+    device: Device
+    commit: str | None
     process: subprocess.Popen
     private: Path  # folder of the kernel's sockets and of the status files of execute_notebook.py
     record_before: tuple | None  # signature of the record file before the start
@@ -153,7 +155,7 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
-    return RunningProcess(run, process, private, record_before, code_hash, attempt, gpu, kills)
+    return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
 
 def hash_now(run: Run) -> str:
@@ -211,9 +213,9 @@ def kill_processes_with(name: str, value: str, seconds: float = 10, sessions: Co
     return len(killed)
 
 
-def memory_is_free(running: RunningProcess, device: Device) -> bool:
+def memory_is_free(running: RunningProcess) -> bool:
     """Return whether the GPU memory of a run that has ended is free again."""
-    return not device.visible or nvml.memory_is_free(device.visible, running.gpu_before)
+    return not running.device.visible or nvml.memory_is_free(running.device.visible, running.gpu_before)
 
 
 def gpu_state(device: Device) -> nvml.GpuState | None:
@@ -278,9 +280,7 @@ def kill_run(process: subprocess.Popen, private: Path) -> None:
     shutil.rmtree(private, ignore_errors=True)
 
 
-def poll(
-    running: RunningProcess, commit: str | None, device: Device, limit: float, stall: float = 0
-) -> RunOutcome | None:
+def poll(running: RunningProcess, limit: float, stall: float = 0) -> RunOutcome | None:
     """Return None while a run goes on; else end all its processes and return its outcome.
 
     `limit` and `stall` are seconds: of the whole run, and without a new cell or step (0: no such limit).
@@ -291,7 +291,7 @@ def poll(
         if not reason:
             return None
         running.stopped = reason
-    return end_run(running, commit, device)
+    return end_run(running)
 
 
 def note_signs_of_life(running: RunningProcess) -> None:
@@ -322,7 +322,7 @@ def reason_to_stop(running: RunningProcess, limit: float, stall: float) -> str:
     return ""
 
 
-def end_run(running: RunningProcess, commit: str | None, device: Device) -> RunOutcome:
+def end_run(running: RunningProcess) -> RunOutcome:
     """End what is left of a run, write its record where it has none, and return its outcome."""
     run = running.run
     in_cell = cell_of(running)
@@ -340,10 +340,10 @@ def end_run(running: RunningProcess, commit: str | None, device: Device) -> RunO
         status, reason = ("timeout", running.stopped) if running.stopped else ending_of(running, in_cell, kernel_exit)
         if re.search("No space left on device|[Qq]uota exceeded", reason):
             check_room(run.folder)
-        record = write_ending(running, status, reason, commit, device)
-    if lost := gpu_lost_reason(running, record, device):
+        record = write_ending(running, status, reason)
+    if lost := gpu_lost_reason(running, record):
         reason = f"the GPU was lost: {lost}"[:300]
-        return RunOutcome(write_ending(running, "failed", reason, commit, device), reason, lost=True)
+        return RunOutcome(write_ending(running, "failed", reason), reason, lost=True)
     return RunOutcome(record, remark)
 
 
@@ -353,16 +353,17 @@ def check_room(folder: Path) -> None:
         file.write(bytes(NOTEBOOK_ROOM_BYTES))
 
 
-def gpu_lost_reason(running: RunningProcess, record: dict, device: Device) -> str | None:
+def gpu_lost_reason(running: RunningProcess, record: dict) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch runs on the CPU."""
-    if not device.visible:
+    gpu = running.device.visible
+    if not gpu:
         return None
     if record.get("device_type") == "cpu":
         return "the notebook found none and ran on the CPU"
     if record["status"] not in RETRIED:
         return None
     text = f"{record['reason']}\n{read_log(running.run)}"
-    return str(record["reason"]) if nvml.is_lost(device.visible, text, running.gpu_before is not None) else None
+    return str(record["reason"]) if nvml.is_lost(gpu, text, running.gpu_before is not None) else None
 
 
 def ending_of(running: RunningProcess, in_cell: str, kernel_exit: str) -> tuple[str, str]:
@@ -422,16 +423,16 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def write_ending(running: Any, status: str, reason: str, commit: str | None, device: Device) -> dict:
+def write_ending(running: Any, status: str, reason: str) -> dict:
     """Write the record of a run that could not write its own, and return it as a flat dict.
 
     `running` is a RunningProcess or a ray_cluster.RemoteRun.
     """
-    run = running.run
+    run, device = running.run, running.device
     record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status=status, reason=reason)
     record.started_at = running.started_at
     record.finished_at = utc_now()
-    record.commit = commit
+    record.commit = running.commit
     record.code_hash = running.code_hash
     record.device_type = "cuda" if device.visible else "cpu"
     if device.visible:

@@ -45,6 +45,8 @@ class RemoteRun:
     """A run that is being executed on another node."""
 
     run: Run
+    device: Device
+    commit: str | None
     worker: Any
     launched: Any  # Ray's reference to the answer of launch
     code_hash: str | None = None
@@ -93,13 +95,13 @@ class Worker:
         here = Run(run_id, notebook, precision, parameters, self.folder, 0.0)
         self.running = process.launch(here, study, commit, self.device, attempt)
 
-    def poll(self, commit: str | None, limit: float, stall: float) -> tuple[str, nvml.GpuState | None, tuple | None]:
+    def poll(self, limit: float, stall: float) -> tuple[str, nvml.GpuState | None, tuple | None]:
         """Return (progress, state of the GPU, None), at the end (progress, state, (outcome, {file name: bytes}))."""
         if self.running is None:  # it could not be started; the answer to launch says so
             return "", None, None
         state = process.gpu_state(self.device)
         progress = process.progress_of(self.running)
-        outcome = process.poll(self.running, commit, self.device, limit, stall)
+        outcome = process.poll(self.running, limit, stall)
         if outcome is None:
             return progress, state, None
         run = self.running.run
@@ -108,7 +110,7 @@ class Worker:
             with suppress(OSError):
                 files[path.name] = path.read_bytes()
         until = time.monotonic() + CLEAR_SECONDS
-        while not process.memory_is_free(self.running, self.device) and time.monotonic() < until:
+        while not process.memory_is_free(self.running) and time.monotonic() < until:
             time.sleep(0.2)
         self.remove_folder()
         return progress, state, (tuple(outcome), files)
@@ -151,23 +153,21 @@ class Cluster:
         content = run.notebook.read_bytes()
         code_hash = process.hash_now(run)
         launched = worker.launch.remote(run.notebook.stem, content, there, study, commit, attempt)
-        return RemoteRun(run, worker, launched, code_hash, attempt)
+        return RemoteRun(run, device, commit, worker, launched, code_hash, attempt)
 
-    def poll(
-        self, running: RemoteRun, commit: str | None, device: Device, limit: float, stall: float = 0
-    ) -> RunOutcome | None:
+    def poll(self, running: RemoteRun, limit: float, stall: float = 0) -> RunOutcome | None:
         """Return None while a run goes on, else its outcome, with its files written. A dead node is a lost device."""
         if time.monotonic() - running.asked < POLL_SECONDS:
             return None
         try:
             if running.question is None:
-                running.question = running.worker.poll.remote(commit, limit, stall)
+                running.question = running.worker.poll.remote(limit, stall)
             if not self.ray.wait([running.question], timeout=0)[0]:
                 return None
             self.ray.get(running.launched)
-            running.progress, self.states[device], ended = self.ray.get(running.question)
+            running.progress, self.states[running.device], ended = self.ray.get(running.question)
         except self.ray.exceptions.RayError as error:
-            return self.outcome_of_error(running, error, commit, device)
+            return self.outcome_of_error(running, error)
         running.question = None
         running.asked = time.monotonic()
         if ended is None:
@@ -179,7 +179,7 @@ class Cluster:
         save(running.run, outcome.record, files)
         return outcome
 
-    def outcome_of_error(self, running: RemoteRun, error: Exception, commit: str | None, device: Device) -> RunOutcome:
+    def outcome_of_error(self, running: RemoteRun, error: Exception) -> RunOutcome:
         """Return the outcome of a run whose actor could not answer.
 
         As on this machine, a failed start is tried again, and a run that exhausts the host's memory was killed. Any
@@ -193,13 +193,13 @@ class Cluster:
         except exceptions.RayError:
             begun = False
         if out_of_memory:
-            self.workers.pop(device, None)  # Ray has ended the actor; the next launch restarts it
+            self.workers.pop(running.device, None)  # Ray has ended the actor; the next launch restarts it
         refused = out_of_memory or isinstance(getattr(error, "cause", None), OSError)
         if refused and not begun and running.attempt < process.START_ATTEMPTS:
             return RunOutcome(None, f"its node could not start it: {reason_of(error)}")
         if out_of_memory:
             reason = "Ray ended the actor that ran it because the host's memory was exhausted"
-            return RunOutcome(process.write_ending(running, "killed", reason, commit, device))
+            return RunOutcome(process.write_ending(running, "killed", reason))
         return RunOutcome(None, f"its node failed: {reason_of(error)}", lost=True, begun=begun)
 
     def stop_all(self, runs: Collection[RemoteRun]) -> None:
@@ -234,7 +234,7 @@ class Cluster:
             raise nvml.GpuLost(f"its actor could not be started anew: {reason_of(error)}") from None
         self.workers[device] = worker
 
-    def memory_is_free(self, running: RemoteRun, device: Device) -> bool:
+    def memory_is_free(self, running: RemoteRun) -> bool:
         """Return True: the actor has waited for it."""
         return True
 

@@ -304,7 +304,7 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
 
 def finish_if_ended(slot: DeviceSlot, queue: RunQueue) -> None:
     """Ask the executor for the run of a device, and finish it if it has ended."""
-    outcome = queue.executor.poll(slot.running, queue.commit, slot.device, queue.limit, queue.stall)
+    outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
     if outcome is not None:
         finish(slot, outcome, queue)
 
@@ -380,7 +380,7 @@ def fail_run(slot: DeviceSlot, remark: str, queue: RunQueue) -> RunOutcome:
     """End a run under which too many devices were lost, and return its outcome. It gets no other device."""
     how = "; ".join(f"{each.device.label} ({reason[:100]})" for each, reason in queue.losses[slot.run.run_id])
     reason = f"the device was lost under it {MAX_DEVICES_LOST} times, so it gets no other: {how}"
-    record = write_ending(slot.ended, "failed", reason, queue.commit, slot.device)
+    record = write_ending(slot.ended, "failed", reason)
     slot.run = None
     remove_device(slot, queue, remark)
     return RunOutcome(record)
@@ -399,7 +399,7 @@ def restore_devices(slots: Iterable[DeviceSlot], queue: RunQueue) -> None:
 
 def memory_cleared(slot: DeviceSlot, executor: Any) -> bool:
     """Return whether the device has freed the memory of its last run, or CLEAR_SECONDS are over."""
-    if slot.ended and not executor.memory_is_free(slot.ended, slot.device):
+    if slot.ended and not executor.memory_is_free(slot.ended):
         if time.monotonic() - slot.ended_at < CLEAR_SECONDS:
             return False
         say(f"{slot.device.label}: memory of the last run, or of others, is still held; the next run notes how much")

@@ -650,7 +650,7 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
         process = subprocess.Popen([sys.executable, "-c", ""])
         before = run_process.signature(run.record_path)
         write_run(run, gpu_uuid=device.visible.removeprefix("GPU-"))
-        return run_process.RunningProcess(run, process, run_process.private_folder(), before)
+        return run_process.RunningProcess(run, device, commit, process, run_process.private_folder(), before)
 
     monkeypatch.setattr(run_process, "launch", launch)
     monkeypatch.setattr(cli, "choose_devices", lambda *words: GPUS)

@@ -54,8 +54,8 @@ def endless(*command, **options):
         process.wait()
 
 
-def running_process(run=None, process=None, private=None, **fields):
-    return run_process.RunningProcess(run, process, private, None, **fields)
+def running_process(run=None, process=None, private=None, device=CPU, **fields):
+    return run_process.RunningProcess(run, device, None, process, private, None, **fields)
 
 
 def nvml(states):
@@ -253,9 +253,10 @@ def test_gpu_that_is_lost_before_a_run_gets_none(suite, tmp_path, monkeypatch, c
 def test_run_that_saw_no_gpu_is_not_a_result_of_it(monkeypatch, gpu_memory):
     monkeypatch.setattr(run_process, "read_log", lambda run: "")
     record = {"device_type": "cpu", "status": "ok", "reason": None}
-    assert "on the CPU" in run_process.gpu_lost_reason(running_process(), record, GPUS[0])
-    assert run_process.gpu_lost_reason(running_process(), {**record, "device_type": "cuda"}, GPUS[0]) is None
-    assert run_process.gpu_lost_reason(running_process(), record, CPU) is None
+    on_gpu = running_process(device=GPUS[0])
+    assert "on the CPU" in run_process.gpu_lost_reason(on_gpu, record)
+    assert run_process.gpu_lost_reason(on_gpu, {**record, "device_type": "cuda"}) is None
+    assert run_process.gpu_lost_reason(running_process(), record) is None
 
 
 CUDA_FAULT = "CUDA error: unspecified launch failure"
@@ -323,13 +324,13 @@ def test_record_of_a_failure_names_the_code_that_was_started(tmp_path):
     """The notebook has been edited, or is gone, by the time its run is judged."""
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
     run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0)
-    record = run_process.write_ending(running_process(run, code_hash="0123456789ab"), "timeout", "stopped", None, CPU)
+    record = run_process.write_ending(running_process(run, code_hash="0123456789ab"), "timeout", "stopped")
     assert (record["status"], record["code_hash"]) == ("timeout", "0123456789ab")
 
 
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys, gpu_memory):
     before = gpu_nvml.GpuState(100, 1024, 0)
-    ended = running_process(gpu_before=before)
+    ended = running_process(device=GPUS[0], gpu_before=before)
     slot = scheduler.DeviceSlot(GPUS[0], ended=ended, ended_at=time.monotonic())
     gpu_memory["GPU-0"] = 500
     assert not scheduler.memory_cleared(slot, run_process)
@@ -535,13 +536,13 @@ def test_run_whose_steps_go_on_does_not_stand_still(tmp_path, monkeypatch, stall
         (tmp_path / "progress").write_text(f"fp32, epoch 1/2, step {step}/40")
         for _ in range(2):
             now.return_value += 25
-            assert run_process.poll(running, None, None, 1e9, stall) is None
+            assert run_process.poll(running, 1e9, stall) is None
     if stall:
         now.return_value += 61
         monkeypatch.setattr(run_process, "stop", Mock(side_effect=InterruptedError))
         with pytest.raises(InterruptedError):
-            run_process.poll(running, None, None, 1e9, stall)
+            run_process.poll(running, 1e9, stall)
         assert "stood still at cell 9/40, fp32, epoch 1/2, step 9/40 for 1" in running.stopped
     else:
         now.return_value += 1e6
-        assert run_process.poll(running, None, None, 1e9, stall) is None
+        assert run_process.poll(running, 1e9, stall) is None

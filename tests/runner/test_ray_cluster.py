@@ -247,8 +247,8 @@ def test_what_a_node_could_not_do_is_told_as_on_one_machine(tmp_path, begun, att
 
         stand_in = types.SimpleNamespace(exceptions=errors, wait=lambda *_, **__: (["asked"], []), get=get)
         cluster = ray_cluster.Cluster(stand_in, {device: Mock()})
-        remote = ray_cluster.RemoteRun(run, None, "launched", attempt=attempt, question="asked")
-        outcome = outcomes[name] = cluster.poll(remote, None, device, 0)
+        remote = ray_cluster.RemoteRun(run, device, None, None, "launched", attempt=attempt, question="asked")
+        outcome = outcomes[name] = cluster.poll(remote, 0)
         if outcome.lost:
             assert outcome.begun is begun
             assert outcome.remark.startswith("its node failed: ")
@@ -276,7 +276,7 @@ def test_start_that_fails_leaves_nothing_on_the_node(tmp_path, monkeypatch):
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
             worker.launch("tiny", b"", ("a-run", "fp32", {"data_dir": "data"}), "a", None, 1)
-        assert worker.poll(None, 1, 1) == ("", None, None)
+        assert worker.poll(1, 1) == ("", None, None)
         assert len(list(tmp_path.glob("ray-*"))) == 1
     worker.stop()
     assert not list(tmp_path.glob("ray-*"))
@@ -303,7 +303,9 @@ def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():
     done = []
     workers = [Mock(**{"stop.remote.side_effect": lambda number=number: done.append(number)}) for number in range(8)]
     asked = types.SimpleNamespace(wait=lambda questions, num_returns, timeout: done.append((num_returns, timeout)))
-    ray_cluster.Cluster(asked, {}).stop_all([ray_cluster.RemoteRun(None, worker, None) for worker in workers])
+    ray_cluster.Cluster(asked, {}).stop_all(
+        [ray_cluster.RemoteRun(None, None, None, worker, None) for worker in workers]
+    )
     assert done == [*range(8), (8, 2)]
 
 
