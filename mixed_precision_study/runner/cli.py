@@ -6,7 +6,6 @@ well or for a reason worth recording (out of memory, diverged, unsupported), 1 w
 request.
 """
 
-import argparse
 import glob
 import importlib.util
 import io
@@ -14,6 +13,7 @@ import math
 import signal
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,7 +26,7 @@ from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held
 from .paths import ROOT, expanded, relative_to_root
-from .plan import Run, check_csv, check_values, plan
+from .plan import Comparison, check_csv, check_values, plan
 from .process import RETRIED, RUN_FOLDER_ENV, child_environment, kill_run, read_record, start, start_notebook
 from .scheduler import jobs_of, run_comparisons, set_aside_records, take_job, unfinished
 from .status import TolerantStream, log_in, say, table
@@ -40,14 +40,14 @@ class PlannedStudy(NamedTuple):
     """A study, its runs, and where they go."""
 
     name: str
-    comparisons: list[list[Run]]
+    comparisons: list[Comparison]
     folder: Path
     left_out: list[str]  # notebooks that need a GPU
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; argparse ends with status 2."""
-    parser = argparse.ArgumentParser(prog="run_all.py", description=__doc__.split("\n")[0])
+    parser = ArgumentParser(prog="run_all.py", description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help="names from studies.yaml (default: quick)")
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
@@ -79,7 +79,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def run_all(args: argparse.Namespace) -> int:
+def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
     studies = load_studies(args.file)
     overrides = parse_overrides(args.overrides)
@@ -103,7 +103,7 @@ def run_all(args: argparse.Namespace) -> int:
         return 0
 
 
-def list_studies(studies: dict[str, dict], overrides: dict, args: argparse.Namespace) -> None:
+def list_studies(studies: dict[str, dict], overrides: dict, args: Namespace) -> None:
     """Print the studies, their runs and rough minutes."""
     for name, study in studies.items():
         comparisons, _ = plan(study, args.file.parent, ROOT, overrides, on_gpu=True)
@@ -113,7 +113,7 @@ def list_studies(studies: dict[str, dict], overrides: dict, args: argparse.Names
 
 
 @contextmanager
-def devices_for(args: argparse.Namespace) -> Iterator[tuple[Any, list[Device]]]:
+def devices_for(args: Namespace) -> Iterator[tuple[Any, list[Device]]]:
     """Yield (the executor of the runs, the devices): of this machine, or of a Ray cluster."""
     if args.ray:
         with ray_cluster.connected(args.ray, args.jobs, args.gpus != "none") as cluster:
@@ -122,9 +122,7 @@ def devices_for(args: argparse.Namespace) -> Iterator[tuple[Any, list[Device]]]:
         yield process, choose_devices(args.gpus, args.jobs)
 
 
-def plan_studies(
-    studies: dict[str, dict], overrides: dict, on_gpu: bool, args: argparse.Namespace
-) -> list[PlannedStudy]:
+def plan_studies(studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace) -> list[PlannedStudy]:
     """Return the runs of all studies. Raise UserError at the first that cannot run."""
     planned = []
     for name, study in studies.items():
@@ -153,7 +151,7 @@ def output_folder(wanted: str | None, study: str, several: bool) -> Path:
     return folder / study if several else folder
 
 
-def dry_run(study: PlannedStudy, devices: Sequence[Device], args: argparse.Namespace) -> None:
+def dry_run(study: PlannedStudy, devices: list[Device], args: Namespace) -> None:
     """Print the runs in order per device, as if each took its expected time."""
     seconds = estimates.read_seconds(study.folder)
     expected = estimates.estimator([run for runs in study.comparisons for run in runs], seconds)
@@ -173,7 +171,7 @@ def dry_run(study: PlannedStudy, devices: Sequence[Device], args: argparse.Names
             say(f"  {line}")
 
 
-def run_studies(planned: list[PlannedStudy], devices: Sequence[Device], args: argparse.Namespace, executor: Any) -> int:
+def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namespace, executor: Any) -> int:
     """Run the studies one after the other, whatever happens to one of them. Return the exit status."""
     succeeded = []
     with ExitStack() as stack:
@@ -188,7 +186,7 @@ def run_studies(planned: list[PlannedStudy], devices: Sequence[Device], args: ar
     return 0 if all(succeeded) else 1
 
 
-def run_study(study: PlannedStudy, devices: Sequence[Device], args: argparse.Namespace, executor: Any) -> bool:
+def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, executor: Any) -> bool:
     """Run one study and its summary. Return whether nothing failed."""
     name, comparisons, folder, _ = study
     runs = [run for comparison in comparisons for run in comparison]

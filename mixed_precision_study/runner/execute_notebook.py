@@ -3,13 +3,9 @@
     python -m mixed_precision_study.runner.execute_notebook NOTEBOOK EXECUTED PARAMETERS.yaml FOLDER PARENT
 
 FOLDER is private to the run. The kernel is reached by sockets in it, where the platform has them: no other user or host
-can reach it, and no two kernels need the same port. The folder also holds five status files:
-
-    beat          touched while the kernel answers
-    cell          which cell is running
-    progress      the step within the cell, where the notebook tells it
-    session       the kernel's session id
-    kernel_exit   the exit status of a dead kernel
+can reach it, and no two kernels need the same port. The folder also holds five status files: `beat` (touched while the
+kernel answers), `cell`, `progress` (the step within the cell, where the notebook tells it), `session` (the kernel's
+session id) and `kernel_exit` (the exit status of a dead kernel).
 
 The run ends when PARENT, the process that started it, ends.
 """

@@ -48,6 +48,9 @@ class Run(NamedTuple):
         return code_hash(self.notebook, self.notebook.stat().st_mtime_ns, package_state())
 
 
+Comparison = list[Run]  # equal in all but precision and repetition
+
+
 @functools.cache
 def code_hash(path: Path, changed: int, package: tuple) -> str:
     """Return hash_of() a notebook. It is computed again once the notebook (`changed`) or the `package` is written."""
@@ -160,7 +163,7 @@ def trainings_of(parameters: dict) -> int:
 
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: dict[str, tuple[str, Any]], on_gpu: bool
-) -> tuple[list[list[Run]], list[str]]:
+) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
     The runs of a comparison differ in precision and repetition only. Their order alternates: a b c, c b a, a b c. The
@@ -197,7 +200,7 @@ def plan(
     return [list(runs.values()) for runs in longest_first], left_out
 
 
-def check_values(comparisons: Iterable[list[Run]]) -> None:
+def check_values(comparisons: Iterable[Comparison]) -> None:
     """Raise UserError at the first value that a notebook of the suite would refuse.
 
     Unknown models are looked up in timm by another process, which loads PyTorch. That takes seconds and must not hold
@@ -225,7 +228,7 @@ def check_values(comparisons: Iterable[list[Run]]) -> None:
         raise UserError(refusal)
 
 
-def check_csv(comparisons: Iterable[list[Run]]) -> None:
+def check_csv(comparisons: Iterable[Comparison]) -> None:
     """Raise UserError at the first csv_path that is no file on this machine."""
     for path in filter(None, (run.parameters.get("csv_path") for run, *_ in comparisons)):
         if not os.path.isfile(ROOT / path):

@@ -4,12 +4,12 @@ An executor executes the runs: the module process (this machine) or a ray_cluste
 launch, poll, stop_all, memory_is_free, gpu_state, device_works and progress_of.
 """
 
-import argparse
 import errno
 import itertools
 import re
 import time
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_fla
 from . import estimates, status
 from .devices import Device
 from .paths import ROOT, relative_to_root
-from .plan import Run
+from .plan import Comparison, Run
 from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
 from .status import in_words, say
 
@@ -36,7 +36,7 @@ DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data
 class Job(NamedTuple):
     """A comparison that waits for a device."""
 
-    comparison: list[Run]
+    comparison: Comparison
     to_do: list[Run]
     home: Device | None = None  # where its finished runs ran: the rest must go there
 
@@ -46,7 +46,7 @@ class DeviceSlot:
     """A device, its comparison, and the run on it."""
 
     device: Device
-    comparison: Any = None  # list of Run, or None
+    comparison: Any = None  # a Comparison
     to_do: list[Run] = field(default_factory=list)
     run: Any = None  # the Run that is executed, or waits for its next attempt
     running: Any = None  # what the executor knows of it
@@ -80,7 +80,7 @@ class RunQueue:
     interrupted: bool = False
 
 
-def mark_diverged(comparison: list[Run]) -> dict[str, str]:
+def mark_diverged(comparison: Comparison) -> dict[str, str]:
     """Mark the runs of a finished comparison that learned nothing where others did. Return {run_id: reason}."""
     paths = {run.run_id: run.record_path for run in comparison}
     groups: dict[tuple, dict[str, dict]] = {}
@@ -154,7 +154,7 @@ def not_asked_for(runs: list[Run]) -> list[tuple[Run, dict]]:
     return found
 
 
-def set_aside_records(comparisons: list[list[Run]]) -> None:
+def set_aside_records(comparisons: list[Comparison]) -> None:
     """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
 
     Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
@@ -177,7 +177,7 @@ def set_aside_records(comparisons: list[list[Run]]) -> None:
         say(f"{count} records {reason}; they are kept in {relative_to_root(folder)} {then}")
 
 
-def unfinished(comparison: list[Run], fresh: bool = False, retry_failed: bool = False) -> list[Run]:
+def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool = False) -> list[Run]:
     """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again."""
     again: tuple = ()
     if fresh:
@@ -188,16 +188,14 @@ def unfinished(comparison: list[Run], fresh: bool = False, retry_failed: bool = 
     return [run for run, record in found if not record or outdated(run, record) or record["status"] in again]
 
 
-def home_of(comparison: list[Run], devices: Sequence[Device]) -> Device | None:
+def home_of(comparison: Comparison, devices: list[Device]) -> Device | None:
     """Return the GPU on which finished runs of the comparison ran, or None."""
     uuids = [(read_record(run.record_path) or {}).get("gpu_uuid") for run in comparison]
     return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
 
 
-def jobs_of(
-    comparisons: list[list[Run]], devices: Sequence[Device], args: argparse.Namespace, seconds: dict[str, float]
-) -> list[Job]:
-    """Return a job for each comparison, the longest first. `seconds` are those recorded."""
+def jobs_of(comparisons: list[Comparison], devices: list[Device], args: Namespace, seconds: dict) -> list[Job]:
+    """Return a job for each comparison, the longest first, by the recorded {run_id: seconds} if there are any."""
     expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
     jobs = [Job(runs, unfinished(runs, args.fresh, args.retry_failed), home_of(runs, devices)) for runs in comparisons]
     return sorted(jobs, key=lambda job: -sum(map(expected, job.to_do)))
@@ -213,12 +211,7 @@ def take_job(waiting: list[Job], device: Device) -> Job | None:
 
 
 def run_comparisons(
-    study: str,
-    comparisons: list[list[Run]],
-    devices: Sequence[Device],
-    args: argparse.Namespace,
-    commit: str | None,
-    executor: Any,
+    study: str, comparisons: list[Comparison], devices: list[Device], args: Namespace, commit: str | None, executor: Any
 ) -> None:
     """Execute the unfinished runs, each comparison on one device. Whatever ends this also ends its runs."""
     folder = comparisons[0][0].folder

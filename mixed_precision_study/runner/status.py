@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..gpu.nvml import GpuState
 from .estimates import duration_text
-from .plan import Run
+from .plan import Comparison
 from .process import read_record
 
 LOG = logging.getLogger("mixed_precision.batch")
@@ -154,7 +154,7 @@ def row(record: dict) -> tuple[str, ...]:
     )
 
 
-def table(comparisons: Iterable[list[Run]]) -> str:
+def table(comparisons: Iterable[Comparison]) -> str:
     """Return all runs as aligned lines of text."""
     rows: list[tuple[str, ...]] = [("run", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
     for run in (run for comparison in comparisons for run in comparison):
