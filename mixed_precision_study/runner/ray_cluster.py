@@ -231,7 +231,7 @@ class Cluster:
                 raise nvml.GpuLost("its node gave another one in its place")
         except (self.ray.exceptions.RayError, nvml.GpuLost) as error:
             self.ray.kill(worker)
-            raise nvml.GpuLost(f"its actor could not be started anew: {reason_of(error)}") from None
+            raise nvml.GpuLost(f"its actor could not be restarted: {reason_of(error)}") from None
         self.workers[device] = worker
 
     def memory_is_free(self, running: RemoteRun) -> bool:
@@ -302,7 +302,7 @@ def connected(address: str, jobs: int | None, gpus_wanted: bool) -> Iterator[Clu
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(**options)
-            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own would end this process without a word
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler would end this process silently
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             advice = "where it wants a token, set RAY_AUTH_MODE=token"

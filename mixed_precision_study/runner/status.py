@@ -17,7 +17,7 @@ from .estimates import duration_text
 from .plan import Comparison
 from .process import read_record
 
-LOG = logging.getLogger("mixed_precision.batch")
+LOG = logging.getLogger("mixed_precision.runner")
 LOG.propagate = False
 LOG.setLevel(logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
