@@ -224,8 +224,9 @@ def run_comparisons(
     waiting = [job for job in jobs if job.to_do]
     total = sum(len(job.to_do) for job in waiting)
     view = status.View(study, total, [device.label for device in devices], not args.no_progress_bar)
-    limits = (60 * args.timeout, 60 * args.stall_minutes)
-    queue = RunQueue(study, commit, executor, *limits, waiting, seconds, total, runs, view)
+    queue = RunQueue(
+        study, commit, executor, 60 * args.timeout, 60 * args.stall_minutes, waiting, seconds, total, runs, view
+    )
     slots = [DeviceSlot(device) for device in devices]
     began = time.monotonic()
     started_at = utc_now()
