@@ -9,7 +9,7 @@ from conftest import ENVIRONMENT, ROOT
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
-BASE = {"errors", "files", "record", "parameters"}
+BASE = {"commit", "errors", "files", "record", "parameters"}
 JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),

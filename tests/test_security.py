@@ -1,4 +1,4 @@
-"""Nothing that comes from a parameter, a record or a download is run as a program or as part of a page."""
+"""No text from a parameter, a record or a download is executed, as a program or as part of a page."""
 
 import json
 import re
@@ -8,10 +8,9 @@ import typing
 
 import made_up_records as made_up
 import pytest
-import yaml
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
 from drawn_reports import execute, outputs
-from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, records_of, write_notebook
+from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, entry, records_of, write_notebook, write_suite
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord
@@ -20,30 +19,30 @@ from mixed_precision_study.runner.studies import load_studies
 SCRIPT = "<script>alert(1)</script>"
 
 
-@pytest.mark.parametrize(
-    "code, rule",
-    [
-        ('subprocess.run("ls", shell=True)', "S602"),
-        ('subprocess.run(["ls"])', None),
-        ('os.system("ls")', "S605"),
-        ('os.popen("ls")', "S605"),
-        ("yaml.load(text)", "S506"),
-        ("yaml.safe_load(text)", None),
-        ("eval(text)", "S307"),
-        ("exec(text)", "S102"),
-        ("model.eval()", None),
-        ("pickle.load(file)", "S301"),
-        ("marshal.loads(text)", "S302"),
-    ],
-)
+FORBIDDEN = {  # line of code: the linter's rule against it
+    'subprocess.run("ls", shell=True)': "S602",
+    'subprocess.run(["ls"])': None,
+    'os.system("ls")': "S605",
+    'os.popen("ls")': "S605",
+    "yaml.load(text)": "S506",
+    "yaml.safe_load(text)": None,
+    "eval(text)": "S307",
+    "exec(text)": "S102",
+    "model.eval()": None,
+    "pickle.load(file)": "S301",
+    "marshal.loads(text)": "S302",
+}
+
+
 @pytest.mark.parametrize("file", ["mixed_precision_study/made_up.py", "mixed_precision_study/runner/made_up.py"])
-def test_no_shell_no_code_from_text_no_pickle(file, code, rule):
-    """The linter, which test_style.py runs, looks for them in the package; a shell by any name is one of its rules."""
-    imports = "import marshal, os, pickle, subprocess, yaml\n"
+def test_no_shell_no_code_from_text_no_pickle(file):
+    """The linter that test_style.py runs finds them in the package."""
+    code = "\n".join(["import marshal, os, pickle, subprocess, yaml", *FORBIDDEN])
     command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename", file, "-"]
-    done = subprocess.run(command, input=f"{imports}{code}\n", cwd=ROOT, capture_output=True, text=True, check=False)
-    found = set(re.findall(r":2:\d+: (S\d+)", done.stdout))
-    assert found == ({rule} if rule else set()), done.stdout + done.stderr
+    done = subprocess.run(command, input=f"{code}\n", cwd=ROOT, capture_output=True, text=True, check=False)
+    found = {int(line): rule for line, rule in re.findall(r":(\d+):\d+: (S\d+)", done.stdout)}
+    expected = {number: rule for number, rule in enumerate(FORBIDDEN.values(), 2) if rule}
+    assert {line: rule for line, rule in found.items() if line > 1} == expected, done.stdout + done.stderr
 
 
 def test_studies_file_cannot_make_objects(tmp_path):
@@ -58,10 +57,9 @@ SHELL = "$(touch made) `touch made`; touch made"
 
 
 @beside()
-def batch_of_scripts(folder):
-    """(process, folder) of a batch whose parameters and reasons are HTML and commands of a shell."""
-    entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode}} for mode in ("ok", "script")]
-    (folder / "studies.yaml").write_text(yaml.safe_dump({"pages": {"runs": entries}}))
+def study_of_scripts(folder):
+    """(process, folder) of a study whose parameters and reasons are HTML and commands of a shell."""
+    write_suite(folder, {"pages": [entry("ok"), entry("script")]})
     act = ACT + f"\nif mode == 'script':\n    raise UserError({SCRIPT.replace('1', '2')!r})"
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
     (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
@@ -69,11 +67,11 @@ def batch_of_scripts(folder):
     return lambda: (call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT), folder)
 
 
-def test_text_of_a_record_is_no_part_of_the_exported_page(batch_of_scripts):
+def test_text_of_a_record_is_no_part_of_the_exported_page(study_of_scripts):
     """Parameters and reasons go from the command line through a run, its record and the report to the page."""
-    done, folder = batch_of_scripts
+    done, folder = study_of_scripts
     records = records_of(folder / "out")
-    assert records["script"]["reason"] == "<script>alert(2)</script>", done.stdout + done.stderr
+    assert records["script"]["reason"] == SCRIPT.replace("1", "2"), done.stdout + done.stderr
     assert records["ok"]["model"] == SCRIPT
     assert records["ok"]["data_dir"].endswith(SHELL)
     page = (folder / "out" / "summary.html").read_text(encoding="utf-8")
@@ -83,19 +81,19 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(batch_of_scripts):
     assert not list(folder.rglob("made"))
 
 
-FROM_A_SET = {"precision", "status"}  # with another value a record is not used at all
-DECIDING = FROM_A_SET | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
+NEEDED = {"precision", "status"}  # with another value a record is not used at all
+DECIDING = NEEDED | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
 
 
 def with_markup(value, name):
-    """Return a value of a record with markup behind every text in it."""
+    """Return a value of a record with markup after every text in it."""
     if isinstance(value, list):
         return [with_markup(item, name) for item in value]
     return f"{value}<script>alert('{name.replace('_', '-')}')</script>" if isinstance(value, str) else value
 
 
 def spoil(folder, kept):
-    """Put markup into every text of every record below `folder`, also where a text was not known, but for `kept`."""
+    """Put markup into every text field of every record below `folder`, but for those in `kept`."""
     texts = {name for name, spec in RunRecord.__dataclass_fields__.items() if str in typing.get_args(spec.type)}
     for path in folder.rglob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
@@ -109,10 +107,10 @@ def spoil(folder, kept):
 
 @beside("every text", "what decides kept")
 def spoiled_report(folder, which):
-    """(process, executed notebook, folder) of the report on records with markup in every text, or in all but a few."""
+    """(process, executed notebook, folder) of the report on records with markup in every text, or in most."""
     for name in ("cifar", "others", "pool"):
         getattr(made_up, f"write_{name}")(folder / name)
-    spoil(folder, FROM_A_SET if which == "every text" else DECIDING)
+    spoil(folder, NEEDED if which == "every text" else DECIDING)
     return lambda: execute(folder)
 
 

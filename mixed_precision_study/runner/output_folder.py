@@ -1,9 +1,10 @@
-"""The output folder of a batch: made, checked, set aside, and held by one batch at a time."""
+"""The output folder of a study: made, checked, set aside, and locked while one run_all.py writes to it."""
 
 import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -14,39 +15,40 @@ from ..errors import UserError
 from ..record import utc_now
 from . import estimates
 from .paths import ROOT, relative_to_root
-from .process import OUTPUT_FOLDER_ENV, PRIVATE_FOLDERS_FILE, PRIVATE_PREFIX, kill_processes_with, read_word
+from .process import OUTPUT_FOLDER_ENV, PRIVATE_FOLDERS_FILE, PRIVATE_PREFIX, kill_processes_with, read_small_file
 from .status import say
 
-TRACES = (".lock", "batch.log")  # what a batch leaves in logs/
-HALF_WRITTEN = ".*.[0-9]*.tmp"  # files that were to be renamed
+TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
+HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
 
 
 @contextmanager
-def held(folder, fresh):
-    """Hold the output folder for one batch, an old one set aside where `fresh` asks for it.
+def held(folder: Path, fresh: bool) -> Iterator[None]:
+    """Hold the output folder for one study. With `fresh` an old folder is set aside first.
 
-    The lock is the operating system's (flock, or its like on Windows), so that it ends with its process.
+    The operating system holds the lock (flock, or its like on Windows), so it ends with this process.
     """
     if fresh:
         check_fresh(folder)
-    if fresh and os.path.exists(folder):  # a name that is too long is no error here
-        set_aside(folder)
+        if os.path.exists(folder):  # unlike Path.exists, no error where the name is too long
+            set_aside(folder)
     make(folder)
     with locked(folder):
-        if left := kill_processes_with(OUTPUT_FOLDER_ENV, str(folder)):
-            say(f"ended {left} processes that an interrupted batch had left in {relative_to_root(folder)}")
+        if killed := kill_processes_with(OUTPUT_FOLDER_ENV, str(folder)):
+            say(f"ended {killed} processes that an interrupted run_all.py left in {relative_to_root(folder)}")
         remove_leftovers(folder)
         try:
             yield
-        finally:  # what an interruption has caught between its start and the note of it
+        finally:  # Ctrl-C may have come before a process that was started could be noted
             kill_processes_with(OUTPUT_FOLDER_ENV, str(folder))
             remove_leftovers(folder)
 
 
-def remove_leftovers(folder):
-    """Remove what killed processes could not: files half written, and the private folders of their runs."""
-    noted, temporary = folder / "logs" / PRIVATE_FOLDERS_FILE, (Path(tempfile.gettempdir()), Path("/tmp"))
-    for private in map(Path, read_word(noted).splitlines()):  # which may have come from anywhere
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes could not: half-written files and the private folders of their runs."""
+    noted = folder / "logs" / PRIVATE_FOLDERS_FILE
+    temporary = (Path(tempfile.gettempdir()), Path("/tmp"))
+    for private in map(Path, read_small_file(noted).splitlines()):  # anybody may have written this file
         if private.name.startswith(PRIVATE_PREFIX) and private.parent in temporary:
             shutil.rmtree(private, ignore_errors=True)
     with suppress(OSError):
@@ -54,48 +56,44 @@ def remove_leftovers(folder):
             path.unlink(missing_ok=True)
 
 
-def check_fresh(folder):
-    """Raise UserError where the folder must not be set aside: the user stands in it, it is no batch's, or in use."""
+def check_fresh(folder: Path) -> None:
+    """Raise UserError where the folder must not be set aside: the user stands in it, it is not ours, or in use."""
     if any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
         raise UserError(f"--fresh would move {folder} away from under you; choose another --output-dir.")
     if os.path.isdir(folder) and any(folder.iterdir()):
         if not any((folder / "logs" / name).exists() for name in TRACES):
-            raise UserError(f"--fresh would rename {folder}, in which no batch has run; choose another --output-dir.")
+            reason = "which run_all.py has not made; choose another --output-dir"
+            raise UserError(f"--fresh would rename {folder}, {reason}.")
         make(folder)
         with locked(folder):
             pass
 
 
-def make(folder):
+def make(folder: Path) -> None:
     """Make the output folder and check that it is writable."""
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder / "logs"):
             return
     except OSError as error:
-        raise cannot_write(folder, error) from None
-
-
-def cannot_write(folder, error):
-    reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
-    return UserError(f"the output folder {folder} {reason}.")
+        reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
+        raise UserError(f"the output folder {folder} {reason}.") from None
 
 
 @contextmanager
-def locked(folder):
-    """Hold the lock of an output folder; raise UserError naming the batch that holds it."""
-    lock, owner = FileLock(folder / "logs" / ".lock"), folder / "logs" / ".lock_owner"
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of an output folder. Raise UserError naming the process that holds it."""
+    lock = FileLock(folder / "logs" / ".lock")
+    owner = folder / "logs" / ".lock_owner"
     try:
         lock.acquire(timeout=0)
-    except Timeout:  # an OSError, too
-        who = read_word(owner) or "that is just beginning or ending"
+    except Timeout:  # before OSError: it is one
+        who = read_small_file(owner) or "just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
-        raise UserError(f"{folder} is in use by another batch ({who}); {advice}.") from None
+        raise UserError(f"{folder} is in use by another run_all.py ({who}); {advice}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"the output folder {folder} cannot be locked ({reason}); choose another --output-dir."
-        ) from None
+        reason = f"cannot be locked ({getattr(error, 'strerror', None) or error}); choose another --output-dir"
+        raise UserError(f"the output folder {folder} {reason}.") from None
     try:
         owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}", encoding="utf-8")
         yield
@@ -105,23 +103,21 @@ def locked(folder):
         lock.release()
 
 
-def set_aside(folder):
-    """Rename an output folder, so that its results are kept; how long its runs took stays known."""
+def set_aside(folder: Path) -> None:
+    """Rename an output folder, so that its results are kept. The new folder gets the seconds that its runs took."""
     archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
     seconds = estimates.read_seconds(folder)
     make(folder)
     try:
-        if os.name == "nt":  # no folder with an open file in it can be renamed there
-            with locked(folder):
-                pass
-            folder.rename(archive)
-        else:
-            with locked(folder):
+        with locked(folder):
+            if os.name != "nt":
                 folder.rename(archive)
+        if os.name == "nt":  # Windows renames no folder in which a file is open, such as the lock
+            folder.rename(archive)
         say(f"the old results are kept in {relative_to_root(archive)}")
         make(folder)
         if seconds:
-            estimates.write_batch(folder, seconds)
+            estimates.write_times(folder, seconds)
     except OSError as error:  # for example a mount point
         reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
         raise UserError(f"{reason}, or choose another --output-dir.") from None

@@ -6,17 +6,17 @@ from pathlib import Path
 from ..errors import UserError
 
 PACKAGE = Path(__file__).resolve().parent.parent
-ROOT = PACKAGE.parent  # of the checkout: notebooks/, data/ and outputs/ lie here, and what is started runs here
+ROOT = PACKAGE.parent  # of the checkout, with notebooks/, data/ and outputs/; the current folder of every run
 
 
-def relative_to_root(path):
-    """Return `path` relative to the suite's folder where it lies below, so that no record names a machine's folder."""
+def relative_to_root(path: str | Path) -> str:
+    """Return a path relative to ROOT where it lies below, so that no record names a folder of this machine."""
     path = Path(path).resolve()
     return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
 
 
-def expanded(text, option):
-    """Return the whole path of what the user gave; raise UserError where parameters and records cannot name it."""
+def expanded(text: str, option: str) -> Path:
+    """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
     try:
         text.encode()
         path = Path(text).expanduser()
@@ -26,10 +26,10 @@ def expanded(text, option):
         raise UserError(f"{option} {text}: there is no such home folder; write the whole path.") from None
     try:
         return path.resolve()
-    except RuntimeError:  # OSError from Python 3.13 on, where something is written there
+    except RuntimeError:  # from Python 3.13 on an OSError when it is used
         raise UserError(f"{option} {text} is a link that leads back to itself; choose another {option}.") from None
 
 
-def python_path():
-    """Return PYTHONPATH with the package's folder in front, so that whatever is started finds the package."""
+def python_path() -> str:
+    """Return PYTHONPATH with the package's folder in front, so that every process finds the package."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -1,4 +1,4 @@
-"""The runs that a study becomes: notebooks with their own parameters and those asked for, checked before any starts."""
+"""The runs that a study asks for: notebooks with their parameters, checked before any run starts."""
 
 import ast
 import functools
@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
@@ -21,7 +22,7 @@ from .studies import shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
-LONGEST_NAME = 200  # letters of a run's name: files hold 255 bytes of it, the ending and a number included
+LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
 class Run(NamedTuple):
@@ -35,30 +36,37 @@ class Run(NamedTuple):
     minutes: float  # rough, on one H200
 
     @property
-    def record_path(self):
+    def record_path(self) -> Path:
         return self.folder / f"{self.run_id}.json"
 
     @property
-    def log_path(self):
+    def log_path(self) -> Path:
         return self.folder / "logs" / f"{self.run_id}.log"
 
     @property
-    def code_hash(self):
+    def code_hash(self) -> str:
         return code_hash(self.notebook, self.notebook.stat().st_mtime_ns, package_state())
 
 
-def notebook_defaults(path):
-    """Return {name: default} of the notebook's cell tagged `parameters`.
+Comparison = list[Run]  # equal in all but precision and repetition
 
-    It is read here because papermill.inspect_notebook cuts a text at its first '#' and takes two seconds to import.
+
+@functools.cache
+def code_hash(path: Path, changed: int, package: tuple) -> str:
+    """Return hash_of() a notebook. It is computed again once the notebook (`changed`) or the `package` is written."""
+    return hash_of(path.read_text(encoding="utf-8"))
+
+
+def notebook_defaults(path: Path) -> dict[str, Any]:
+    """Return {name: default} of the notebook's cell tagged `parameters`. Raise UserError where there is none.
+
+    papermill.inspect_notebook would cut a text at its first '#', and takes two seconds to import.
     """
     try:
         tagged = [cell.source for cell in code_cells(path) if cell.sets_parameters]
         if not tagged:
             raise ValueError("there is no such cell")
-        nodes = ast.parse(tagged[0]).body
-        pairs = [(n.targets[0] if isinstance(n, ast.Assign) else n.target, n.value) for n in nodes]
-        defaults = {target.id: ast.literal_eval(value) for target, value in pairs}
+        defaults = literals_of(tagged[0])
     except FileNotFoundError:
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
         raise UserError(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
@@ -71,44 +79,52 @@ def notebook_defaults(path):
     return defaults
 
 
-@functools.cache
-def code_hash(path, changed, package):
-    """Return a short hash of a notebook's code and the package's that measures; records that differ in it do not mix.
+def literals_of(source: str) -> dict[str, Any]:
+    """Return {name: value} of code that only assigns literals."""
+    values = {}
+    node: Any
+    for node in ast.parse(source).body:
+        target: Any = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        values[target.id] = ast.literal_eval(node.value)
+    return values
 
-    The cell tagged `parameters` is left out: its values are part of a run's name already. `changed` is when the file
-    was last written, `package` the same of the package: what is edited while a batch runs has another hash from then.
+
+def fitted(name: str, value: Any, default: Any, notebook: str) -> Any:
+    """Return `value` in the type of the notebook's `default`, so that both compute the same run id.
+
+    Raise UserError where it does not fit.
     """
-    return hash_of(path.read_text(encoding="utf-8"))
-
-
-def fitted(name, value, default, notebook):
-    """Return `value` in the type of the notebook's `default`, so that both compute the same run id."""
     if name == "precisions":
-        names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
-        if not names:
-            raise UserError(f"precisions is empty; possible are {', '.join(PRECISION_NAMES)}.")
-        unknown = [str(word) for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
-        if unknown:
-            words = ", ".join(map(str, unknown))
-            raise UserError(f"unknown precision {words}; possible are {', '.join(PRECISION_NAMES)}.")
-        return list(dict.fromkeys(names))
-    most = 2**32 if name == "seed" else 2**63
-    if type(value) is int and abs(value) >= most and not isinstance(default, float):
-        raise UserError(f"{name} is {shortened(value)}; it must be below {most}.")
-    scale = name == "loss_scale"  # "dynamic" or a number
+        return fitted_precisions(value)
+    limit = 2**32 if name == "seed" else 2**63
+    if type(value) is int and abs(value) >= limit and not isinstance(default, float):
+        raise UserError(f"{name} is {shortened(value)}; it must be below {limit}.")
     if name == "batch_size" and value == "max":
         return value
-    if (isinstance(default, float) and type(value) in (int, str)) or (scale and isinstance(value, str)):
+    is_scale = name == "loss_scale"  # "dynamic" or a number
+    if (isinstance(default, float) and type(value) in (int, str)) or (is_scale and isinstance(value, str)):
         with suppress(ValueError, OverflowError):
             value = float(value)  # YAML reads 1e-3 as text
-    if default is None or type(value) is type(default) or (scale and type(value) in (int, float)):
+    if default is None or type(value) is type(default) or (is_scale and type(value) in (int, float)):
         return value
-    wanted = '"dynamic" or a number' if scale else TYPE_WORDS.get(type(default), type(default).__name__)
+    wanted = '"dynamic" or a number' if is_scale else TYPE_WORDS.get(type(default), type(default).__name__)
     raise UserError(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
 
 
-def merged_parameters(notebook, defaults, given, overrides):
-    """Return the notebook's parameters with `given` and then the -p `overrides` in place of its defaults."""
+def fitted_precisions(value: Any) -> list[str]:
+    """Return the precisions of a list or of text with commas, each once. Raise UserError at an unknown one."""
+    possible = f"possible are {', '.join(PRECISION_NAMES)}"
+    names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    if not names:
+        raise UserError(f"precisions is empty; {possible}.")
+    unknown = [word for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
+    if unknown:
+        raise UserError(f"unknown precision {', '.join(map(str, unknown))}; {possible}.")
+    return list(dict.fromkeys(names))
+
+
+def merged_parameters(notebook: str, defaults: dict, given: dict, overrides: dict[str, tuple[str, Any]]) -> dict:
+    """Return the notebook's defaults, replaced by `given` and then by the -p `overrides`."""
     unknown = [name for name in (*given, *overrides) if name not in defaults]
     if unknown:
         raise UserError(f"notebook {notebook} has no parameter {unknown[0]}; {did_you_mean(str(unknown[0]), defaults)}")
@@ -120,45 +136,52 @@ def merged_parameters(notebook, defaults, given, overrides):
     return {name: fitted(name, value, defaults[name], notebook) for name, value in parameters.items()}
 
 
-def combinations_of(sweep):
-    """Return [{name: value}]: every combination of the swept values, one empty one where nothing is swept."""
+def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
+    """Return [{name: value}]: every combination of the swept values. Without a sweep it is one empty dict."""
     return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
-def passes_of(parameters):
-    """Return what each pass over the precisions sets: one run of each precision per repetition, and its number.
+def passes_of(parameters: dict) -> list[dict]:
+    """Return the parameters that each pass over the precisions sets: one repetition, and its number.
 
-    Within a kernel a notebook changes the order from one repetition to the next by itself. Here each precision has a
-    kernel of its own, so that the runs must alternate. A notebook without the parameter `repeat` repeats by itself.
+    Runs of one precision must alternate with the others. A notebook without the parameter `repeat` alternates by itself
+    within its kernel: it has one pass that sets nothing.
     """
     if not {"repeats", "repeat"} <= set(parameters):
         return [{}]
-    if parameters["repeats"] > 1000:
-        raise UserError(f"repeats is {parameters['repeats']}; it can be 1000 at most.")
-    count = parameters["repeats"]  # one below 1 is passed on: the notebook's own check refuses it with a sentence
+    count = parameters["repeats"]
+    if count > 1000:
+        raise UserError(f"repeats is {count}; it can be 1000 at most.")
+    # One below 1 is passed on: the notebook's own check refuses it.
     return [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
 
 
-def weight(parameters):
+def trainings_of(parameters: dict) -> int:
     """Return how many trainings the parameters ask for."""
     return len(parameters["precisions"]) * max(parameters.get("repeats", 1), 1)
 
 
-def plan(study, notebooks, folder, overrides, on_gpu):
-    """Return (comparisons, left out): lists of runs equal in all but precision and repetition, and what needs a GPU.
+def plan(
+    study: dict, notebooks: Path, folder: Path, overrides: dict[str, tuple[str, Any]], on_gpu: bool
+) -> tuple[list[Comparison], list[str]]:
+    """Return (comparisons, notebooks left out because they need a GPU).
 
-    The comparison that takes longest comes first. In each the repetitions alternate: a b c, c b a, a b c.
+    The runs of a comparison differ in precision and repetition only. Their order alternates: a b c, c b a, a b c. The
+    comparison that takes longest comes first.
     """
-    comparisons, left_out = {}, []
+    comparisons: dict[str, dict[str, Run]] = {}
+    left_out = []
     for entry in study["runs"]:
-        name, path = entry["notebook"], notebooks / f"{entry['notebook']}.ipynb"
+        name = entry["notebook"]
+        path = notebooks / f"{name}.ipynb"
         defaults = notebook_defaults(path)
         if not on_gpu and "cpu" not in entry:
             left_out.append(name)
             continue
-        given, sweep = (entry.get("parameters", {}), entry.get("sweep", {})) if on_gpu else (entry["cpu"], {})
+        given = entry.get("parameters", {}) if on_gpu else entry["cpu"]
+        sweep = entry.get("sweep", {}) if on_gpu else {}
         own = [merged_parameters(name, defaults, {**given, **values}, {}) for values in combinations_of(sweep)]
-        minutes = entry.get("minutes", 1) / sum(map(weight, own))  # they are for the entry without the overrides
+        minutes = entry.get("minutes", 1) / sum(map(trainings_of, own))  # of one training, without the overrides
         sweep = {key: values for key, values in sweep.items() if key not in overrides}
         for combination in combinations_of(sweep):
             parameters = merged_parameters(name, defaults, {**given, **combination}, overrides)
@@ -170,19 +193,18 @@ def plan(study, notebooks, folder, overrides, on_gpu):
                     one = {**parameters, **values, "precisions": [precision], "output_dir": relative_to_root(folder)}
                     run_id = run_id_of(name, one, precision)
                     if len(run_id) > LONGEST_NAME:
-                        raise UserError(
-                            f"run {shortened(run_id)} has too long a name for its files; use shorter values."
-                        )
-                    runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * weight(one)))
-    comparisons = [list(runs.values()) for runs in comparisons.values()]
-    return sorted(comparisons, key=lambda runs: -sum(run.minutes for run in runs)), left_out
+                        advice = "has too long a name for its files; use shorter values"
+                        raise UserError(f"run {shortened(run_id)} {advice}.")
+                    runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * trainings_of(one)))
+    longest_first = sorted(comparisons.values(), key=lambda runs: -sum(run.minutes for run in runs.values()))
+    return [list(runs.values()) for runs in longest_first], left_out
 
 
-def check_values(comparisons):
-    """Raise UserError at the first value that a notebook of the suite would refuse, before any run starts.
+def check_values(comparisons: Iterable[Comparison]) -> None:
+    """Raise UserError at the first value that a notebook of the suite would refuse.
 
-    Models of timm that are not known here are looked up in a process of its own. It loads PyTorch, which takes seconds
-    and must not hold memory of a GPU that is about to be measured.
+    Unknown models are looked up in timm by another process, which loads PyTorch. That takes seconds and must not hold
+    memory of a GPU that is about to be measured. Where the look-up fails, each notebook still checks for itself.
     """
     models = []
     for run, *_ in comparisons:
@@ -191,37 +213,39 @@ def check_values(comparisons):
             continue  # it checks for itself
         try:
             values = check_declared_values(notebook, run.parameters)
-        except UserError as stop:
-            raise UserError(f"notebook {notebook}: {stop}") from None
+        except UserError as error:
+            raise UserError(f"notebook {notebook}: {error}") from None
         if is_timm_model(notebook, values["model"]):
             models.append([notebook, values["model"]])
+    if not models:
+        return
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path()}
-    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False}
     command = [sys.executable, "-m", "mixed_precision_study.runner.plan"]
-    done = subprocess.run(command, input=json.dumps(models), **options) if models else None
-    # Where the check itself cannot run, each notebook still checks for itself.
-    if done and done.returncode == 0 and (refusal := json.loads(done.stdout)):
+    done = subprocess.run(
+        command, input=json.dumps(models), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode == 0 and (refusal := json.loads(done.stdout)):
         raise UserError(refusal)
 
 
-def check_csv(comparisons):
+def check_csv(comparisons: Iterable[Comparison]) -> None:
     """Raise UserError at the first csv_path that is no file on this machine."""
     for path in filter(None, (run.parameters.get("csv_path") for run, *_ in comparisons)):
         if not os.path.isfile(ROOT / path):
             raise UserError(f"csv_path {path} is no file here; give the CSV that names your images.")
 
 
-def first_refusal(models):
+def first_refusal(models: Iterable[tuple[str, str]]) -> str | None:
     """Return the sentence about the first of [(notebook, model)] that timm does not have, or None."""
     for notebook, model in models:
         try:
             check_timm_model(model)
-        except UserError as stop:
-            return f"notebook {notebook}: {stop}"
+        except UserError as error:
+            return f"notebook {notebook}: {error}"
     return None
 
 
-if __name__ == "__main__":  # the process of check_values
-    with redirect_stdout(sys.stderr):  # for what a package may print when it is loaded
+if __name__ == "__main__":  # the process that check_values starts
+    with redirect_stdout(sys.stderr):  # packages may print when they are loaded
         refusal = first_refusal(json.load(sys.stdin))
     print(json.dumps(refusal))

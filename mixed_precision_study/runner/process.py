@@ -1,7 +1,7 @@
-"""One run's life on this machine: start, watch, end, judge.
+"""One run on this machine: start it, watch it, end it, and find out how it ended.
 
-A run is execute_notebook.py in a session of its own, with its kernel below it. Everything that belongs to it carries
-the mark of the run in its environment, so that all of it can be found and ended whoever has died in between.
+A run is execute_notebook.py in a session of its own, with its kernel below it. All its processes inherit an environment
+variable that names the run, so they can be found and ended even after their parents have died.
 """
 
 import json
@@ -13,41 +13,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import yaml
 
 from ..gpu import nvml
 from ..record import STATUSES, RunRecord, utc_now, write_record
+from .devices import Device
 from .notebook_file import MALFORMED
 from .paths import ROOT, python_path, relative_to_root
 from .plan import Run
 
 EXECUTE = "mixed_precision_study.runner.execute_notebook"
-DEAD_KERNEL_EXIT = 138  # of execute_notebook.py
+DEAD_KERNEL_EXIT = 138  # exit status of execute_notebook.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start
-NOTEBOOK_ROOM_BYTES = 4 * 2**20  # bytes, for an executed notebook
-LOG_BYTES, NOTEBOOK_BYTES = 2**18, 2**26  # that are looked at for a reason; a notebook may print without end
-START_ATTEMPTS = 4  # three of them again
-UNREADABLE = "unreadable"  # in the place of a hash
-MAX_JSON_NUMBER = 1e300  # more than any figure of a record; a whole number beyond it cannot be computed with
-RETRIED = ("failed", "timeout", "killed")  # ends that are no result
-RUN_FOLDER_ENV, OUTPUT_FOLDER_ENV = (
-    "MIXED_PRECISION_RUN",
-    "MIXED_PRECISION_BATCH",
-)  # environment: which run, which output folder
-PROGRESS_ENV = "MIXED_PRECISION_PROGRESS"  # environment: the file into which a notebook writes at which step it is
+NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
+LOG_BYTES = 2**18  # read from the end of a log: a notebook may print without end
+NOTEBOOK_BYTES = 2**26  # larger executed notebooks are not searched for a reason
+START_ATTEMPTS = 4
+UNREADABLE = "unreadable"  # in place of a hash
+MAX_JSON_NUMBER = 1e300  # larger whole numbers cannot be converted to float
+RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
+RUN_FOLDER_ENV = "MIXED_PRECISION_RUN"  # environment variable: the run's private folder
+OUTPUT_FOLDER_ENV = "MIXED_PRECISION_BATCH"  # environment variable: the output folder
+PROGRESS_ENV = "MIXED_PRECISION_PROGRESS"  # environment variable: the file in which a notebook notes its step
 PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
 PROBE_SECONDS = 60
-PRIVATE_PREFIX = "run-"  # how the name of a private folder begins
-PRIVATE_FOLDERS_FILE = (
-    ".private"  # in logs/: the private folders of a batch, for what is killed at one blow removes none
+PRIVATE_PREFIX = "run-"  # names of private folders begin with it
+PRIVATE_FOLDERS_FILE = ".private"  # in logs/: the private folders that the next start removes after a SIGKILL
+OOM_COUNTERS = (
+    "/sys/fs/cgroup{group}/memory.events",
+    "/sys/fs/cgroup/memory{group}/memory.oom_control",
+    "/proc/vmstat",
 )
-OOM_KILLS = ("/sys/fs/cgroup{group}/memory.events", "/sys/fs/cgroup/memory{group}/memory.oom_control", "/proc/vmstat")
 
 
 @dataclass
@@ -55,35 +58,42 @@ class RunningProcess:
     """A run that is being executed."""
 
     run: Run
+    device: Device
+    commit: str | None
     process: subprocess.Popen
-    private: Path  # folder of the kernel's sockets, and of what execute_notebook.py notes
-    record_before: tuple | None  # signature of what lay in the record's place
-    code_hash: str | None = None  # of the notebook as it was started; it may be edited while it runs
+    private: Path  # folder of the kernel's sockets and of the status files of execute_notebook.py
+    record_before: tuple | None  # signature of the record file before the start
+    code_hash: str | None = None  # at the start; the notebook may be edited later
     attempt: int = 1
     gpu_before: nvml.GpuState | None = None
     oom_kills: int | None = None
     started_at: str = field(default_factory=utc_now)
-    started: float = field(default_factory=time.monotonic)  # seconds, on a clock that nobody sets
-    beat: tuple | None = None  # signature of the last heartbeat seen
+    started: float = field(default_factory=time.monotonic)  # seconds
+    beat: tuple | None = None  # signature of the last heartbeat
     beat_seen: float = field(default_factory=time.monotonic)
-    progress: str = ""  # the last that was seen, and since when
+    progress: str = ""
     progress_seen: float = field(default_factory=time.monotonic)
-    stopped: str = ""  # why it was ended here, should the ending itself be interrupted
+    stopped: str = ""  # why it was stopped; kept in case Ctrl-C interrupts the stopping
 
 
 class RunOutcome(NamedTuple):
-    """What became of a run: its record, or None where it shall be started again."""
+    """How a run ended. Without a record it must be started again."""
 
     record: dict | None
     remark: str = ""
-    lost: bool = False  # the device, so that the run must go to another one
-    begun: bool = True  # the run, when its device was lost
+    lost: bool = False  # its device was lost: the run must go to another one
+    begun: bool = True  # the run had begun when its device was lost
 
 
-def child_environment(study, folder, commit=None, device=None, code_hash=None):
+def child_environment(
+    study: str, folder: Path, commit: str | None = None, device: Device | None = None, code_hash: str | None = None
+) -> dict[str, str]:
     """Return the environment of a run, in which it sees one GPU or none."""
-    changes = {"PYTHONUNBUFFERED": "1", "TQDM_DISABLE": "1", "MPLBACKEND": None, "MIXED_PRECISION_STUDY": study}
-    changes |= {
+    changes = {
+        "PYTHONUNBUFFERED": "1",
+        "TQDM_DISABLE": "1",
+        "MPLBACKEND": None,
+        "MIXED_PRECISION_STUDY": study,
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
         "MIXED_PRECISION_COMMIT": commit,
         "MIXED_PRECISION_CODE_HASH": code_hash,
@@ -93,8 +103,8 @@ def child_environment(study, folder, commit=None, device=None, code_hash=None):
     return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
 
 
-def private_folder():
-    """Make a folder that only this user can enter, where the name of a socket in it is short enough (107 bytes)."""
+def private_folder() -> Path:
+    """Make a folder that only this user can enter. Its path is short enough for a socket's name (107 bytes)."""
     usual = tempfile.gettempdir()
     if os.name == "posix" and len(os.fsencode(usual)) > 80:
         with suppress(OSError):
@@ -102,93 +112,94 @@ def private_folder():
     return Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir=usual))
 
 
-def start(command, log_path, environment):
-    """Start a Python program in a session of its own with its output going to `log_path`: no shell."""
-    group = {"start_new_session": True, "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+def start(command: Sequence[str], log_path: Path, environment: dict[str, str]) -> subprocess.Popen:
+    """Start Python with these arguments in a session of its own, without a shell. Its output goes to `log_path`."""
     with log_path.open("wb") as log:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
-        return subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, **streams, **group)
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
 
 
-def start_notebook(notebook, executed, parameters, log_path, environment):
-    """Start execute_notebook.py and return (process, private folder); the parameters go through a file."""
+def start_notebook(
+    notebook: Path, executed: Path, parameters: dict, log_path: Path, environment: dict[str, str]
+) -> tuple[subprocess.Popen, Path]:
+    """Start execute_notebook.py and return (process, private folder). The parameters go through a file."""
     parameter_file = log_path.with_suffix(".yaml")
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
-    words = [
-        "-m",
-        EXECUTE,
-        relative_to_root(notebook),
-        relative_to_root(executed),
-        relative_to_root(parameter_file),
-        str(private),
-    ]
+    paths = [relative_to_root(path) for path in (notebook, executed, parameter_file)]
     environment = {**environment, RUN_FOLDER_ENV: str(private), PROGRESS_ENV: str(private / "progress")}
     try:
         with (log_path.parent / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
             noted.write(f"{private}\n")
-        return start([*words, str(os.getpid())], log_path, environment), private
+        return start(["-m", EXECUTE, *paths, str(private), str(os.getpid())], log_path, environment), private
     except BaseException:
         shutil.rmtree(private, ignore_errors=True)
         raise
 
 
-def launch(run, study, commit, device, attempt=1):
-    """Start a run; how a kernel is started is decided here and nowhere else. Raise nvml.Lost where its GPU is gone."""
+def launch(run: Run, study: str, commit: str | None, device: Device, attempt: int = 1) -> RunningProcess:
+    """Start a run. Raise nvml.GpuLost where its GPU is gone."""
     gpu = nvml.gpu_state(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     executed.unlink(missing_ok=True)  # what is read after the run must come from it
-    before, kills, code_hash = signature(run.record_path), oom_kills(), hash_now(run)
+    record_before = signature(run.record_path)
+    kills = oom_kills()
+    code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
-    return RunningProcess(run, process, private, before, code_hash, attempt, gpu, kills)
+    return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
 
-def hash_now(run):
-    """Return the hash of the run's code, or UNREADABLE where the notebook is just being saved or is broken."""
+def hash_now(run: Run) -> str:
+    """Return the hash of the run's code, or UNREADABLE where the notebook is broken or just being saved."""
     try:
         return run.code_hash
     except (OSError, *MALFORMED):
         return UNREADABLE
 
 
-def processes_with(name, value, sessions=()):
-    """Return this user's other living processes in whose environment, which children inherit, `name` is `value`.
+def processes_with(name: str, value: str, sessions: Collection[int] = ()) -> list[psutil.Process]:
+    """Return this user's processes whose environment has `name=value`, and those in `sessions` whose leader is dead.
 
-    So are those that have been given another environment, once the leader of their session, one of `sessions`, is gone.
+    Child processes inherit the environment. This process and zombies are left out.
     """
-    found, user = [], psutil.Process().username()
+    found = []
+    user = psutil.Process().username()
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if process.pid == os.getpid():
                 continue
-            session = session_of(process)
+            session = os.getsid(process.pid) if hasattr(os, "getsid") else -1
             ours = process.environ().get(name) == value or (session in sessions and leader_is_gone(session))
             if ours and process.status() != psutil.STATUS_ZOMBIE and process.username() == user:
                 found.append(process)
     return found
 
 
-def session_of(process):
-    """Return the number of a process's session, or None where the system has no sessions."""
-    return os.getsid(process.pid) if hasattr(os, "getsid") else None
-
-
-def leader_is_gone(session):
-    """Return whether the leader of a session is gone; a living one may have the number of a dead one."""
+def leader_is_gone(session: int) -> bool:
+    """Return whether the leader of a session is dead. A new process may have its number."""
     try:
         return psutil.Process(session).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
 
-def kill_processes_with(name, value, seconds=10, sessions=()):
-    """Kill every other process that carries the mark until there is none, and return how many there were.
+def kill_processes_with(name: str, value: str, seconds: float = 10, sessions: Collection[int] = ()) -> int:
+    """Kill what processes_with() finds, repeatedly, for up to `seconds`. Return how many were killed.
 
-    So is what is left of `sessions`. What has ended may wait for init to take note of it for seconds; it holds nothing
-    any more and is not waited for. The private folders of what is killed go, too.
+    Their private folders are removed. Zombies hold nothing and are not waited for.
     """
-    killed, folders, until = set(), set(), time.monotonic() + seconds
+    killed = set()
+    folders = set()
+    until = time.monotonic() + seconds
     while (found := processes_with(name, value, sessions)) and time.monotonic() < until:
         for process in found:
             with suppress(psutil.Error):
@@ -202,249 +213,304 @@ def kill_processes_with(name, value, seconds=10, sessions=()):
     return len(killed)
 
 
-def memory_is_free(active, device):
-    """Return whether the memory that an ended run held on its GPU has been given back."""
-    return not device.visible or nvml.memory_is_free(device.visible, active.gpu_before)
+def memory_is_free(running: RunningProcess) -> bool:
+    """Return whether the GPU memory of a run that has ended is free again."""
+    return not running.device.visible or nvml.memory_is_free(running.device.visible, running.gpu_before)
 
 
-def gpu_state(device):
-    """Return the State of a device's GPU, or None where there is none or it is gone."""
+def gpu_state(device: Device) -> nvml.GpuState | None:
+    """Return the state of a device's GPU, or None where there is none or it is gone."""
     with suppress(nvml.GpuLost):
         return nvml.gpu_state(device.visible) if device.visible else None
     return None
 
 
-def answers(device):
-    """Return whether a device that was lost is there after all: NVML finds it, and a new process computes on it."""
-    if not device.visible or gpu_state(device) is None:
-        return not device.visible
+def device_works(device: Device) -> bool:
+    """Return whether a device that was lost can be used: NVML finds it and a new process computes on it."""
+    if not device.visible:
+        return True
+    if gpu_state(device) is None:
+        return False
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device.visible}
-    silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    process = subprocess.Popen([sys.executable, "-c", PROBE], env=environment, **silent)
+    silent = subprocess.DEVNULL
+    command = [sys.executable, "-c", PROBE]
+    process = subprocess.Popen(command, env=environment, stdin=silent, stdout=silent, stderr=silent)
     try:
         return process.wait(PROBE_SECONDS) == 0
     except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: a broken driver may hold it for ever
+        process.kill()  # not waited for: a broken driver may hold it for ever
         return False
 
 
-def cell_of(active):
-    """Return which cell a run is at, such as "3/58", or "" before the first."""
-    return read_word(active.private / "cell")
+def cell_of(running: RunningProcess) -> str:
+    """Return the cell that a run is at, such as "3/58", or "" before the first."""
+    return read_small_file(running.private / "cell")
 
 
-def progress_of(active):
+def progress_of(running: RunningProcess) -> str:
     """Return how far a run is, such as "cell 9/40, amp_fp16, epoch 2/3, step 50/390", or "" before the first cell."""
-    cell, steps = cell_of(active), read_word(active.private / "progress")
+    cell = cell_of(running)
+    steps = read_small_file(running.private / "progress")
     return ", ".join(filter(None, (cell and f"cell {cell}", steps)))
 
 
-def stop(active):
-    """End a run with all its processes, and remove what only it needed."""
-    kill_run(active.process, active.private)
+def stop_all(processes: Collection[RunningProcess]) -> None:
+    """End several runs. All are killed before the first is tidied up."""
+    for running in processes:
+        running.process.kill()
+    for running in processes:
+        stop(running)
 
 
-def stop_all(actives):
-    """End several runs: all are killed before the first is cleared away."""
-    for active in actives:
-        active.process.kill()
-    for active in actives:
-        stop(active)
+def stop(running: RunningProcess) -> None:
+    """End a run with all its processes, and remove its private folder."""
+    kill_run(running.process, running.private)
 
 
-def kill_run(process, private):
-    """Kill a process that start_notebook has started and everything below it; remove its private folder."""
+def kill_run(process: subprocess.Popen, private: Path) -> None:
+    """Kill a process that start_notebook has started and everything below it. Remove its private folder."""
     if process.poll() is None:
         process.kill()
     process.wait()
-    kernel = read_word(private / "session")
-    sessions = {process.pid, int(kernel)} if kernel.isdigit() else {process.pid}
+    sessions = {process.pid}
+    kernel_session = read_small_file(private / "session")
+    if kernel_session.isdigit():
+        sessions.add(int(kernel_session))
     kill_processes_with(RUN_FOLDER_ENV, str(private), sessions=sessions)
     shutil.rmtree(private, ignore_errors=True)
 
 
-def check(active, commit, device, limit, stall=0):
-    """Return None while a run goes on; else end what is left of it and return its End.
+def poll(running: RunningProcess, limit: float, stall: float = 0) -> RunOutcome | None:
+    """Return None while a run goes on; else end all its processes and return its outcome.
 
-    It may take `limit` seconds, and `stall` without a new cell or step (0: as long as it likes).
+    `limit` and `stall` are seconds: of the whole run, and without a new cell or step (0: no such limit).
     """
-    elapsed = time.monotonic() - active.started
-    beat = signature(active.private / "beat")
-    if beat != active.beat:  # that it changes counts, not what it says: clocks may be set
-        active.beat, active.beat_seen = beat, time.monotonic()
-    progress = progress_of(active)
-    if progress != active.progress:
-        active.progress, active.progress_seen = progress, time.monotonic()
-    if active.process.poll() is None:
-        silence, still = (time.monotonic() - since for since in (active.beat_seen, active.progress_seen))
-        if elapsed > limit:
-            active.stopped = f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
-        elif silence > SILENCE_SECONDS:
-            active.stopped = f"stopped, for the kernel gave no sign of life for {silence / 60:.3g} minutes"
-        elif 0 < stall < still:
-            where = f"at {progress}" if progress else "before the first cell"
-            active.stopped = f"stopped, for it stood still {where} for {still / 60:.3g} minutes (--stall-minutes)"
-        else:
+    note_signs_of_life(running)
+    if running.process.poll() is None:
+        reason = reason_to_stop(running, limit, stall)
+        if not reason:
             return None
-    stopped = active.stopped
-    in_cell, kernel_exit = cell_of(active), read_word(active.private / "kernel_exit")
-    stop(active)
-    record = read_record(active.run.record_path)
-    record = record if signature(active.run.record_path) != active.record_before else None
-    exit_code = active.process.returncode
-    if exit_code and not (in_cell or stopped or record) and active.attempt < START_ATTEMPTS:
-        return RunOutcome(None, f"the kernel did not start: {failure_reason(active.run)}")
-    remark = f"; after the record: {stopped or failure_reason(active.run)}" if record and (stopped or exit_code) else ""
-    if not record:
-        status, reason = ("timeout", stopped) if stopped else ending_of(active, in_cell, kernel_exit)
+        running.stopped = reason
+    return end_run(running)
+
+
+def note_signs_of_life(running: RunningProcess) -> None:
+    """Note when the heartbeat and the progress of a run last changed. Only a change counts: clocks may be set."""
+    beat = signature(running.private / "beat")
+    if beat != running.beat:
+        running.beat = beat
+        running.beat_seen = time.monotonic()
+    progress = progress_of(running)
+    if progress != running.progress:
+        running.progress = progress
+        running.progress_seen = time.monotonic()
+
+
+def reason_to_stop(running: RunningProcess, limit: float, stall: float) -> str:
+    """Return why a run must be stopped, or "": it is over its limit, silent, or makes no progress."""
+    now = time.monotonic()
+    elapsed = now - running.started
+    silent = now - running.beat_seen
+    still = now - running.progress_seen
+    if elapsed > limit:
+        return f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
+    if silent > SILENCE_SECONDS:
+        return f"stopped: the kernel gave no sign of life for {silent / 60:.3g} minutes"
+    if 0 < stall < still:
+        where = f"at {running.progress}" if running.progress else "before the first cell"
+        return f"stopped: it stood still {where} for {still / 60:.3g} minutes (--stall-minutes)"
+    return ""
+
+
+def end_run(running: RunningProcess) -> RunOutcome:
+    """End what is left of a run, write its record where it has none, and return its outcome."""
+    run = running.run
+    in_cell = cell_of(running)
+    kernel_exit = read_small_file(running.private / "kernel_exit")
+    stop(running)
+    record = read_record(run.record_path) if signature(run.record_path) != running.record_before else None
+    exit_code = running.process.returncode
+    remark = ""
+    if record:
+        if running.stopped or exit_code:
+            remark = f"; after the record: {running.stopped or failure_reason(run)}"
+    elif exit_code and not (in_cell or running.stopped) and running.attempt < START_ATTEMPTS:
+        return RunOutcome(None, f"the kernel did not start: {failure_reason(run)}")
+    else:
+        status, reason = ("timeout", running.stopped) if running.stopped else ending_of(running, in_cell, kernel_exit)
         if re.search("No space left on device|[Qq]uota exceeded", reason):
-            check_room(active.run.folder)
-        record = write_ending(active, status, reason, commit, device)
-    if lost := gpu_lost_reason(active, record, device):
+            check_room(run.folder)
+        record = write_ending(running, status, reason)
+    if lost := gpu_lost_reason(running, record):
         reason = f"the GPU was lost: {lost}"[:300]
-        return RunOutcome(write_ending(active, "failed", reason, commit, device), reason, True)
+        return RunOutcome(write_ending(running, "failed", reason), reason, lost=True)
     return RunOutcome(record, remark)
 
 
-def check_room(folder):
-    """Raise OSError where the output folder is full: that is no result of a run, which shall be made again."""
+def check_room(folder: Path) -> None:
+    """Raise OSError where the output folder is full. A full disk is no result of a run."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(NOTEBOOK_ROOM_BYTES))
 
 
-def gpu_lost_reason(active, record, device):
-    """Return how a run shows that its GPU is gone, or None; PyTorch takes the CPU where it finds none."""
-    if not device.visible:
+def gpu_lost_reason(running: RunningProcess, record: dict) -> str | None:
+    """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch runs on the CPU."""
+    gpu = running.device.visible
+    if not gpu:
         return None
     if record.get("device_type") == "cpu":
         return "the notebook found none and ran on the CPU"
     if record["status"] not in RETRIED:
         return None
-    text = f"{record['reason']}\n{read_log(active.run)}"
-    return str(record["reason"]) if nvml.is_lost(device.visible, text, active.gpu_before is not None) else None
+    text = f"{record['reason']}\n{read_log(running.run)}"
+    return str(record["reason"]) if nvml.is_lost(gpu, text, running.gpu_before is not None) else None
 
 
-def ending_of(active, in_cell, kernel_exit):
+def ending_of(running: RunningProcess, in_cell: str, kernel_exit: str) -> tuple[str, str]:
     """Return (status, reason) of a run that ended by itself without a record.
 
-    The metadata of the executed notebook are not asked: papermill marks every cell completed when the kernel is killed.
+    The executed notebook does not tell: papermill marks every cell as completed when the kernel is killed.
     """
-    exit_code, run = active.process.returncode, active.run
+    run = running.run
+    exit_code = running.process.returncode
     if exit_code < 0:
-        return "killed", f"papermill was ended by {signal_name(-exit_code)}{memory_reason(active, exit_code)}"
+        return "killed", f"papermill was ended by {signal_name(-exit_code)}{memory_reason(running, exit_code)}"
     if exit_code == DEAD_KERNEL_EXIT or re.search(r"^(\S+\.)?DeadKernelError\b", read_log(run), re.MULTILINE):
         code = int(kernel_exit or 0)
         how = f"ended by {signal_name(-code)}" if code < 0 else f"it exited with status {kernel_exit or 'unknown'}"
-        return "killed", f"the kernel died: {how}{memory_reason(active, code)}"
+        return "killed", f"the kernel died: {how}{memory_reason(running, code)}"
     if exit_code and not in_cell:
-        return "failed", f"the kernel did not start in {active.attempt} attempts: {failure_reason(run)}"
+        return "failed", f"the kernel did not start in {running.attempt} attempts: {failure_reason(run)}"
     if exit_code:
         return "failed", failure_reason(run)
     return "failed", f"the notebook ended without writing a record ({run.record_path.name})"
 
 
-def memory_reason(active, code):
-    """Return what the system's own count says about a kill: whether it was for want of the host's memory."""
+def memory_reason(running: RunningProcess, code: int) -> str:
+    """Return whether a kill was due to the host's memory, by the system's own count of such kills."""
     if code != -getattr(signal, "SIGKILL", 9):
         return ""
     now = oom_kills()
-    if now is None or active.oom_kills is None:
+    if now is None or running.oom_kills is None:
         return " (is the host's memory exhausted?)"
-    rose = now > active.oom_kills
-    return ", for the host's memory was exhausted" if rose else " (the system has counted no kill for want of memory)"
+    if now > running.oom_kills:
+        return " because the host's memory was exhausted"
+    return " (the system counted no kill for lack of memory)"
 
 
-def oom_kills(patterns=OOM_KILLS):
-    """Return how many processes Linux has killed for want of memory, in this control group where it says, or None."""
+def oom_kills(counters: Sequence[str] = OOM_COUNTERS) -> int | None:
+    """Return how many processes Linux has killed for lack of memory, or None where no counter can be read.
+
+    The count is of this control group where it has one, else of the host.
+    """
     with suppress(OSError):
-        groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        names = [""] + [path for _, kinds, path in groups if kinds in ("", "memory") and path != "/"]
-        for pattern in patterns:
-            for name in reversed(names):  # in a container the group's own path may not be there, only its root
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        groups = [""] + [path for _, kinds, path in lines if kinds in ("", "memory") and path != "/"]
+        for counter in counters:
+            for group in reversed(groups):  # in a container only the root may be visible
                 with suppress(OSError):
-                    text = Path(pattern.format(group=name)).read_text()
+                    text = Path(counter.format(group=group)).read_text()
                     if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
                         return int(found[1])
     return None
 
 
-def signal_name(number):
+def signal_name(number: int) -> str:
     """Return the name of a signal, such as SIGKILL."""
-    with suppress(ValueError):
+    try:
         return signal.Signals(number).name
-    return f"signal {number}"
+    except ValueError:
+        return f"signal {number}"
 
 
-def write_ending(active, status, reason, commit, device):
-    """Write the record of a run that has not ended well by itself, and return it as a flat dict."""
-    run = active.run
+def write_ending(running: Any, status: str, reason: str) -> dict:
+    """Write the record of a run that could not write its own, and return it as a flat dict.
+
+    `running` is a RunningProcess or a ray_cluster.RemoteRun.
+    """
+    run, device = running.run, running.device
     record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status=status, reason=reason)
-    record.started_at, record.finished_at, record.commit = active.started_at, utc_now(), commit
-    record.device_type, record.code_hash = "cuda" if device.visible else "cpu", active.code_hash
+    record.started_at = running.started_at
+    record.finished_at = utc_now()
+    record.commit = running.commit
+    record.code_hash = running.code_hash
+    record.device_type = "cuda" if device.visible else "cpu"
     if device.visible:
-        record.gpu_name, record.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
-    write_record(record, run.folder)
-    return read_record(run.record_path)
+        record.gpu_name = device.name
+        record.gpu_uuid = device.visible.removeprefix("GPU-")
+    return json.loads(write_record(record, run.folder).read_text(encoding="utf-8"))
 
 
-def failure_reason(run):
-    """Return why papermill failed, in one line: the notebook's own sentence, its last error, or the log's last line."""
-    text = next((line for line in reversed(read_log(run).split("\n")) if line.strip()), "it ended without a word")
-    executed = run.folder / f"{run.run_id}.ipynb"
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        small = executed.stat().st_size < NOTEBOOK_BYTES
-        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"] if small else ()
-        for output in [output for cell in cells for output in cell.get("outputs", ())]:
-            if output["output_type"] == "error":  # UserError: a mistake that the notebook itself explains
-                text = output["evalue"] if output["ename"] == "UserError" else f"{output['ename']}: {output['evalue']}"
+def failure_reason(run: Run) -> str:
+    """Return in one line why papermill failed: the notebook's last error, else the last line of the log."""
+    lines = [line for line in read_log(run).split("\n") if line.strip()]
+    text = last_error(run.folder / f"{run.run_id}.ipynb") or (lines[-1] if lines else "it ended without a word")
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
-    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # this machine's places are no part of a reason
-        text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
+    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
+        if len(folder) > 1:
+            text = text.replace(folder + os.sep, "")
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def read_log(run):
-    """Return the end of what a run has written to its log so far."""
+def last_error(executed: Path) -> str:
+    """Return the last error of an executed notebook, or "". A UserError explains itself: only its sentence counts."""
+    text = ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if executed.stat().st_size >= NOTEBOOK_BYTES:
+            return ""
+        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
+        for output in [output for cell in cells for output in cell.get("outputs", ())]:
+            if output["output_type"] == "error":
+                name = output["ename"]
+                text = output["evalue"] if name == "UserError" else f"{name}: {output['evalue']}"
+    return text
+
+
+def read_log(run: Run) -> str:
+    """Return the last LOG_BYTES of a run's log, or "" where there is none."""
     with suppress(FileNotFoundError), run.log_path.open("rb") as log:
         log.seek(max(log.seek(0, os.SEEK_END) - LOG_BYTES, 0))
         return log.read().decode(errors="replace")
     return ""
 
 
-def read_word(path):
-    """Return the text of a small file, or "" where there is none that can be read."""
-    with suppress(OSError, ValueError):
+def read_small_file(path: Path) -> str:
+    """Return the text of a file, or "" where it cannot be read."""
+    try:
         return path.read_text()
-    return ""
+    except (OSError, ValueError):
+        return ""
 
 
-def signature(path):
+def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or touched, or None where there is no file."""
-    with suppress(OSError):
-        return (path.stat().st_ino, path.stat().st_mtime_ns)
-    return None
+    try:
+        return path.stat().st_ino, path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
-def read_record(path):
-    """Return a record as a flat dict, or None where there is none that can be read and has a valid status."""
+def read_record(path: Path) -> dict | None:
+    """Return a record as a flat dict, or None where it cannot be read, is of another run or cannot be used."""
     with suppress(OSError, *MALFORMED):
         record = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
-            return record if usable(record) else None
+            return record if has_valid_fields(record) else None
     return None
 
 
-def usable(record):
-    """Return whether the fields that a batch computes with hold what records hold; a person may have edited them."""
-    lists = [record.get(name) or [] for name in ("epoch_seconds", "metric")]
-    if not all(isinstance(value, list) for value in lists) or (lists[1] and "metric_better" not in record):
+def has_valid_fields(record: dict) -> bool:
+    """Return whether the fields that the runner computes with have the right types. A person may have edited them."""
+    seconds = record.get("epoch_seconds") or []
+    metric = record.get("metric") or []
+    if not isinstance(seconds, list) or not isinstance(metric, list) or (metric and "metric_better" not in record):
         return False
     numbers = [record.get(name) for name in ("samples_per_second", "peak_allocated_mib", "chance_metric")]
     texts = [record.get(name) or "" for name in ("reason", "metric_name", "gpu_uuid")]
-    right = all(is_figure(value) for value in (*numbers, *lists[0], *lists[1]))
-    return right and all(isinstance(text, str) for text in texts)
+    valid = all(is_number_or_none(value) for value in (*numbers, *seconds, *metric))
+    return valid and all(isinstance(text, str) for text in texts)
 
 
-def is_figure(value):
-    """Return whether a value is a number with which one can compute, or none."""
+def is_number_or_none(value: Any) -> bool:
+    """Return whether a JSON value is None or a number that fits into a float."""
     return value is None or type(value) is float or (type(value) is int and abs(value) < MAX_JSON_NUMBER)

@@ -1,73 +1,90 @@
-"""A batch: which run goes to which device, what happens when one ends, and what is said about it.
+"""Which run goes to which device, and what happens when a run ends or a device is lost.
 
-How a run is executed is left to an executor, with launch, check, stop_all, is_free, look, answers and progress_of: the
-module process (this machine) or a ray_cluster.Cluster (Ray).
+An executor executes the runs: the module process (this machine) or a ray_cluster.Cluster. Both have the functions
+launch, poll, stop_all, memory_is_free, gpu_state, device_works and progress_of.
 """
 
 import errno
 import itertools
 import re
 import time
+from argparse import Namespace
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..gpu import nvml
 from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
 from .paths import ROOT, relative_to_root
+from .plan import Comparison, Run
 from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
 from .status import in_words, say
 
-GRACE_SECONDS = 7  # after the first Ctrl-C, for runs that are about to end
-MAX_DEVICES_LOST = 2  # times that a device is lost under one run: then the run is at fault
+GRACE_SECONDS = 7  # for running runs to end after the first Ctrl-C
+MAX_DEVICES_LOST = 2  # under the same run: then the run is at fault
 START_WAIT_SECONDS = 1  # doubled with each attempt
-NO_PROCESS = (errno.EAGAIN, errno.ENOMEM)  # the host has no room for another process just now
-RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are told every 5 s
-CLEAR_SECONDS = 30  # for a GPU to give back the last run's memory
-DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # what else lies in a data_dir
+NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
+RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are noted every 5 s
+CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
+DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
+
+
+class Job(NamedTuple):
+    """A comparison that waits for a device."""
+
+    comparison: Comparison
+    to_do: list[Run]
+    home: Device | None = None  # where its finished runs ran: the rest must go there
 
 
 @dataclass
 class DeviceSlot:
-    """A device, the comparison that it has taken, and the run on it."""
+    """A device, its comparison, and the run on it."""
 
     device: Device
-    comparison: list | None = None
-    to_do: list = field(default_factory=list)
-    run: object = None  # that is being executed, or is to be started again
-    active: object = None
+    comparison: Any = None  # a Comparison
+    to_do: list[Run] = field(default_factory=list)
+    run: Any = None  # the Run that is executed, or waits for its next attempt
+    running: Any = None  # what the executor knows of it
     attempt: int = 1
-    not_before: float = 0.0
-    seconds: list = field(default_factory=list)  # of the comparison's runs so far
-    gone: bool = False
-    in_run: bool = False  # that is where it was lost, and not before one
-    ended: object = None  # the last run, whose memory may still have to be given back
+    not_before: float = 0.0  # of the next attempt
+    seconds: list[float] = field(default_factory=list)  # of the comparison's runs so far
+    lost: bool = False
+    lost_in_run: bool = False  # not before one
+    ended: Any = None  # the last run; its memory may not be free yet
     ended_at: float = 0.0
-    first: tuple | None = None  # when the run was first seen to train, and which share of it was done then
+    first_progress: tuple[float, float] | None = None  # when the run was first seen to train, and its share done then
 
 
 @dataclass
 class RunQueue:
-    """What is known of a batch while it runs."""
+    """The runs of a study that wait, and what is known of those that ended."""
 
     study: str
     commit: str | None
+    executor: Any
     limit: float  # seconds a run may take
-    waiting: list  # [(comparison, its unfinished runs, home)], the longest first
-    seconds: dict  # {run_id: seconds} recorded, here and earlier
-    total: int
-    runs: list
-    stall: float = 0  # seconds a run may take without a new cell or step; 0: any
+    stall: float  # seconds a run may take without a new cell or step; 0: any
+    waiting: list[Job]  # the longest first
+    seconds: dict[str, float]  # {run_id: seconds}, recorded now and earlier
+    total: int  # number of runs to execute
+    runs: list[Run]  # all of the study
+    view: Any = None  # a status.View
     done: int = 0
-    jobs: list = field(default_factory=list)  # [[seconds]] of each comparison on its device
-    losses: dict = field(default_factory=dict)  # {run_id: [(slot, reason)]} of the devices lost while it ran
-    ending: bool = False  # after Ctrl-C
+    job_seconds: list[list[float]] = field(default_factory=list)  # of the runs of each comparison on its device
+    losses: dict[str, list] = field(default_factory=dict)  # {run_id: [(slot, reason)]} of devices lost under a run
+    interrupted: bool = False
 
 
-def judge(comparison):
-    """Mark the runs of a finished comparison that learned nothing where others did, and return {run_id: reason}."""
-    paths, groups, diverged = {run.run_id: run.record_path for run in comparison}, {}, {}
+def mark_diverged(comparison: Comparison) -> dict[str, str]:
+    """Mark the runs of a finished comparison that learned nothing where others did. Return {run_id: reason}."""
+    paths = {run.run_id: run.record_path for run in comparison}
+    groups: dict[tuple, dict[str, dict]] = {}
+    diverged: dict[str, str] = {}
     for record in filter(None, map(read_record, paths.values())):
         groups.setdefault(comparison_key(record), {})[record["run_id"]] = record
     for group in groups.values():
@@ -77,16 +94,10 @@ def judge(comparison):
     return diverged
 
 
-def of_other_code(run, record):
-    """Return the hash of the code that made the run's record, or None where there is none or it is today's code."""
-    known = record.get("code_hash")  # null: made by hand, or before it was noted
-    return known if hash_now(run) not in (known, UNREADABLE) else None
+def is_outdated_synthetic(run: Run, record: dict) -> bool:
+    """Return whether the record is of synthetic data that a new data_dir may replace by real data.
 
-
-def of_made_up_data(run, record):
-    """Return whether the run's record is of made-up data for want of real ones, and another data_dir may have them.
-
-    It has none where it is as good as empty; and a notebook with a csv_path does not take its data from there.
+    A notebook with a csv_path does not read its data from data_dir.
     """
     wanted = run.parameters
     if not record.get("synthetic") or wanted["dataset"] != "auto" or "csv_path" in wanted:
@@ -94,41 +105,48 @@ def of_made_up_data(run, record):
     return record.get("data_dir") != wanted["data_dir"] and holds_data(ROOT / wanted["data_dir"])
 
 
-def holds_data(folder):
-    """Return whether a data_dir holds anything that may be data; a download that failed leaves an empty folder."""
+def holds_data(folder: Path) -> bool:
+    """Return whether a data_dir holds anything that may be data. A failed download leaves an empty folder."""
     with suppress(OSError):
         there = [path for path in folder.iterdir() if path.name not in DATA_DIR_NON_DATA]
         return any(path.is_file() or any(path.iterdir()) for path in there)
     return False
 
 
-def aside_as_other_code(run, record):
-    """Return (name of a folder for it, why) where the run's record was measured by other code; else None."""
-    if code := of_other_code(run, record):  # a record may have come from anywhere
-        return f"other_code-{re.sub(r'[^A-Za-z0-9]', '_', str(code))[:40]}", "were measured by other code"
-    return None
+def other_code(run: Run, record: dict) -> tuple[str, str] | None:
+    """Return (folder name, reason) where other code measured the record, else None.
+
+    A record without a code hash was made by hand or is older than this field. It counts as current.
+    """
+    known = record.get("code_hash")
+    if not known or hash_now(run) in (known, UNREADABLE):
+        return None
+    name = re.sub(r"[^A-Za-z0-9]", "_", str(known))[:40]  # a record may have come from anywhere
+    return f"other_code-{name}", "were measured by other code"
 
 
-def outdated(run, record):
-    """Return (name of a folder for it, why) where the run's record, if there is one, counts no more; else None."""
+def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
+    """Return (folder name, reason) where the run's record no longer counts, else None."""
     if not record:
         return None
-    if aside := aside_as_other_code(run, record):
+    if aside := other_code(run, record):
         return aside
-    if of_made_up_data(run, record):
+    if is_outdated_synthetic(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
     return None
 
 
-def folder_aside(run, name):
-    """Return a folder of this name, or a number added, in which the run has no record yet: nothing is overwritten."""
+def folder_aside(run: Run, name: str) -> Path:
+    """Return a folder with this name, or with a number added, that has no record of the run yet."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(run.folder / name for name in names if not (run.folder / name / run.record_path.name).exists())
 
 
-def not_asked_for(runs):
+def not_asked_for(runs: list[Run]) -> list[tuple[Run, dict]]:
     """Return [(run, record)] of the same notebooks in the same folder that are not among `runs`."""
-    notebooks, asked, found = {run.notebook.stem: run for run in runs}, {run.run_id for run in runs}, []
+    notebooks = {run.notebook.stem: run for run in runs}
+    asked = {run.run_id for run in runs}
+    found = []
     for path in sorted(runs[0].folder.glob("*.json")):
         record = read_record(path) if path.stem not in asked else None
         if record and (like := notebooks.get(str(record.get("notebook")))):
@@ -136,269 +154,322 @@ def not_asked_for(runs):
     return found
 
 
-def set_aside_records(comparisons):
-    """Move outdated records and their notebooks into a folder beside them, and say so; nothing is deleted.
+def set_aside_records(comparisons: list[Comparison]) -> None:
+    """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
 
-    What other code has measured goes even where it is not asked for now: the report would set it beside the new runs.
+    Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
     """
-    moved, runs = {}, [run for comparison in comparisons for run in comparison]
+    runs = [run for comparison in comparisons for run in comparison]
     found = [(run, outdated(run, read_record(run.record_path)), "and run again") for run in runs]
-    found += [(run, aside_as_other_code(run, one), "without being run again") for run, one in not_asked_for(runs)]
-    for run, (name, ending_of), then in (item for item in found if item[1]):
+    found += [(run, other_code(run, record), "without being run again") for run, record in not_asked_for(runs)]
+    moved: dict[tuple, int] = {}
+    for run, aside, then in found:
+        if aside is None:
+            continue
+        name, reason = aside
         folder = folder_aside(run, name)
         folder.mkdir(exist_ok=True)
         for path in (run.folder / f"{run.run_id}.ipynb", run.record_path):  # the record last: it is what counts
             with suppress(FileNotFoundError):
                 path.replace(folder / path.name)
-        moved[folder, ending_of, then] = moved.get((folder, ending_of, then), 0) + 1
-    for (folder, ending_of, then), count in moved.items():
-        say(f"{count} records {ending_of}; they are kept in {relative_to_root(folder)} {then}")
+        moved[folder, reason, then] = moved.get((folder, reason, then), 0) + 1
+    for (folder, reason, then), count in moved.items():
+        say(f"{count} records {reason}; they are kept in {relative_to_root(folder)} {then}")
 
 
-def unfinished(comparison, args, fresh=None):
-    """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again.
-
-    `fresh` stands in for --fresh, as where the same command is to be given without it.
-    """
-    again = STATUSES if (args.fresh if fresh is None else fresh) else RETRIED if args.retry_failed else ()
+def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool = False) -> list[Run]:
+    """Return the runs without a record that counts, or with one that --fresh or --retry-failed makes again."""
+    again: tuple = ()
+    if fresh:
+        again = STATUSES
+    elif retry_failed:
+        again = RETRIED
     found = [(run, read_record(run.record_path)) for run in comparison]
     return [run for run, record in found if not record or outdated(run, record) or record["status"] in again]
 
 
-def home(comparison, devices):
-    """Return the GPU on which finished runs of the comparison ran, so that the rest go there, or None."""
+def home_of(comparison: Comparison, devices: list[Device]) -> Device | None:
+    """Return the GPU on which finished runs of the comparison ran, or None."""
     uuids = [(read_record(run.record_path) or {}).get("gpu_uuid") for run in comparison]
     return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
 
 
-def take(waiting, device):
-    """Remove and return the next (comparison, its unfinished runs, home) that may go to the device, or None."""
+def jobs_of(comparisons: list[Comparison], devices: list[Device], args: Namespace, seconds: dict) -> list[Job]:
+    """Return a job for each comparison, the longest first, by the recorded {run_id: seconds} if there are any."""
+    expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
+    jobs = [Job(runs, unfinished(runs, args.fresh, args.retry_failed), home_of(runs, devices)) for runs in comparisons]
+    return sorted(jobs, key=lambda job: -sum(map(expected, job.to_do)))
+
+
+def take_job(waiting: list[Job], device: Device) -> Job | None:
+    """Remove and return the next job that may go to the device, or None."""
     for job in waiting:
-        if job[2] in (None, device):
+        if job.home in (None, device):
             waiting.remove(job)
             return job
     return None
 
 
-def jobs_of(comparisons, devices, args, seconds):
-    """Return [(comparison, its unfinished runs, home)], the longest first; `seconds` are those recorded."""
-    expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
-    jobs = [(comparison, unfinished(comparison, args), home(comparison, devices)) for comparison in comparisons]
-    return estimates.longest_first(jobs, expected)
-
-
-def run_batch(study, comparisons, devices, args, commit, executor):
-    """Execute the unfinished runs, each comparison on one device; whatever ends this also ends what it started."""
-    folder, runs = comparisons[0][0].folder, [run for comparison in comparisons for run in comparison]
+def run_comparisons(
+    study: str, comparisons: list[Comparison], devices: list[Device], args: Namespace, commit: str | None, executor: Any
+) -> None:
+    """Execute the unfinished runs, each comparison on one device. Whatever ends this also ends its runs."""
+    folder = comparisons[0][0].folder
+    runs = [run for comparison in comparisons for run in comparison]
     seconds = estimates.read_seconds(folder)
     jobs = jobs_of(comparisons, devices, args, seconds)
-    for comparison in (job[0] for job in jobs if not job[1]):
-        judge(comparison)  # an interrupted batch may have left this undone
-    waiting, total = [job for job in jobs if job[1]], sum(len(job[1]) for job in jobs)
-    batch = RunQueue(study, commit, 60 * args.timeout, waiting, seconds, total, runs, 60 * args.stall_minutes)
-    slots, began, started_at = [DeviceSlot(device) for device in devices], time.monotonic(), utc_now()
+    for job in jobs:
+        if not job.to_do:
+            mark_diverged(job.comparison)  # in case Ctrl-C came before it was done
+    waiting = [job for job in jobs if job.to_do]
+    total = sum(len(job.to_do) for job in waiting)
     view = status.View(study, total, [device.label for device in devices], not args.no_progress_bar)
+    queue = RunQueue(
+        study, commit, executor, 60 * args.timeout, 60 * args.stall_minutes, waiting, seconds, total, runs, view
+    )
+    slots = [DeviceSlot(device) for device in devices]
+    began = time.monotonic()
+    started_at = utc_now()
     try:
-        while any(not slot.gone and (batch.waiting or slot.comparison or slot.run) for slot in slots):
+        while any(not slot.lost and (queue.waiting or slot.comparison or slot.run) for slot in slots):
             for slot in slots:
-                step(slot, batch, executor, view)
-            if batch.waiting and all(slot.gone for slot in slots):
-                restore_devices(slots, batch, executor)
+                advance(slot, queue)
+            if queue.waiting and all(slot.lost for slot in slots):
+                restore_devices(slots, queue)
             if view.due():
-                draw(view, batch, slots, executor)
+                draw(queue, slots)
             time.sleep(0.1)
     except KeyboardInterrupt:
-        drain(batch, slots, executor, view)
+        drain(queue, slots)
         raise
     finally:
-        if running := [slot.active for slot in slots if slot.active]:
+        if running := [slot.running for slot in slots if slot.running]:
             executor.stop_all(running)
         view.close()
         if total:
-            close_batch(folder, batch, slots, time.monotonic() - began, started_at)
-    if batch.waiting or any(slot.to_do for slot in slots):
+            store_times(folder, queue, slots, time.monotonic() - began, started_at)
+    if queue.waiting or any(slot.to_do for slot in slots):
         say("no device is left; the same command runs the rest when there is one again")
 
 
-def step(slot, batch, executor, view):
-    """Bring one device a step further: end its run, take the next comparison, start the next run."""
-    if slot.gone:
+def advance(slot: DeviceSlot, queue: RunQueue) -> None:
+    """Let one device take its next step: end its run, take the next comparison, start the next run."""
+    if slot.lost:
         return
-    if slot.active:
-        end = executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall)
-        if end is None:
-            return
-        finish(slot, end, batch, executor, view)
-    if slot.gone or time.monotonic() < slot.not_before or not cleared(slot, executor):
+    if slot.running:
+        finish_if_ended(slot, queue)
+    if slot.running or slot.lost or time.monotonic() < slot.not_before or not memory_cleared(slot, queue.executor):
         return
     if slot.comparison and not (slot.run or slot.to_do):
-        comparison, slot.comparison = slot.comparison, None
-        finish_comparison(comparison)
-    if slot.comparison is None and (job := take(batch.waiting, slot.device)):
-        slot.comparison, slot.to_do, slot.seconds = job[0], list(job[1]), []
-        batch.jobs.append(slot.seconds)
+        finish_comparison(slot)
+    if slot.comparison is None and (job := take_job(queue.waiting, slot.device)):
+        slot.comparison = job.comparison
+        slot.to_do = list(job.to_do)
+        slot.seconds = []
+        queue.job_seconds.append(slot.seconds)
     if slot.comparison:
         slot.run = slot.run or slot.to_do.pop(0)
-        begin(slot, batch, executor, view)
+        begin(slot, queue)
 
 
-def finish_comparison(comparison):
-    """Judge a finished comparison and say what came out."""
-    for run_id, reason in judge(comparison).items():
+def finish_comparison(slot: DeviceSlot) -> None:
+    """Take a finished comparison from its device, mark what diverged, and say so."""
+    comparison = slot.comparison
+    slot.comparison = None
+    for run_id, reason in mark_diverged(comparison).items():
         say(f"{run_id}  diverged  {reason}")
 
 
-def begin(slot, batch, executor, view):
-    """Start the run of a device; where that cannot be, the run goes to another one or waits."""
+def begin(slot: DeviceSlot, queue: RunQueue) -> None:
+    """Start the run of a device. Where that fails, the run waits or goes to another device."""
     try:
-        slot.active = executor.launch(slot.run, batch.study, batch.commit, slot.device, slot.attempt)
+        slot.running = queue.executor.launch(slot.run, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
-        slot.in_run = False
-        remove_device(slot, batch, error)
+        slot.lost_in_run = False
+        remove_device(slot, queue, str(error))
     except OSError as error:
-        if error.errno not in NO_PROCESS or slot.attempt >= START_ATTEMPTS:
+        if error.errno not in NO_ROOM_FOR_PROCESS or slot.attempt >= START_ATTEMPTS:
             raise
         try_again(slot, f"no process could be started: {error.strerror}")
     else:
-        slot.first = None
-        view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
+        slot.first_progress = None
+        queue.view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
-def finish(slot, end, batch, executor, view):
+def finish_if_ended(slot: DeviceSlot, queue: RunQueue) -> None:
+    """Ask the executor for the run of a device, and finish it if it has ended."""
+    outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+    if outcome is not None:
+        finish(slot, outcome, queue)
+
+
+def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
     """Take note of a run that has ended, and say so."""
-    seconds, run, label = time.monotonic() - slot.active.started, slot.run, slot.device.label
-    slot.ended, slot.ended_at, slot.active = slot.active, time.monotonic(), None
-    if end.lost:
-        lost = batch.losses.setdefault(run.run_id, [])
-        lost += [(slot, end.remark)] * end.begun
-        slot.in_run = end.begun
-        if len(lost) < MAX_DEVICES_LOST:
-            remove_device(slot, batch, end.remark)
+    run = slot.run
+    slot.ended = slot.running
+    slot.ended_at = time.monotonic()
+    slot.running = None
+    if outcome.lost:
+        losses = queue.losses.setdefault(run.run_id, [])
+        if outcome.begun:
+            losses.append((slot, outcome.remark))
+        slot.lost_in_run = outcome.begun
+        if len(losses) < MAX_DEVICES_LOST:
+            remove_device(slot, queue, outcome.remark)
             return
-        end = fail_run(slot, end.remark, batch)
-        restore_devices([each for each, _ in lost], batch, executor)
-    if end.record is None:
-        try_again(slot, end.remark)
+        outcome = fail_run(slot, outcome.remark, queue)
+        restore_devices([each for each, _ in losses], queue)
+    if outcome.record is None:
+        try_again(slot, outcome.remark)
         return
-    slot.run, slot.attempt = None, 1
+    slot.run = None
+    slot.attempt = 1
+    count_run(slot, run, outcome.record, outcome.remark, queue)
+
+
+def count_run(slot: DeviceSlot, run: Run, record: dict, remark: str, queue: RunQueue) -> None:
+    """Count a run that has its record, remove its log where all went well, and say how it ended."""
+    seconds = slot.ended_at - slot.ended.started
     slot.seconds.append(seconds)
-    batch.done += 1
-    if end.record["status"] in RETRIED:
-        batch.seconds.pop(run.run_id, None)
+    queue.done += 1
+    if record["status"] in RETRIED:
+        queue.seconds.pop(run.run_id, None)
     else:
-        batch.seconds[run.run_id] = seconds
-    if end.record["status"] == "ok" and not end.remark:
+        queue.seconds[run.run_id] = seconds
+    if record["status"] == "ok" and not remark:
         for path in (run.log_path, run.log_path.with_suffix(".yaml")):
             path.unlink(missing_ok=True)
-    counted = f"[{batch.done:>{len(str(batch.total))}}/{batch.total}]"
-    ended = f"{end.record['status']}  {seconds:.1f} s  {in_words(end.record)}{end.remark}"
-    say(f"{counted} {label}  {run.run_id}  {ended}")
-    view.bar.update()
+    counted = f"[{queue.done:>{len(str(queue.total))}}/{queue.total}]"
+    ended = f"{record['status']}  {seconds:.1f} s  {in_words(record)}{remark}"
+    say(f"{counted} {slot.device.label}  {run.run_id}  {ended}")
+    queue.view.bar.update()
 
 
-def try_again(slot, reason):
-    """Have a run that could not be started wait before its next attempt."""
-    wait = START_WAIT_SECONDS * (2**slot.attempt + slot.device.index / 2)  # staggered, so as not to meet again
-    slot.attempt, slot.not_before = slot.attempt + 1, time.monotonic() + wait
+def try_again(slot: DeviceSlot, reason: str) -> None:
+    """Let a run that could not be started wait before its next attempt."""
+    wait = START_WAIT_SECONDS * (2**slot.attempt + slot.device.number / 2)  # devices do not start at the same time
+    slot.attempt += 1
+    slot.not_before = time.monotonic() + wait
     say(f"{slot.device.label}  {slot.run.run_id}  starts again in {wait:g} s  {reason}")
 
 
-def remove_device(slot, batch, reason):
-    """Take a device out of the pool, and say so; what it had not finished waits for another one."""
-    rest = [slot.run] * bool(slot.run) + slot.to_do
+def remove_device(slot: DeviceSlot, queue: RunQueue, reason: str) -> None:
+    """Take a device out of the pool, and say so. Its unfinished runs wait for another one."""
+    rest = [slot.run, *slot.to_do] if slot.run else slot.to_do
     follow = f"; {rest[0].run_id} and what follows go to others" if rest else ""
     say(f"{slot.device.label} IS LOST and gets no more runs{follow}  {reason}")
-    batch.waiting = [(runs, to_do, None if where == slot.device else where) for runs, to_do, where in batch.waiting]
+    queue.waiting = [job._replace(home=None) if job.home == slot.device else job for job in queue.waiting]
     if rest:
-        batch.waiting.insert(0, (slot.comparison, rest, None))
+        queue.waiting.insert(0, Job(slot.comparison, rest))
+        slot.comparison = None
     else:
-        finish_comparison(slot.comparison)
-    slot.gone, slot.comparison, slot.to_do, slot.run, slot.attempt = True, None, [], None, 1
-
-
-def fail_run(slot, remark, batch):
-    """Have a run end that loses one device after the other, and return its End: it gets no further one to lose."""
-    how = "; ".join(f"{each.device.label} ({reason[:100]})" for each, reason in batch.losses[slot.run.run_id])
-    reason = f"the device was lost under it {MAX_DEVICES_LOST} times, so it gets no other: {how}"
-    record = write_ending(slot.ended, "failed", reason, batch.commit, slot.device)
+        finish_comparison(slot)
+    slot.lost = True
+    slot.to_do = []
     slot.run = None
-    remove_device(slot, batch, remark)
+    slot.attempt = 1
+
+
+def fail_run(slot: DeviceSlot, remark: str, queue: RunQueue) -> RunOutcome:
+    """End a run under which too many devices were lost, and return its outcome. It gets no other device."""
+    how = "; ".join(f"{each.device.label} ({reason[:100]})" for each, reason in queue.losses[slot.run.run_id])
+    reason = f"the device was lost under it {MAX_DEVICES_LOST} times, so it gets no other: {how}"
+    record = write_ending(slot.ended, "failed", reason)
+    slot.run = None
+    remove_device(slot, queue, remark)
     return RunOutcome(record)
 
 
-def restore_devices(slots, batch, executor):
-    """Return devices that were lost under a run to the pool where they answer after all: the run may be at fault.
+def restore_devices(slots: Iterable[DeviceSlot], queue: RunQueue) -> None:
+    """Use devices again that were lost under a run and still work: the run may be at fault.
 
-    That ends: a run gets no more than MOST_LOST of them, and one that is lost before a run stays out.
+    A run gets no more than MAX_DEVICES_LOST of them, and a device that was lost before a run stays out.
     """
     for slot in slots:
-        if slot.gone and slot.in_run and not batch.ending and executor.answers(slot.device):
-            slot.gone = False
+        if slot.lost and slot.lost_in_run and not queue.interrupted and queue.executor.device_works(slot.device):
+            slot.lost = False
             say(f"{slot.device.label} answers and is used again")
 
 
-def cleared(slot, executor):
-    """Return whether the memory of the last run on this device has been given back, or is not waited for any longer."""
-    if slot.ended and not executor.memory_is_free(slot.ended, slot.device):
+def memory_cleared(slot: DeviceSlot, executor: Any) -> bool:
+    """Return whether the device has freed the memory of its last run, or CLEAR_SECONDS are over."""
+    if slot.ended and not executor.memory_is_free(slot.ended):
         if time.monotonic() - slot.ended_at < CLEAR_SECONDS:
             return False
-        say(f"{slot.device.label}: memory of the last run, or of others, is still held; the next one notes how much")
+        say(f"{slot.device.label}: memory of the last run, or of others, is still held; the next run notes how much")
     slot.ended = None
     return True
 
 
-def drain(batch, slots, executor, view):
-    """After Ctrl-C: start nothing more, give the running runs a few seconds to end, and say which were stopped."""
-    names = [slot.run.run_id for slot in slots if slot.active]
+def drain(queue: RunQueue, slots: list[DeviceSlot]) -> None:
+    """After Ctrl-C: start nothing more, give running runs a few seconds to end, and say which were stopped."""
+    names = [slot.run.run_id for slot in slots if slot.running]
     if not names:
         return
     say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
-    until, batch.ending = time.monotonic() + GRACE_SECONDS, True
-    while time.monotonic() < until and any(slot.active for slot in slots):
-        for slot in (slot for slot in slots if slot.active):
-            if end := executor.check(slot.active, batch.commit, slot.device, batch.limit, batch.stall):
-                finish(slot, end, batch, executor, view)
+    until = time.monotonic() + GRACE_SECONDS
+    queue.interrupted = True
+    while time.monotonic() < until and any(slot.running for slot in slots):
+        for slot in slots:
+            if slot.running:
+                finish_if_ended(slot, queue)
         time.sleep(0.1)
-    if stopped := [slot.run.run_id for slot in slots if slot.active]:
+    if stopped := [slot.run.run_id for slot in slots if slot.running]:
         say(f"stopped, and to be run again: {', '.join(stopped)}")
 
 
-def close_batch(folder, batch, slots, makespan, started_at):
-    """Print and store how long the batch took, and how short it could have been on its devices."""
-    ideal = estimates.ideal_seconds(batch.jobs, len(slots))
-    facts = {"study": batch.study, "devices": [f"{slot.device.label} ({slot.device.name})" for slot in slots]}
-    facts |= {"started_at": started_at, "finished_at": utc_now(), "runs_executed": batch.done}
+def store_times(folder: Path, queue: RunQueue, slots: list[DeviceSlot], makespan: float, started_at: str) -> None:
+    """Print and store how long all runs took together, and a lower bound for these devices."""
+    ideal = estimates.ideal_seconds(queue.job_seconds, len(slots))
     with suppress(OSError):  # the records are what counts
-        estimates.write_batch(folder, batch.seconds, **facts, makespan_seconds=makespan, ideal_seconds=ideal)
-    if batch.done:
-        words = f"no order on {len(slots)} device{'s' * (len(slots) > 1)} could take less than {ideal:.1f} s"
-        say(f"{batch.done} runs took {makespan:.1f} s; {words} ({ideal / makespan:.0%})")
+        estimates.write_times(
+            folder,
+            queue.seconds,
+            study=queue.study,
+            devices=[f"{slot.device.label} ({slot.device.name})" for slot in slots],
+            started_at=started_at,
+            finished_at=utc_now(),
+            runs_executed=queue.done,
+            makespan_seconds=makespan,
+            ideal_seconds=ideal,
+        )
+    if queue.done:
+        devices = "1 device" if len(slots) == 1 else f"{len(slots)} devices"
+        bound = f"no order on {devices} could take less than {ideal:.1f} s ({ideal / makespan:.0%})"
+        say(f"{queue.done} runs took {makespan:.1f} s; {bound}")
 
 
-def seconds_left(slot, expected, progress):
-    """Return (seconds that a run still takes, whether the steps of its training say so; else what was expected)."""
-    now, share = time.monotonic(), estimates.share_done(progress)
+def seconds_left(slot: DeviceSlot, expected: float, progress: str) -> tuple[float, bool]:
+    """Return the seconds that a run still takes, and whether its steps tell so. Else they come from `expected`."""
+    now = time.monotonic()
+    share = estimates.share_done(progress)
     if share is not None:
-        slot.first = slot.first or (now, share)
-        seconds, done = now - slot.first[0], share - slot.first[1]
-        if done > 0 and seconds > RATE_SECONDS:
-            return seconds / done * (1 - share), True
-    return max(expected - (now - slot.active.started), 0), False
+        slot.first_progress = slot.first_progress or (now, share)
+        first_time, first_share = slot.first_progress
+        seconds = now - first_time
+        if share > first_share and seconds > RATE_SECONDS:
+            return seconds / (share - first_share) * (1 - share), True
+    return max(expected - (now - slot.running.started), 0), False
 
 
-def draw(view, batch, slots, executor):
-    """Draw the live view."""
-    expected = estimates.estimator(batch.runs, batch.seconds)
-    texts, busy = {}, []
+def draw(queue: RunQueue, slots: list[DeviceSlot]) -> None:
+    """Draw the status view."""
+    expected = estimates.estimator(queue.runs, queue.seconds)
+    executor = queue.executor
+    texts = {}
+    busy = []  # seconds left of each device
     for slot in slots:
-        text, left = "LOST" if slot.gone else "-", sum(map(expected, slot.to_do))
-        if slot.active:
-            progress, elapsed = executor.progress_of(slot.active), time.monotonic() - slot.active.started
-            of_run, seen = seconds_left(slot, expected(slot.run), progress)
-            text = status.run_in_words(slot.run.run_id, progress, elapsed, of_run if seen or batch.seconds else None)
+        text = "LOST" if slot.lost else "-"
+        left = sum(map(expected, slot.to_do))
+        if slot.running:
+            progress = executor.progress_of(slot.running)
+            elapsed = time.monotonic() - slot.running.started
+            of_run, measured = seconds_left(slot, expected(slot.run), progress)
+            known = measured or queue.seconds
+            text = status.run_in_words(slot.run.run_id, progress, elapsed, of_run if known else None)
             left += of_run
         texts[slot.device.label] = text + status.gpu_in_words(executor.gpu_state(slot.device))
-        if not slot.gone:
+        if not slot.lost:
             busy.append(left)
-    left = estimates.seconds_left(busy, [sum(map(expected, job[1])) for job in batch.waiting], len(busy))
-    view.draw(texts, left if batch.seconds else None)
+    waiting = [sum(map(expected, job.to_do)) for job in queue.waiting]
+    queue.view.draw(texts, estimates.seconds_left(busy, waiting) if queue.seconds else None)

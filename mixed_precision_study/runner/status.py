@@ -1,54 +1,59 @@
-"""What a person sees of a batch while it runs: lines, a log file, and on a terminal one line a device and a bar."""
+"""What a person sees of a study while it runs: lines, a log file, and on a terminal a line per device and a bar."""
 
 import logging
 import statistics
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
-from .estimates import in_time
+from ..gpu.nvml import GpuState
+from .estimates import duration_text
+from .plan import Comparison
 from .process import read_record
 
-LOG = logging.getLogger("mixed_precision.batch")
+LOG = logging.getLogger("mixed_precision.runner")
 LOG.propagate = False
 LOG.setLevel(logging.INFO)
-logging.raiseExceptions = False  # a full disk must not end a batch by way of its log
-SECONDS = 1.0  # between two looks at the devices
-PLAIN_SECONDS = 600  # the same, where a look becomes lines
+logging.raiseExceptions = False  # a full disk must not end the study when its log is written
+DRAW_SECONDS = 1.0  # between two updates of the view on a terminal
+PLAIN_SECONDS = 600  # the same as lines of text
 
 
-def say(text):
-    """Print one line above the live view, at once also where the output is a file, and add it to the log."""
+def say(text: str) -> None:
+    """Print one line above the status view, flush it, and add it to the log."""
     LOG.info(text)
     tqdm.write(text)
     sys.stdout.flush()
 
 
 class TolerantStream:
-    """A stream whose reader may go away, as a terminal or a pipe does: what can no longer be shown is dropped."""
+    """A stream whose terminal or pipe may close. What can no longer be shown is dropped."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: Any):
         self.stream = stream
-        stream.reconfigure(errors="backslashreplace")  # a letter that the terminal lacks must not end a batch
+        stream.reconfigure(errors="backslashreplace")  # the terminal may lack a letter
 
-    def write(self, text):
+    def write(self, text: str) -> None:
         with suppress(OSError):
             self.stream.write(text)
 
-    def flush(self):
+    def flush(self) -> None:
         with suppress(OSError):
             self.stream.flush()
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
 @contextmanager
-def log_in(folder):
-    """Have everything that is said within this block also written to logs/batch.log below `folder`, with the time."""
+def log_in(folder: Path) -> Iterator[None]:
+    """Also write what is said in this block to logs/batch.log below `folder`, with the time."""
     handler = logging.FileHandler(folder / "logs" / "batch.log", encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
     LOG.addHandler(handler)
@@ -60,27 +65,33 @@ def log_in(folder):
 
 
 class View:
-    """The bar of a batch and a line for each of its devices, drawn on a terminal; elsewhere said now and then."""
+    """A bar for the study and a line for each device on a terminal; elsewhere lines of text every 10 minutes."""
 
-    def __init__(self, study, total, labels, wanted):
-        quiet = not wanted or not sys.stderr.isatty() or not total
-        style = {"disable": quiet, "leave": False, "dynamic_ncols": True}
-        self.bar = tqdm(total=total, desc=study, unit="run", **{**style, "leave": True})
-        form = {"bar_format": "{desc}", "total": 0}
-        self.lines = {label: tqdm(position=number, **form, **style) for number, label in enumerate(labels, 1)}
-        self.study, self.quiet, self.looked = study, quiet, time.monotonic() if quiet else 0.0
+    def __init__(self, study: str, total: int, labels: Iterable[str], wanted: bool):
+        self.study = study
+        self.quiet = not wanted or not sys.stderr.isatty() or not total
+        self.drawn = time.monotonic() if self.quiet else 0.0
+        style = {"disable": self.quiet, "dynamic_ncols": True}
+        self.bar = tqdm(total=total, desc=study, unit="run", **style)
+        self.lines = {
+            label: tqdm(position=number, bar_format="{desc}", total=0, leave=False, **style)
+            for number, label in enumerate(labels, 1)
+        }
 
-    def begin(self, text):
-        """Note in the log that a run begins; where nothing is drawn, say so as well."""
-        (say if self.quiet else LOG.info)(text)
+    def begin(self, text: str) -> None:
+        """Note in the log that a run begins, and say so where nothing is drawn."""
+        if self.quiet:
+            say(text)
+        else:
+            LOG.info(text)
 
-    def due(self):
-        """Return whether the view is to be drawn anew."""
-        return time.monotonic() - self.looked > (PLAIN_SECONDS if self.quiet else SECONDS)
+    def due(self) -> bool:
+        """Return whether it is time to draw the view again."""
+        return time.monotonic() - self.drawn > (PLAIN_SECONDS if self.quiet else DRAW_SECONDS)
 
-    def draw(self, texts, seconds_left):
-        """Show {label: text} of the devices and when the batch is expected to end; None: that cannot be said yet."""
-        self.looked = time.monotonic()
+    def draw(self, texts: dict[str, str], seconds_left: float | None) -> None:
+        """Show {label: text} of the devices and the expected end (None: not known yet)."""
+        self.drawn = time.monotonic()
         if self.quiet:
             for label, text in texts.items():
                 say(f"{label}  {text}")
@@ -90,57 +101,62 @@ class View:
             line.set_description_str(f"{label}  {texts.get(label, '-')}", refresh=True)
         self.bar.set_postfix_str(end_in_words(seconds_left), refresh=True)
 
-    def close(self):
+    def close(self) -> None:
         for line in self.lines.values():
             line.close()
         self.bar.close()
 
 
-def end_in_words(seconds):
+def end_in_words(seconds: float | None) -> str:
     """Return the expected end as a time of day."""
     if seconds is None:
         return "end: known after the first run"
-    return f"{in_time(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
+    return f"{duration_text(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
 
 
-def run_in_words(run_id, progress, elapsed, left):
-    """Return how far a run is: its cell and step, its time and the seconds that are left (None: not known)."""
-    still = "" if left is None else f", about {in_time(left)} left"
-    return f"{run_id}  {progress or 'starting'}  {in_time(elapsed)}{still}"
+def run_in_words(run_id: str, progress: str, elapsed: float, left: float | None) -> str:
+    """Return how far a run is: cell and step, time so far, and seconds left (None: not known)."""
+    rest = "" if left is None else f", about {duration_text(left)} left"
+    return f"{run_id}  {progress or 'starting'}  {duration_text(elapsed)}{rest}"
 
 
-def gpu_in_words(state):
-    """Return memory and utilisation of a GPU as NVML has them (a nvml.State or None)."""
-    busy = "" if not state or state.busy_percent is None else f"  {state.busy_percent}% busy"
-    return f"  {state.used_mib / 1024:.1f} of {state.total_mib / 1024:.0f} GiB{busy}" if state else ""
+def gpu_in_words(state: GpuState | None) -> str:
+    """Return memory and utilisation of a GPU as NVML reports them."""
+    if state is None:
+        return ""
+    busy = "" if state.busy_percent is None else f"  {state.busy_percent}% busy"
+    return f"  {state.used_mib / 1024:.1f} of {state.total_mib / 1024:.0f} GiB{busy}"
 
 
-def in_words(record):
+def in_words(record: dict) -> str:
     """Return what was measured, with units, or why it was not."""
     _, epoch, speed, peak, metric, reason = row(record)
+    if record["status"] != "ok":
+        return reason
     unit = record.get("sample_unit") or "samples"
     words = ((epoch, f"{epoch} s/epoch"), (speed, f"{speed} {unit}/s"), (peak, f"{peak} MiB peak"), (metric, metric))
-    return ", ".join(word for value, word in words if value) if record["status"] == "ok" else reason
+    return ", ".join(word for value, word in words if value)
 
 
-def row(record):
-    """Return the cells of one record in the final table: status, median epoch, speed, peak, last metric, reason."""
+def row(record: dict) -> tuple[str, ...]:
+    """Return a record's cells of the final table: status, median epoch, speed, peak, last metric, reason."""
     seconds = [value for value in record.get("epoch_seconds") or () if value is not None]
-    metric = [value for value in record.get("metric") or () if value is not None][-1:]
-    speed, peak = record.get("samples_per_second"), record.get("peak_allocated_mib")
+    metric = [value for value in record.get("metric") or () if value is not None]
+    speed = record.get("samples_per_second")
+    peak = record.get("peak_allocated_mib")
     return (
         record["status"],
         f"{statistics.median(seconds):.3g}" if seconds else "",
         "" if speed is None else f"{speed:,.0f}",
         "" if peak is None else f"{peak:,.0f}",
-        f"{record.get('metric_name')} {metric[0]:.4g}" if metric else "",
+        f"{record.get('metric_name')} {metric[-1]:.4g}" if metric else "",
         record.get("reason") or "",
     )
 
 
-def table(comparisons):
+def table(comparisons: Iterable[Comparison]) -> str:
     """Return all runs as aligned lines of text."""
-    rows = [("run", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
+    rows: list[tuple[str, ...]] = [("run", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
     for run in (run for comparison in comparisons for run in comparison):
         record = read_record(run.record_path)
         rows.append((run.run_id, *(row(record) if record else ("not run", "", "", "", "", ""))))

@@ -1,68 +1,84 @@
-"""What is asked for: the studies of studies.yaml, and the -p options of the command line."""
+"""What is asked for: the studies of studies.yaml and the -p options of the command line."""
 
 import math
 import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from ..errors import UserError
 from .paths import expanded, relative_to_root
 
-PATHS = ("data_dir", "csv_path")  # given with -p they are relative to the folder the user stands in
-ENTRY_KEYS = {"notebook": str, "parameters": dict, "sweep": dict, "cpu": dict, "minutes": (int, float)}
+PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
+ENTRY_KEYS: dict[str, Any] = {
+    "notebook": str,
+    "parameters": dict,
+    "sweep": dict,
+    "cpu": dict,
+    "minutes": (int, float),
+}
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+HELP = "notebooks/studies.yaml explains the form at its head"
 
 
-def load_studies(path):
-    """Return {name: study} of a studies file; raise UserError where its form is wrong."""
+def load_studies(path: Path) -> dict[str, dict]:
+    """Return {name: study} of a studies file. Raise UserError where its form is wrong."""
     try:
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
-    form = "the form is explained at the head of notebooks/studies.yaml"
     if not isinstance(studies, dict) or not studies:
-        raise UserError(f"{path} must map names to studies; {form}.")
+        raise UserError(f"{path} must map names to studies; {HELP}.")
     for name, study in studies.items():
         entries = study.get("runs") if isinstance(study, dict) else None
         if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
-            raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {form}.")
+            raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {HELP}.")
         for number, entry in enumerate(entries, 1):
-            where = f"entry {number} of study {name} in {path}"
-            if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
-                raise UserError(f"{where} must name its `notebook`; {form}.")
-            for key, value in entry.items():
-                wrong = not isinstance(value, ENTRY_KEYS.get(key, ()))
-                if wrong or (key == "minutes" and not 0 <= value < math.inf):
-                    raise UserError(f"{where} has an unknown key or a wrong kind of value at `{key}`; {form}.")
-            if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
-                raise UserError(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {form}.")
-            for key, values in entry.get("sweep", {}).items():
-                if key == "precisions" or not isinstance(values, list) or not values:
-                    raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {form}.")
+            check_entry(entry, f"entry {number} of study {name} in {path}")
     return {str(name): study for name, study in studies.items()}
 
 
-def shortened(value):
-    """Return a value as text, of one that would fill the screen its beginning."""
+def check_entry(entry: Any, where: str) -> None:
+    """Raise UserError where an entry of a study has a wrong form."""
+    if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
+        raise UserError(f"{where} must name its `notebook`; {HELP}.")
+    for key, value in entry.items():
+        wrong = not isinstance(value, ENTRY_KEYS.get(key, ()))
+        if wrong or (key == "minutes" and not 0 <= value < math.inf):
+            raise UserError(f"{where} has an unknown key or a wrong kind of value at `{key}`; {HELP}.")
+    if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
+        raise UserError(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {HELP}.")
+    for key, values in entry.get("sweep", {}).items():
+        if key == "precisions" or not isinstance(values, list) or not values:
+            raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {HELP}.")
+
+
+def shortened(value: Any) -> str:
+    """Return a value as text, at most its first 100 letters."""
     text = str(value)
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def parse_overrides(pairs):
-    """Return {name: (text, value)} of the -p options, each value read as a YAML literal."""
-    overrides = {}
+def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
+    """Return {name: (text, value)} of the -p options. Values are read as YAML; those of PATHS are whole paths."""
+    overrides: dict[str, tuple[str, Any]] = {}
     for name, text in pairs:
         if name == "output_dir":
             raise UserError("output_dir cannot be set with -p; use --output-dir DIR.")
         if name == "repeat":
-            raise UserError("repeat cannot be set with -p, for run_all.py numbers the repetitions; use -p repeats N.")
+            raise UserError("repeat cannot be set with -p: run_all.py numbers the repetitions; use -p repeats N.")
         if name == "data_dir" and not text:
             raise UserError("data_dir is empty; give a folder, or leave -p data_dir out.")
-        text = relative_to_root(expanded(text, f"-p {name}")) if name in PATHS and text else text
+        if name in PATHS:
+            path = relative_to_root(expanded(text, f"-p {name}")) if text else text
+            overrides[name] = (path, path)
+            continue
         try:
-            overrides[name] = (text, text if name in PATHS else yaml.safe_load(text))
+            overrides[name] = (text, yaml.safe_load(text))
         except (ValueError, RecursionError, yaml.YAMLError):
             raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides

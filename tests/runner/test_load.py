@@ -1,6 +1,6 @@
 """200 tiny runs on 8 slots: all complete, little time between two runs, memory of the runner flat. Takes minutes.
 
-RUN_LOAD_TEST=1 python -m pytest tests/test_load.py -s
+RUN_LOAD_TEST=1 python -m pytest tests/runner/test_load.py -s
 """
 
 import contextlib
@@ -12,10 +12,8 @@ import time
 
 import psutil
 import pytest
-import yaml
-from tiny_suite import ACT, AFTER, BASE, PARAMETERS, START, WRITE, write_notebook
+from tiny_suite import ON_CPU, entry, main, read_records, write_suite
 
-from mixed_precision_study.runner import cli
 from mixed_precision_study.runner import process as run_process
 
 pytestmark = pytest.mark.skipif(not os.environ.get("RUN_LOAD_TEST"), reason="takes minutes; RUN_LOAD_TEST=1 runs it")
@@ -23,10 +21,9 @@ RUNS, SLOTS = int(os.environ.get("RUN_LOAD_TEST_RUNS", 200)), 8
 
 
 def test_many_runs_on_many_slots(tmp_path, monkeypatch):
-    entries = [{"notebook": "tiny", "cpu": {"precisions": ["fp32"], "seed": seed}} for seed in range(RUNS)]
-    (tmp_path / "studies.yaml").write_text(yaml.safe_dump({"load": {"runs": entries}}))
-    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
-    launched, ended, memory, launch = {}, {}, [], run_process.launch
+    write_suite(tmp_path, {"load": [entry(seed=seed) for seed in range(RUNS)]})
+    launched, ended, memory = {}, {}, []
+    launch = run_process.launch
 
     def note_end(device, pid):
         with contextlib.suppress(ChildProcessError):  # raised where the runner has seen it first
@@ -34,18 +31,17 @@ def test_many_runs_on_many_slots(tmp_path, monkeypatch):
         ended.setdefault(device, []).append(time.monotonic())
 
     def noted(run, study, commit, device, attempt):
-        active = launch(run, study, commit, device, attempt)
+        running = launch(run, study, commit, device, attempt)
         launched.setdefault(device, []).append(time.monotonic())
-        threading.Thread(target=note_end, args=(device, active.process.pid), daemon=True).start()
+        threading.Thread(target=note_end, args=(device, running.process.pid), daemon=True).start()
         memory.append(psutil.Process().memory_info().rss / 2**20)
-        return active
+        return running
 
     monkeypatch.setattr(run_process, "launch", noted)
     before = psutil.Process().cpu_times()
-    argv = ["load", "--studies", str(tmp_path / "studies.yaml"), *BASE, "--output-dir", str(tmp_path / "out")]
-    assert cli.main([*argv, "--jobs", str(SLOTS)]) == 0
+    assert main(tmp_path, "load", *ON_CPU, "--output-dir", tmp_path / "out", "--jobs", SLOTS) == 0
     after = psutil.Process().cpu_times()
-    records = [json.loads(path.read_text()) for path in (tmp_path / "out").glob("tiny-*.json")]
+    records = read_records(tmp_path / "out")
     assert sorted(record["seed"] for record in records) == list(range(RUNS))
     assert {record["status"] for record in records} == {"ok"}
     gaps = [start - end for device in launched for end, start in zip(ended[device], launched[device][1:], strict=False)]

@@ -1,11 +1,9 @@
-"""The code cells of a notebook: what is read, what is run, and which code a run's hash covers."""
+"""The code cells of a notebook, and which code a run's hash covers."""
 
 import json
 import os
-import sys
 
 import pytest
-from notebook_cells import run_cells
 
 from mixed_precision_study.runner import notebook_file
 from mixed_precision_study.runner.notebook_file import code_cells, hash_of
@@ -13,7 +11,7 @@ from mixed_precision_study.runner.notebook_file import code_cells, hash_of
 
 @pytest.fixture
 def small(tmp_path):
-    """A notebook whose last cell fails, with words that are tagged like the parameters."""
+    """A notebook with a text cell that is tagged like the parameters."""
     cells = [{"cell_type": "markdown", "id": "words", "metadata": {"tags": ["parameters"]}, "source": ["no code"]}]
     for name, tags, source in (
         ("first", ["parameters"], "x = 1\n"),
@@ -35,24 +33,9 @@ def test_code_cells_are_read_whole_and_in_order(small):
     ]
 
 
-def test_cells_run_up_to_the_last_one_asked_for_with_parameters_replaced(small):
-    names = run_cells(small, "second", {"x": 3})
-    assert (names["x"], names["z"], names["__name__"], names["display"]) == (3, 4, "small", print)
-    assert vars(sys.modules["small"]) is names  # where torch.compile looks for the names of a function
-    with pytest.raises(ZeroDivisionError):
-        run_cells(small, "third", {})
-
-
-def test_a_cell_or_a_parameter_that_a_notebook_lacks_is_named(small):
-    with pytest.raises(LookupError, match="small has no cell 'fourth'"):
-        run_cells(small, "fourth", {})
-    with pytest.raises(LookupError, match="small has no parameter a, b"):
-        run_cells(small, "second", {"b": 1, "a": 2, "x": 3})
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package of a few empty files in the place of the real one."""
+    """A package of a few empty files in place of the real one."""
     folder = tmp_path / "package"
     names = ("training.py", "gpu/nvml.py", "runner/plan.py", "report/layout.py", "analysis/verdict.py", "standalone.py")
     for name in names:

@@ -1,13 +1,16 @@
-"""A tiny notebook that writes real records or ends in every other way, and what starts it as a person does."""
+"""A tiny notebook that writes real records or ends in every other way, and the command line to start it."""
 
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
 import psutil
 import yaml
+
+from mixed_precision_study.runner import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = """
@@ -75,7 +78,8 @@ if mode in ("fill", "nearly") and not Path(data_dir, "mended").exists():
             while True:
                 file.write(bytes(4096))
         finally:
-            file.truncate(file.tell() - 16384 * (mode == "nearly"))  # the record of a failure has room again
+            if mode == "nearly":  # the record of a failure has room again
+                file.truncate(file.tell() - 16384)
 if mode in ("nan", "memory"):
     import torch
     from mixed_precision_study.errors import Diverged
@@ -108,12 +112,7 @@ for precision in precisions if mode not in ("silent", "nan", "memory") else ():
     write_record(record, output_dir)
 """
 AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
-SUMMARY = (
-    'records_dir = "."',
-    "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')\n"
-    "assert 'broken' not in Path(records_dir).name",
-)
-BASE = ("--gpus", "none", "--no-progress-bar")
+ON_CPU = ("--gpus", "none")
 
 
 def write_notebook(path, *sources):
@@ -124,31 +123,55 @@ def write_notebook(path, *sources):
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
 
 
+def entry(mode="ok", **values):
+    """Return an entry of a study: one run of the tiny notebook on the CPU."""
+    return {"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode, **values}}
+
+
 def write_suite(folder, studies):
-    """Write the tiny notebook with all its ends, and the studies beside it; return the folder."""
-    (folder / "studies.yaml").write_text(yaml.safe_dump(studies))
+    """Write the tiny notebook, and beside it the studies as {name: list of entries}; return the folder."""
+    (folder / "studies.yaml").write_text(yaml.safe_dump({name: {"runs": runs} for name, runs in studies.items()}))
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
     return folder
 
 
 def command(folder, *words):
-    return [
-        sys.executable,
-        str(ROOT / "run_all.py"),
-        "--studies",
-        str(folder / "studies.yaml"),
-        *BASE,
-        *map(str, words),
-    ]
+    """Return run_all.py with these words, on the CPU, as a person types it."""
+    options = ["--studies", folder / "studies.yaml", *ON_CPU, "--no-progress-bar"]
+    return [sys.executable, str(ROOT / "run_all.py"), *map(str, [*options, *words])]
 
 
 def call(folder, *words, **options):
-    """Run the command line as a person does and return what became of it."""
+    """Run the command line in a process of its own and return what became of it."""
     return subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=240, **options)
 
 
+def main(folder, *words):
+    """Run the command line within this process, where a test can replace parts of it; return the exit status."""
+    return cli.main(["--studies", str(folder / "studies.yaml"), "--no-progress-bar", *map(str, words)])
+
+
+def read_records(folder):
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
+
+
 def records_of(folder):
-    return {record["mode"]: record for record in map(json.loads, (p.read_text() for p in folder.glob("*.json")))}
+    """Return {mode: record}."""
+    return {record["mode"]: record for record in read_records(folder)}
+
+
+def wait_for(condition, seconds=60):
+    """Wait until the condition holds and return what it returned."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return found
+
+
+def begun(folder):
+    """Return the marks of the runs that have begun to wait for the file `go` in their data folder."""
+    return list(folder.glob("begun-*"))
 
 
 def survivors(study):
