@@ -32,7 +32,7 @@ def test_on_the_cpu_every_explanation_has_a_reason_and_nothing_is_run(tmp_path):
     assert trainer.steps == 0
 
 
-PARTS = ("read_ledger", "profile_steps", "count_work", "measure_limits", "read_gradients")
+PARTS = ("read_memory_breakdown", "profile_steps", "count_work", "measure_limits", "read_gradients")
 REASONS = ("ledger_reason", "profile_reason", "limit_reason", "limit_reason", "gradient_reason")
 
 
@@ -67,7 +67,7 @@ def test_a_graph_is_replayed_before_steps_are_taken_outside_it(monkeypatch, tmp_
     ran = pretend_parts(monkeypatch)
     trainer = types.SimpleNamespace(device=GPU, captured=object())
     explain(make_record(), trainer, lambda: iter([1]), tmp_path)
-    assert ran == ["profile_steps", "read_ledger", *PARTS[2:]]
+    assert ran == ["profile_steps", "read_memory_breakdown", *PARTS[2:]]
 
 
 def test_all_parts_may_fail_and_reasons_stay_short(monkeypatch, tmp_path):
