@@ -1,7 +1,8 @@
 """The precision modes: what each name means, whether a device can run it, and how it is set."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,18 @@ def set_fp32_precision(precision: str) -> dict[str, str]:
     for switch in switches.values():
         switch.fp32_precision = wanted
     return {name: switch.fp32_precision for name, switch in switches.items()}
+
+
+@contextmanager
+def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
+    """Set two of cuDNN's flags within the block."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
 
 
 def autocast(precision: str, device: torch.device, cache: bool = True) -> torch.autocast:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS
 
-from mixed_precision_study.batch_size import largest_batch, limit_memory, probe, resolve_batch_size
+from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.errors import Unsupported, UserError
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.parameters import check_values
@@ -174,12 +174,6 @@ def test_another_failure_of_a_probe_is_no_lack_of_memory():
 
     with pytest.raises(ValueError, match="no such model"):
         probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
-
-
-def test_a_given_size_is_kept_and_noted():
-    record = made_up_record()
-    assert resolve_batch_size(record, 48, None, None, CPU, 100) == 48
-    assert (record.batch_size_used, record.batch_probes) == (48, [])
 
 
 def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
