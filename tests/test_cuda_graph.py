@@ -65,16 +65,11 @@ def test_losses_and_weights_are_those_of_eager_mode(precision, clip):
         for trainer in (eager, captured):
             trainer.set_lr(0.1 / (step + 1))
         losses = [trainer.step(flagged(step, overflow=False))[0].item() for trainer in (eager, captured)]
-        assert losses[1] == pytest.approx(losses[0], rel=ROUNDING[precision]), step
+        tolerance = ROUNDING[precision] if step else 0  # the first forward pass is the same to the bit
+        assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0), step
     assert_close(eager, captured, ROUNDING[precision])
     assert captured.steps == 12
     assert captured.skipped_steps == eager.skipped_steps == 0
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_the_first_forward_pass_is_eager_modes_to_the_bit(precision):
-    eager, captured = (trainer.step(flagged(0, overflow=False))[0] for trainer in pair(precision))
-    assert torch.equal(eager, captured)
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
