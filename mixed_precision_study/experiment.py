@@ -233,16 +233,17 @@ class Experiment:
 
     def choose_batch_size(self, record: RunRecord, precision: str) -> int:
         """Return batch_size, or for "max" the largest that fits in memory."""
-        settings, data = self.parameters, self.data
-        if settings.batch_size != "max":
-            return settings.batch_size
+        data = self.data
+        if self.parameters.batch_size != "max":
+            return self.parameters.batch_size
         make_trainer = partial(self.make_trainer, precision)
         batches = partial(self.batches, 0, precision)
         return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
         """Train a new model in `precision`, measure it and fill in the record."""
-        settings, data = self.parameters, self.data
+        settings = self.parameters
+        data = self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         switches = set_fp32_precision(precision)
         allow_search()

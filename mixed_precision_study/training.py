@@ -183,8 +183,10 @@ class DeviceLossMeter:
     def end(self) -> tuple[float | None, list[bool]]:
         """Return the same as LossMeter.end()."""
         rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
-        losses, skipped = rows[:, 0], rows[:, 1] != 0
-        return (None if skipped.all() else losses[~skipped].mean().item()), skipped.tolist()
+        losses = rows[:, 0]
+        skipped = rows[:, 1] != 0
+        mean = None if skipped.all() else losses[~skipped].mean().item()
+        return mean, skipped.tolist()
 
 
 class TrainingLog:
