@@ -1,10 +1,12 @@
 """The whole training step as one CUDA graph: execution="cuda_graph".
 
-A replay cannot ask the host anything, so loss scaling, the skipping of a step, the learning rate and the hidden state
-live on the device. On the CPU the same steps run without a graph, which is how the tests know their arithmetic.
+A replay cannot ask the host anything. Loss scale, skipped steps, learning rate and hidden state therefore stay on the
+device. On the CPU the same steps run without a graph, so that tests can check their arithmetic.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 
@@ -14,89 +16,97 @@ from .precision import gather_master_gradients, write_back
 
 
 class DeviceScaler:
-    """Scales the loss by torch.amp.GradScaler's rule; whether a step overflowed stays on the device, in `found`.
+    """A loss scaler that follows torch.amp.GradScaler's rule on the device. Gradients may be fp16.
 
-    `scale` None: the loss passes as it is. Not `dynamic`: the scale stays. Gradients may be fp16 as well.
+    scale: the scale at the start; None: the loss is not scaled. dynamic: whether the scale changes.
+    found_inf: 1.0 if the gradients of the last step overflowed. skipped: number of such steps.
     """
 
-    def __init__(self, scale, dynamic, device):
-        self.enabled, self.dynamic, self.growth_interval = scale is not None, dynamic, 2000  # GradScaler's defaults
+    def __init__(self, scale: float | None, dynamic: bool, device: torch.device):
+        self.enabled = scale is not None
+        self.dynamic = dynamic
+        self.growth_interval = 2000  # like the other constants here, GradScaler's default
         self.factor = torch.full((), scale or 1.0, dtype=torch.float32, device=device)
         self.good_steps = torch.zeros((), dtype=torch.int32, device=device)  # since the scale last changed
-        self.found = torch.zeros((), device=device)  # 1.0 where the gradients of the last step overflowed
-        self.skipped = torch.zeros((), device=device)  # how many steps did so far
-        self.unscaled = False  # in the step that is being taken
+        self.found_inf = torch.zeros((), device=device)
+        self.skipped = torch.zeros((), device=device)
+        self.unscaled = False  # whether the current step has unscaled its gradients
 
-    def is_enabled(self):
+    def is_enabled(self) -> bool:
         return self.enabled
 
-    def scale(self, loss):
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss * self.factor if self.enabled else loss
 
-    def unscale_(self, optimizer):
+    def unscale_(self, optimizer: "DeviceSGD") -> None:
         gather_master_gradients(optimizer)
         self.unscaled = True
         if self.enabled:
-            self.found.zero_()
+            self.found_inf.zero_()
             inverse = self.factor.double().reciprocal().float()
             gradients = optimizer.gradients()
-            for kind in dict.fromkeys(gradient.dtype for gradient in gradients):
-                same = [gradient for gradient in gradients if gradient.dtype == kind]
-                torch._amp_foreach_non_finite_check_and_unscale_(same, self.found, inverse)
+            for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+                same = [gradient for gradient in gradients if gradient.dtype == dtype]
+                torch._amp_foreach_non_finite_check_and_unscale_(same, self.found_inf, inverse)
 
-    def step(self, optimizer):
-        """Update the weights, or change nothing after an overflow; unscales first where that has not been done."""
+    def step(self, optimizer: "DeviceSGD") -> None:
+        """Update the weights unless a gradient overflowed. Unscales the gradients if the step has not done so."""
         if not self.unscaled:
             self.unscale_(optimizer)
-        optimizer.step(self.found if self.enabled else None)
+        optimizer.step(self.found_inf if self.enabled else None)
 
-    def update(self):
-        """Count an overflow, and move the scale if it is dynamic."""
+    def update(self, new_scale: float | None = None) -> None:
+        """Count an overflow and adjust a dynamic scale; or set the scale, as GradScaler.update does."""
+        if new_scale is not None:
+            self.factor.fill_(new_scale)
+            return
         self.unscaled = False
         if self.enabled:
-            self.skipped.add_(self.found)
+            self.skipped.add_(self.found_inf)
         if self.dynamic:
-            torch._amp_update_scale_(self.factor, self.good_steps, self.found, 2.0, 0.5, self.growth_interval)
+            torch._amp_update_scale_(self.factor, self.good_steps, self.found_inf, 2.0, 0.5, self.growth_interval)
 
-    def get_scale(self):
+    def get_scale(self) -> float:
         return self.factor.item()
 
-    def state_dict(self):
+    def state_dict(self) -> dict:
         factors = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self.growth_interval}
         return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
 
 
-def as_line(tensor, like):
-    """Return a dense tensor's elements as (N,) in the order of memory, which must be that of `like`."""
+def as_line(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor as (N,), with its elements in the memory order of `like`."""
     if any(a != b for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True) if size > 1):
         tensor = torch.empty_like(like).copy_(tensor)
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
 class DeviceSGD:
-    """torch.optim.SGD's update in one fused kernel, which returns at once where `found` tells of an overflow.
+    """torch.optim.SGD's update in one fused kernel, which does nothing if a gradient overflowed.
 
-    The trap of torch.optim.SGD(fused=True), momenta that are made, uninitialised, at a first step that is skipped, is
-    none here: they are there from the start, as zeros, and 0 x momentum + gradient is what SGD's first step takes.
-    The learning rate is a tensor, so that a replay reads what set_lr has written.
+    torch.optim.SGD(fused=True) leaves its momentum buffers uninitialised if the first step is skipped. Here they start
+    as zeros, which gives the same first step. The learning rate is a tensor, so that a replay reads its current value.
     """
 
-    def __init__(self, weights, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
-        self.weights, self.momentum, self.weight_decay, self.nesterov = weights, momentum, weight_decay, nesterov
+    def __init__(
+        self, weights: list, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+    ):
+        self.weights = weights
+        self.settings = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
         self.state = {weight: {"momentum_buffer": torch.zeros_like(weight)} for weight in weights if momentum}
         self.master_pairs = ()
 
     @classmethod
-    def like(cls, optimizer):
+    def like(cls, optimizer: torch.optim.Optimizer) -> "DeviceSGD":
         """Return a DeviceSGD with the settings of a torch.optim.SGD that has taken no step yet.
 
-        Raises Unsupported for any other optimizer, and for settings that the fused kernel is not given here.
+        Raises Unsupported for another optimizer, several parameter groups, dampening or maximize.
         """
         groups = optimizer.param_groups
         if type(optimizer) is not torch.optim.SGD or len(groups) > 1:
-            kind = f"{type(optimizer).__name__} with {len(groups)} parameter group{'s' if len(groups) > 1 else ''}"
+            kind = f"{type(optimizer).__name__}, parameter groups: {len(groups)}"
             raise Unsupported(f"a CUDA graph needs torch.optim.SGD with one parameter group; this is {kind}")
         (group,) = groups
         if group["dampening"] or group["maximize"]:
@@ -104,80 +114,87 @@ class DeviceSGD:
         settings = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
         return cls(group["params"], **settings)
 
-    def zero_grad(self, set_to_none=True):
-        """Forget the gradients; keep_masters() replaces this where the weights are master copies."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""
         for weight in self.weights:
             weight.grad = None
 
-    def reset(self):
-        """Forget the momenta, in place: a graph goes on reading them where they are."""
+    def reset(self) -> None:
+        """Set the momenta to zero in place: a graph keeps reading them at the same address."""
         for state in self.state.values():
             state["momentum_buffer"].zero_()
 
-    def gradients(self):
+    def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
     @torch.no_grad()
-    def step(self, found=None):
-        """Update every weight that has a gradient, or, where `found` (fp32 on the device) is 1, change nothing."""
-        by_type = {}
+    def step(self, found_inf: torch.Tensor | None = None) -> None:
+        """Update every weight that has a gradient; change nothing if `found_inf` (fp32, on the device) is 1."""
+        by_dtype: dict[torch.dtype, tuple[list, list, list]] = {}
         for weight in self.weights:
             if weight.grad is not None:
-                lists = by_type.setdefault(weight.dtype, ([], [], []))
-                lists[0].append(as_line(weight, weight))
-                lists[1].append(as_line(weight.grad, weight))
-                lists[2].extend(as_line(buffer, weight) for buffer in self.state.get(weight, {}).values())
-        options = {"weight_decay": self.weight_decay, "momentum": self.momentum, "nesterov": self.nesterov}
-        options |= {"lr": self.lr, "dampening": 0.0, "maximize": False, "is_first_step": False, "found_inf": found}
-        for weights, gradients, momenta in by_type.values():
-            torch._fused_sgd_(weights, gradients, momenta, **options)
+                weights, gradients, momenta = by_dtype.setdefault(weight.dtype, ([], [], []))
+                weights.append(as_line(weight, weight))
+                gradients.append(as_line(weight.grad, weight))
+                momenta.extend(as_line(buffer, weight) for buffer in self.state.get(weight, {}).values())
+        options: dict[str, Any] = {"dampening": 0.0, "maximize": False, "is_first_step": False, **self.settings}
+        for weights, gradients, momenta in by_dtype.values():
+            torch._fused_sgd_(weights, gradients, momenta, lr=self.lr, found_inf=found_inf, **options)
         write_back(self)
 
 
-FAILED_GRAPHS = []  # kept, because PyTorch's allocator may still ask one of them whose memory it is
+FAILED_GRAPHS: list = []  # kept alive, because PyTorch's allocator may still refer to them
 
 
 @functools.cache
-def graph_stream(device):
-    """Return the one stream of this process's graphs, None on the CPU: a stream keeps cuBLAS's workspaces for good."""
+def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Return the stream of all graphs of this process; None on the CPU.
+
+    One stream for all, because cuBLAS never frees the workspaces it makes for a stream.
+    """
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
-def parts(value):
+def parts(value: Any) -> tuple:
     """Return the tensors of a batch or a hidden state: a tuple of tensors, one tensor, or None."""
-    return () if value is None else value if isinstance(value, tuple) else (value,)
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
 
 
-def copied(value):
-    """Return a copy of a batch or a hidden state in memory of its own."""
-    if value is None or isinstance(value, torch.Tensor):
-        return None if value is None else value.clone()
-    return tuple(part.clone() for part in value)
+def copied(value: Any) -> Any:
+    """Return a copy of a batch or a hidden state."""
+    if isinstance(value, tuple):
+        return tuple(part.clone() for part in value)
+    return None if value is None else value.clone()
 
 
-def capture(run, stream, device):
-    """Return (graph of what `run()` does on the device, the bytes of it that the allocator does not count afterwards).
+def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.device) -> tuple:
+    """Capture what `run()` does on the device, without computing it.
 
-    Nothing is computed by it. Raises Unsupported where `run` cannot be captured.
+    Returns (graph, bytes that the graph uses and the allocator does not count after the capture). Raises Unsupported if
+    `run` cannot be captured.
     """
     release_memory(device)
     reset_peaks(device)
     graph = torch.cuda.CUDAGraph()
-    try:  # thread_local: a loader's own thread may go on pinning memory. A capture that fails leaves its stream current
+    try:
+        # A failed capture leaves its stream current without the outer context. With "thread_local", a data loader's
+        # thread may go on pinning memory.
         with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             run()
     except RuntimeError as error:
         FAILED_GRAPHS.append(graph)
-        graph_stream.cache_clear()  # nobody takes a stream again in whose capture something failed
-        graph.reset()  # one that could be ended, as after a lack of memory, must not go on holding the card's memory
-        give_up(error, device)
+        graph_stream.cache_clear()  # the stream of a failed capture is not used again
+        graph.reset()  # a graph that ran out of memory would keep what it has
+        raise_cause(error, device)
     return graph, torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
 
 
-def give_up(error, device):
-    """Raise what ended a capture: a lack of memory as it is, anything else as Unsupported with its first cause."""
+def raise_cause(error: BaseException, device: torch.device) -> NoReturn:
+    """Raise what ended a capture: out of memory as it is, anything else as Unsupported with its first cause."""
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
-    generator.graphsafe_set_state(generator.clone_state())  # or the next dropout would still believe in the capture
+    generator.graphsafe_set_state(generator.clone_state())  # else the next dropout would think it is being captured
     while error.__context__ is not None and not is_out_of_memory(error):
         error = error.__context__
     if is_out_of_memory(error):
@@ -185,38 +202,50 @@ def give_up(error, device):
     raise Unsupported(f"this training step cannot be captured in a CUDA graph ({error_line(error)})") from None
 
 
-EAGER_STEPS = 3  # before the capture: cuDNN has then chosen its algorithms, and libraries have their workspaces
+EAGER_STEPS = 3  # before the capture, so that cuDNN has chosen its algorithms and libraries have their workspaces
 
 
 class CapturedStep:
-    """Takes steps on tensors that stay where they are: a few as they come, then as replays of one CUDA graph.
+    """Takes steps on tensors that keep their address: the first few eagerly, then as replays of one CUDA graph.
 
-    `take(batch, hidden)` is a whole training step that waits for nothing, `found` the tensor in which it says whether
-    it was skipped. A hidden state of None means zeros. What `step` returns is overwritten by the next one.
+    take(batch, hidden): a whole training step that does not wait for the device.
+    found_inf: the tensor in which `take` leaves whether the step was skipped.
+    outcome: (2,): loss of the last step, and 1 if it was skipped.
+    before_capture(): called once, before the capture.
+    A hidden state of None means zeros. The next step overwrites what `step` returns.
     """
 
-    def __init__(self, take, found, device):
-        self.take, self.found, self.device, self.graph, self.taken = take, found, device, None, 0
+    def __init__(self, take: Callable, found_inf: torch.Tensor, device: torch.device):
+        self.take = take
+        self.found_inf = found_inf
+        self.device = device
         self.stream = graph_stream(device)
-        self.batch = self.hidden = None
-        self.outcome = torch.zeros(2, device=device)  # loss; 1 where the step was skipped
-        self.before_capture = lambda: None
-        self.unseen_bytes = 0  # in use while the graph runs, beside what the allocator counts
-        self.begun_bytes = None
+        self.graph: Any = None
+        self.taken = 0
+        self.batch: Any = None
+        self.hidden: Any = None
+        self.outcome = torch.zeros(2, device=device)
+        self.before_capture: Callable[[], None] = lambda: None
+        self.unseen_bytes = 0  # used by the graph and not counted by the allocator
+        self.begun_bytes: int | None = None  # allocated when the first epoch began
 
-    def load(self, batch, hidden):
-        """Copy the batch, and a hidden state that is not the one in place, to where the steps read them."""
+    def load(self, batch: tuple, hidden: Any) -> None:
+        """Copy the batch, and a hidden state from elsewhere, to where the steps read them."""
         if self.batch is None:
-            self.batch, self.hidden = copied(batch), copied(hidden)
+            self.batch = copied(batch)
+            self.hidden = copied(hidden)
         for place, part in zip(parts(self.batch), parts(batch), strict=True):
             if place.shape != part.shape or place.dtype != part.dtype:
                 raise Unsupported(f"a CUDA graph takes batches of one shape, {tuple(place.shape)}, and one type")
             place.copy_(part, non_blocking=True)
-        if hidden is not self.hidden:
-            for number, place in enumerate(parts(self.hidden)):
-                place.zero_() if hidden is None else place.copy_(parts(hidden)[number])
+        if hidden is None:
+            for place in parts(self.hidden):
+                place.zero_()
+        elif hidden is not self.hidden:
+            for place, part in zip(parts(self.hidden), parts(hidden), strict=True):
+                place.copy_(part)
 
-    def run(self):
+    def run(self) -> None:
         """Take a step on the tensors in place and leave its hidden state and its outcome there."""
         loss, hidden = self.take(self.batch, self.hidden)
         if self.hidden is None:
@@ -224,14 +253,14 @@ class CapturedStep:
         else:
             for place, part in zip(parts(self.hidden), parts(hidden), strict=True):
                 place.copy_(part)
-        torch.stack((loss, self.found), out=self.outcome)
+        torch.stack((loss, self.found_inf), out=self.outcome)
 
-    def step(self, batch, hidden):
-        """Return (loss, hidden) of one step, as views of the tensors in place."""
+    def step(self, batch: tuple, hidden: Any) -> tuple[torch.Tensor, Any]:
+        """Take one step and return (loss, hidden)."""
         self.load(batch, hidden)
         if self.stream is None:
             self.run()
-        elif self.taken < EAGER_STEPS:  # beside the default stream, as the capture will be
+        elif self.taken < EAGER_STEPS:  # on the stream of the capture
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 self.run()
@@ -244,14 +273,15 @@ class CapturedStep:
         self.taken += 1
         return self.outcome[0], self.hidden
 
-    def unseen(self):
-        """Return the bytes, asked as an epoch begins, that its steps use beside what the allocator counts.
+    def unseen(self) -> int:
+        """Return, as an epoch begins, the bytes that its steps use and the allocator does not count.
 
-        What evaluations have left since the first epoch counts against them: they run on another stream than the graph
-        and have workspaces of their own, which training does not use.
+        Evaluations run on another stream and leave workspaces there. What they have added since the first epoch is
+        taken off, because training does not use it.
         """
         if self.stream is None:
             return 0
         begun = torch.cuda.memory_allocated(self.device)
-        self.begun_bytes = begun if self.begun_bytes is None else self.begun_bytes
+        if self.begun_bytes is None:
+            self.begun_bytes = begun
         return self.unseen_bytes - max(0, begun - self.begun_bytes)

@@ -2,15 +2,18 @@
 
 import statistics
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
-from .batch_size import limit_memory, resolve_batch_size
-from .data.batches import prefetch_to_device, side_stream
+from .batch_size import largest_batch, limit_memory
+from .data.batches import TrainingData, prefetch_to_device, side_stream
 from .environment import choose_device, describe_environment
 from .errors import Diverged, Unsupported, UserError, error_line
 from .gpu.energy import summarise_gpu
@@ -22,19 +25,30 @@ from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, r
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
-from .record import find_diverged, new_record, utc_now, write_record
+from .record import RunRecord, find_diverged, new_record, utc_now, write_record
 from .roofline import measure_limits
 from .timing import startup, summarise_times
-from .training import Trainer, allow_search, cycle_batches, describe_trainer, evaluating, timed_epoch, warm_up
+from .training import (
+    Trainer,
+    TrainingLog,
+    allow_search,
+    cycle_batches,
+    describe_trainer,
+    evaluating,
+    timed_epoch,
+    warm_up,
+)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What counts as good: its name, whether "higher" or "lower" is better, and what a model that ignores its input
-    reaches (`chance`, None where that is not known)."""
+    """What `evaluate` returns.
 
-    name: str
-    better: str
+    better: "higher" or "lower". chance: what a model that ignores its input reaches, if known.
+    """
+
+    name: str | None = None
+    better: str | None = None
     chance: float | None = None
 
 
@@ -46,10 +60,10 @@ class Gpu:
     fields: dict
 
 
-def preflight(parameters):
-    """Choose the device, check it within seconds, show what was found, and return it as a Gpu.
+def preflight(parameters: Any) -> Gpu:
+    """Choose the device, check it within seconds, print what was found, and return it.
 
-    Raises UserError where PyTorch does not fit the GPU, or memory_limit_gib is more than it has.
+    Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
     """
     device = choose_device()
     startup.lap("import")
@@ -59,91 +73,121 @@ def preflight(parameters):
     return Gpu(device, fields)
 
 
-def describe(model, batch):
-    """Print how many parameters a model has, and the shapes of what goes in and comes out, tried on the CPU.
+def describe(model: torch.nn.Module, batch: tuple) -> None:
+    """Print a model's number of parameters and the shapes of its input and output, tried on the CPU.
 
-    `batch` is a tuple that begins with the model's input; two items of it are enough.
+    `batch` begins with the model's input; two items of it are enough.
     """
     inputs = batch[0].cpu()
     with torch.no_grad():
         outputs = model.cpu().eval()(inputs)
-    outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+    if isinstance(outputs, tuple):
+        outputs = outputs[0]
     parameters = sum(weight.numel() for weight in model.parameters())
     print(f"{parameters:,} parameters, {tuple(inputs.shape)} -> {tuple(outputs.shape)}")
 
 
+def first_outputs(model: torch.nn.Module, batch: tuple, count: int) -> torch.Tensor:
+    """Return the outputs for the first `count` items of a batch that begins with the model's input."""
+    return model(batch[0][:count])
+
+
+@dataclass(eq=False, repr=False)
 class Experiment:
     """Trains one model in every precision and leaves a record of each run.
 
-    name: of the experiment; begins the name of every record.
-    parameters: a namespace as check_parameters() returns it, or a dict of those of OWN_EXPERIMENT that differ from
-        their defaults: precisions, batch_size, epochs, lr, execution, seed, output_dir and so on.
-    data: a TrainingData (data/batches.py): the batches, on the device, and what the record says of them.
-    make_model(): returns the model with its initial weights; the seed is set before each call.
-    compute_loss(model, batch, hidden): returns (mean loss as a fp32 scalar, hidden). `hidden` is what the next step
-        needs, such as the state of a recurrent network, and None at the start of an epoch; others return None.
-    evaluate(model, batches): returns the metric over data.eval_batches(), as a float. Without it there is no metric.
-    metric: a Metric.
-    training_step: like training.training_step, which is the default.
-    make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at parameters.lr. A CUDA graph needs
-        torch.optim.SGD.
-    schedule(step, steps_per_epoch, metrics): returns the learning rate of a step, counted through all epochs; `metrics`
-        are those of the epochs so far. The default is a constant rate.
-    infer(model, batch, count): returns the outputs for the first `count` items of a batch, for the cost of inference.
-    after_training(model, precision): is called with the trained model, in evaluation mode, outside of all timing.
+    name: begins the name of every record.
+    parameters: a dict of the parameters of OWN_EXPERIMENT (parameters.py) that differ from their defaults, such as
+        precisions, batch_size, epochs, lr, execution, seed and output_dir; or a namespace from check_parameters().
+    data: a TrainingData (data/batches.py). It yields the batches, tuples of tensors on the device, and says how many
+        samples there are. All batches of a training have one shape.
+    make_model(): returns the model with its initial weights. The seed is set before each call.
+    compute_loss(model, batch, hidden): returns (loss, hidden). The loss is a mean, a scalar in fp32. `hidden` is what
+        the next step needs, such as the detached state of a recurrent network: a tensor, a tuple of them or None. It
+        is None at the start of an epoch. A model without such a state returns None.
+    evaluate(model, batches): returns the metric over data.eval_batches() as a float. Without it there is no metric.
+    metric: a Metric, which says what `evaluate` returns.
+    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step and returns
+        (detached loss, hidden). The default is training.training_step, which is also a model for your own.
+    make_optimizer(weights): returns the optimizer of a list of tensors. The default is torch.optim.SGD at
+        parameters.lr. A CUDA graph needs torch.optim.SGD.
+    schedule(step, steps_per_epoch, metrics): returns the learning rate. `step` counts from 0 through all epochs,
+        `metrics` are those of the epochs so far. The default rate is constant.
+    infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
+    after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
-    gpu: what preflight() returned, which is asked here where it is not given.
+    gpu: what preflight() returned. Without it the preflight runs here.
 
-    Raises UserError where a value is wrong. A failure of a run is no error: its record has the status and the reason.
+    Raises UserError if a parameter is wrong. A run that fails is no error: its record has the status and the reason.
+
+    Example:
+        device = choose_device()  # of environment.py
+
+        class Squares(TrainingData):
+            train_samples = 640
+
+            def steps_per_epoch(self, size):
+                return self.train_samples // size
+
+            def train_batches(self, epoch, dtype, size):
+                for _ in range(self.steps_per_epoch(size)):
+                    x = torch.randn(size, 1, device=device)
+                    yield x.to(dtype), x.square()
+
+        def make_model():
+            return torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+
+        def compute_loss(model, batch, hidden):
+            x, y = batch
+            return torch.nn.functional.mse_loss(model(x).float(), y), None
+
+        parameters = {"precisions": ["fp32", "amp_bf16"], "batch_size": 64, "lr": 0.01}
+        records = Experiment("squares", parameters, Squares(), make_model, compute_loss).run()
     """
 
-    def __init__(
-        self,
-        name,
-        parameters,
-        data,
-        make_model,
-        compute_loss,
-        evaluate=None,
-        metric=None,
-        *,
-        training_step=None,
-        make_optimizer=None,
-        schedule=None,
-        infer=None,
-        after_training=None,
-        log=None,
-        gpu=None,
-    ):
-        self.name, self.data, self.make_model, self.compute_loss = name, data, make_model, compute_loss
-        self.parameters = own_parameters(name, parameters) if isinstance(parameters, dict) else parameters
-        self.evaluate, self.metric = evaluate, metric or Metric(None, None)
-        self.training_step, self.schedule, self.log = training_step, schedule, log
-        self.make_optimizer = make_optimizer or partial(torch.optim.SGD, lr=self.parameters.lr)
-        self.infer = infer or (lambda model, batch, count: model(batch[0][:count]))
-        self.after_training = after_training
-        self.gpu = gpu or preflight(self.parameters)
+    name: str
+    parameters: Any
+    data: TrainingData
+    make_model: Callable
+    compute_loss: Callable
+    evaluate: Any = None
+    metric: Metric | None = None
+    _: KW_ONLY
+    training_step: Callable | None = None
+    make_optimizer: Callable | None = None
+    schedule: Callable | None = None
+    infer: Callable = first_outputs
+    after_training: Callable | None = None
+    log: TrainingLog | None = None
+    gpu: Any = None
+
+    def __post_init__(self):
+        if isinstance(self.parameters, dict):
+            self.parameters = own_parameters(self.name, self.parameters)
+        self.make_optimizer = self.make_optimizer or partial(torch.optim.SGD, lr=self.parameters.lr)
+        self.gpu = self.gpu or preflight(self.parameters)
         self.device = self.gpu.device
 
-    def run(self):
-        """Train every precision, `repeats` times each, and return the records in the order of the precisions.
+    def run(self) -> list[RunRecord]:
+        """Train in every precision, `repeats` times each, and return the records in the order of the precisions.
 
-        The order turns round from one repetition to the next (a b c, c b a), so that a drift of the clock cancels.
+        Every second repetition runs in reverse order (a b c, c b a), so that a drift of the GPU's clock cancels.
         """
         release_memory(self.device)  # what an earlier run of this cell has left would count as data
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, vars(settings), name, facts) for name in settings.precisions}
         for repeat in range(settings.repeats):
-            for precision in settings.precisions[:: 1 if repeat % 2 == 0 else -1]:
+            for precision in settings.precisions if repeat % 2 == 0 else reversed(settings.precisions):
                 if repeat == 0 or records[precision].status == "ok":
                     with guarded(records[precision], settings.output_dir, self.device) as record:
                         self.train_and_evaluate(record, precision)
         return judged(records.values(), settings.output_dir)
 
-    def facts(self):
+    def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
-        data, metric = self.data, self.metric
+        data = self.data
+        metric = self.metric or Metric()
         return {
             "dataset_used": data.used,
             "dataset_source": data.source,
@@ -158,8 +202,8 @@ class Experiment:
             **self.gpu.fields,
         }
 
-    def make_trainer(self, precision):
-        """Return the model and its optimizer as they are at the start, the same for every precision."""
+    def make_trainer(self, precision: str) -> Trainer:
+        """Return a Trainer of a new model, which starts the same in every precision."""
         settings = self.parameters
         torch.manual_seed(settings.seed)
         model = self.make_model()
@@ -167,7 +211,7 @@ class Experiment:
             model = model.to(memory_format=torch.channels_last)
         model = model.to(self.device)
         if self.device.type == "cpu" and any(isinstance(part, torch.nn.RNNBase) for part in model.modules()):
-            # oneDNN's recurrent networks know 16-bit types on some processors only.
+            # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
         return Trainer(
             model,
@@ -182,60 +226,70 @@ class Experiment:
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
         )
 
-    def batches(self, epoch, precision, size, ahead=True):
-        """Return an epoch's batches in the type of the mode's weights; `ahead`: each made during the step before."""
+    def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
+        """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
         batches = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
         return prefetch_to_device(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
 
-    def train_and_evaluate(self, record, precision):
-        """Train the model once in `precision` from the same start and fill in the record."""
-        settings, data = self.parameters, self.data
+    def choose_batch_size(self, record: RunRecord, precision: str) -> int:
+        """Return batch_size, or for "max" the largest that fits in memory."""
+        data = self.data
+        if self.parameters.batch_size != "max":
+            return self.parameters.batch_size
+        make_trainer = partial(self.make_trainer, precision)
+        batches = partial(self.batches, 0, precision)
+        return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
+
+    def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
+        """Train a new model in `precision`, measure it and fill in the record."""
+        settings = self.parameters
+        data = self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         switches = set_fp32_precision(precision)
         allow_search()
-        build, first_epoch = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
-        size = resolve_batch_size(
-            record,
-            settings.batch_size,
-            build,
-            first_epoch,
-            self.device,
-            data.largest_batch,
-            data.samples_per_item,
-        )
+        size = self.choose_batch_size(record, precision)
+        record.batch_size_used = size
         data.settle(size)
-        steps = record.steps_per_epoch = data.steps_per_epoch(size)
-        record.samples_per_epoch = steps * size * data.samples_per_item
-        trainer = build()
+        record.steps_per_epoch = data.steps_per_epoch(size)
+        record.samples_per_epoch = record.steps_per_epoch * size * data.samples_per_item
+        trainer = self.make_trainer(precision)
         describe_trainer(record, trainer, switches, PRECISIONS[precision])
-        warm_up(record, trainer, partial(first_epoch, size))
+        warm_up(record, trainer, partial(self.batches, 0, precision, size))
         torch.manual_seed(settings.seed)
-        metrics = []
-        for epoch in range(settings.epochs):
-            rate = partial(self.schedule, steps_per_epoch=steps, metrics=metrics) if self.schedule else None
-            label = f"{precision}, epoch {epoch + 1}/{settings.epochs}"
-            if self.log is not None:
-                self.log.begin(size)
-            timed_epoch(record, trainer, self.batches(epoch, precision, size), rate, label, self.log)
-            if self.evaluate is not None:
-                metrics.append(self.measure(trainer, data.eval_batches, size))
-                record.metric.append(metrics[-1])
+        self.train(record, trainer, size)
         summarise_times(record, record.samples_per_epoch)
         summarise_gpu(record, record.samples_per_epoch * len(record.epoch_seconds))
         self.try_out(record, trainer, size)  # before explain(), which trains on
         if record.gpu_busy_fraction is None:  # once, not at every repeat
             keep_training(record, settings.output_dir)
-            given = partial(first_epoch, size, ahead=False)  # nothing else may run in a profiled step
-            measure_inference(record, trainer, given(), self.infer)
-            explain(record, trainer, given, settings.output_dir)
+            batches = partial(self.batches, 0, precision, size, ahead=False)  # a profiled step runs alone
+            measure_inference(record, trainer, batches(), self.infer)
+            explain(record, trainer, batches, settings.output_dir)
 
-    def measure(self, trainer, batches, size):
+    def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
+        """Train and evaluate for all epochs."""
+        epochs = self.parameters.epochs
+        metrics: list[float] = []
+        lr_at = None
+        if self.schedule is not None:
+            lr_at = partial(self.schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
+        for epoch in range(epochs):
+            if self.log is not None:
+                self.log.begin(size)
+            batches = self.batches(epoch, trainer.precision, size)
+            label = f"{trainer.precision}, epoch {epoch + 1}/{epochs}"
+            timed_epoch(record, trainer, batches, lr_at, label, self.log)
+            if self.evaluate is not None:
+                metrics.append(self.measure(trainer, self.data.eval_batches, size))
+                record.metric.append(metrics[-1])
+
+    def measure(self, trainer: Trainer, batches: Callable, size: int) -> float:
         """Return the metric of the model over `batches(dtype, size)`."""
         with evaluating(trainer) as model:
             return self.evaluate(model, batches(PRECISIONS[trainer.precision]["weights"], size))
 
-    def try_out(self, record, trainer, size):
-        """Give the trained model to after_training, then note its metric on the test set where there is one."""
+    def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
+        """Call after_training with the trained model, then note its metric on the test set if there is one."""
         if self.after_training is not None:
             with evaluating(trainer) as model:
                 self.after_training(model, trainer.precision)
@@ -244,7 +298,7 @@ class Experiment:
             record.test_metric = self.measure(trainer, batches, size)
 
 
-def own_parameters(name, given):
+def own_parameters(name: str, given: dict) -> SimpleNamespace:
     """Return a dict of parameters, completed with the defaults and checked, as a namespace."""
     values = {parameter.name: parameter.default for parameter in OWN_EXPERIMENT}
     checked = check_values(name, values | given, OWN_EXPERIMENT)
@@ -252,47 +306,52 @@ def own_parameters(name, given):
     return SimpleNamespace(**checked)
 
 
-def keep_training(record, folder):
-    """Write what the training has measured before it is explained: a run that is ended meanwhile keeps that."""
-    names = ("inference", "profile", "limit", "ledger", *["gradient"] * ("fp16" in record.precision))
-    ended = {f"{name}_reason": "the run was ended before it was explained" for name in names}
-    write_record(replace(record, status="ok", reason=None, finished_at=utc_now(), **ended), folder)
+def keep_training(record: RunRecord, folder: str | Path) -> None:
+    """Write what the training has measured, so that a run that is killed while it is explained keeps it."""
+    parts = ["inference", "profile", "limit", "ledger"]
+    if "fp16" in record.precision:
+        parts.append("gradient")
+    reasons: dict[str, Any] = {f"{part}_reason": "the run was ended before it was explained" for part in parts}
+    write_record(replace(record, status="ok", reason=None, finished_at=utc_now(), **reasons), folder)
 
 
-def explain(record, trainer, batches, folder, hidden=None):
-    """Measure what explains the run, after its last epoch; what fails leaves its reason and takes nothing else down.
+def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], folder: str | Path) -> None:
+    """Measure what explains the run: memory breakdown, profile, roofline, lost gradients. A failure leaves its reason.
 
-    `batches()` gives an epoch's batches. The model takes more steps here and is of no more use for training.
+    `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
     """
     if trainer.device.type != "cuda":
         record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
         return
     given = cycle_batches(batches)
-    stages = [
-        ("ledger_reason", read_memory_breakdown),  # first: the others leave workspaces behind
-        ("profile_reason", profile_steps),
+    memory = ("ledger_reason", read_memory_breakdown)
+    profile = ("profile_reason", profile_steps)
+    # The profile leaves workspaces behind, so memory comes first. A graph must be profiled first, because
+    # the memory breakdown takes steps outside the graph, which drop it.
+    stages: list[tuple[str, Callable]] = [profile, memory] if trainer.captured else [memory, profile]
+    stages += [
         ("limit_reason", count_work),
         ("limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
         ("gradient_reason", read_gradients),
     ]
-    if trainer.captured:  # the profile is of replays, and a step outside the graph drops it
-        stages[:2] = stages[1::-1]
     for reason, measure in stages:
         try:
             release_memory(trainer.device)
-            measure(record, trainer, given, hidden)
-        except Exception as error:  # a run that was measured is not lost for want of its explanation
+            measure(record, trainer, given, None)
+        except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, reason, error_line(error))
 
 
 @contextmanager
-def guarded(record, output_dir, device):
-    """Run the block as one run: whatever ends it becomes the record's status and reason, the device is freed, the
-    record is written, and the notebook goes on. A user's mistake (UserError) and an interrupt do end the notebook."""
+def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> Iterator[RunRecord]:
+    """Run the block as one run and always write its record. An exception becomes its status and reason.
+
+    Only UserError and an interrupt end the notebook, without a record.
+    """
     record.started_at = utc_now()
     if device.type == "cuda":
         clear_workspaces()
-    reset_peaks(device)  # or this run would inherit the peak of the one before it in this kernel
+    reset_peaks(device)  # else the peak of the run before would count
     described = None
     try:
         describe_environment(record, device)
@@ -304,11 +363,11 @@ def guarded(record, output_dir, device):
         record.status, record.reason = type(error).__name__.lower(), str(error)
     except Exception as error:
         record.status = "oom" if is_out_of_memory(error) else "failed"
-        read_peaks(record, device, "_with_warmup")  # how far it came
         record.reason = error_line(error)
+        read_peaks(record, device, "_with_warmup")  # how far it came
         described = traceback.format_exc() if record.status == "failed" else None
         clear_tracebacks(error)
-    with suppress(RuntimeError):  # a device that answers nothing any more must not cost the record
+    with suppress(RuntimeError):  # a lost device must not cost the record
         release_memory(device)
     record.finished_at = utc_now()
     write_record(record, output_dir)
@@ -317,8 +376,8 @@ def guarded(record, output_dir, device):
     print(one_line(record))
 
 
-def judged(records, output_dir):
-    """Return the records as a list; those that learned nothing where another precision did are marked `diverged`."""
+def judged(records: Iterable[RunRecord], output_dir: str | Path) -> list[RunRecord]:
+    """Return the records as a list. Those that learned nothing, while another precision did, are marked `diverged`."""
     records = list(records)
     for run_id, reason in find_diverged([vars(record) for record in records]).items():
         record = next(record for record in records if record.run_id == run_id)
@@ -328,12 +387,14 @@ def judged(records, output_dir):
     return records
 
 
-def one_line(record):
-    """Return the result of a run as a sentence."""
+def one_line(record: RunRecord) -> str:
+    """Return the result of a run in one line."""
     if record.status != "ok":
         return f"{record.precision}: {record.status} - {record.reason}"
-    peak = f", peak {record.peak_allocated_mib:,.0f} MiB" if record.peak_allocated_mib else ""
     seconds = statistics.median(record.epoch_seconds)
-    speed = f"{seconds:.2f} s/epoch, {record.samples_per_second:,.0f} {record.sample_unit}/s"
-    metric = f", {record.metric_name} {record.metric[-1]:.4g}" if record.metric else ""
-    return f"{record.precision}: {speed}{peak}{metric}"
+    parts = [f"{record.precision}: {seconds:.2f} s/epoch", f"{record.samples_per_second:,.0f} {record.sample_unit}/s"]
+    if record.peak_allocated_mib:
+        parts.append(f"peak {record.peak_allocated_mib:,.0f} MiB")
+    if record.metric:
+        parts.append(f"{record.metric_name} {record.metric[-1]:.4g}")
+    return ", ".join(parts)

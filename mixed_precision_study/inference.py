@@ -1,26 +1,37 @@
-"""The trained model in use: latency, throughput, memory and error of inference, measured after everything else."""
+"""Inference with the trained model: latency, throughput, memory and error, measured after everything else."""
 
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from .errors import error_line
 from .gpu.nvml import MIB
 from .memory import release_memory, reset_peaks
-from .precision import autocast, in_fp32, set_fp32_precision
+from .precision import autocast, cudnn_flags, in_fp32, set_fp32_precision
+from .record import RunRecord
 from .timing import synchronize
+from .training import Trainer
 
-INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution: fewer than for a training, which is longer
-COMPARED = 128  # samples at most whose outputs are set against fp32's: three sets of them are held at once
+INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
+COMPARED = 128  # samples at most whose outputs are compared with fp32's; memory holds three sets of them
 
 
-def seconds_of(call, device, at_least=10, seconds=0.5):
-    """Return (median, p10, p90) of the times of `call()`, each waited for, after three to warm up."""
-    times, until = [], float("inf")
+def seconds_of(
+    call: Callable, device: torch.device, at_least: int = 10, seconds: float = 0.5
+) -> tuple[float, float, float]:
+    """Return (median, p10, p90) of the seconds of `call()` and waiting for it, after three calls to warm up.
+
+    It is called `at_least` times, and until `seconds` have passed.
+    """
+    times: list[float] = []
+    until = float("inf")
     while len(times) < 3 + at_least or time.perf_counter() < until:
         began = time.perf_counter()
-        until = began + seconds if len(times) == 3 else until
+        if len(times) == 3:
+            until = began + seconds
         call()
         synchronize(device)
         times.append(time.perf_counter() - began)
@@ -28,33 +39,35 @@ def seconds_of(call, device, at_least=10, seconds=0.5):
     return statistics.median(times), times[len(times) // 10], times[-1 - len(times) // 10]
 
 
-def largest_difference(trainer, infer, batch, count):
-    """Return how far the outputs are from those of an IEEE fp32 copy of the model, as a share of its largest output."""
+def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: int) -> float:
+    """Return the largest difference from the outputs of an IEEE fp32 copy, as a fraction of its largest output."""
     with autocast(trainer.precision, trainer.device):
-        output = infer(trainer.model, batch, count).float()  # compiled where the training was
+        output = infer(trainer.model, batch, count).float()  # compiled if the training was
     set_fp32_precision("fp32")
-    cudnn = torch.backends.cudnn  # nothing is timed here, and what a search tries may need more memory than a training;
-    before, cudnn.benchmark, cudnn.deterministic = (cudnn.benchmark, cudnn.deterministic), False, True  # as in `fits`
     try:
-        exact = infer(*in_fp32(trainer.network, batch), count).float()
-    finally:  # what is measured after this must be in the run's own arithmetic
-        cudnn.benchmark, cudnn.deterministic = before
+        # Nothing is timed here, and a search may need more memory than training. See probe() for `deterministic`.
+        with cudnn_flags(benchmark=False, deterministic=True):
+            exact = infer(*in_fp32(trainer.network, batch), count).float()
+    finally:
         set_fp32_precision(trainer.precision)
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
-def read_inference(record, trainer, batch, infer, before=0):
-    """Fill in what a forward pass of the trained model costs: of one sample, and of a batch as large as in training.
+def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Callable, before: int = 0) -> None:
+    """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in training.
 
-    `before` is how many bytes were allocated before the batch was made.
+    before: bytes that were allocated before the batch was made.
     """
-    device, count = trainer.device, record.batch_size_used
-    limit, torch.backends.cudnn.benchmark_limit = torch.backends.cudnn.benchmark_limit, INFERENCE_SEARCH
+    device = trainer.device
+    count: Any = record.batch_size_used
+    cudnn = torch.backends.cudnn
+    limit = cudnn.benchmark_limit
+    cudnn.benchmark_limit = INFERENCE_SEARCH
     trainer.network.eval()
     try:
         with torch.inference_mode():
             with autocast(trainer.precision, device):
-                for size in (1, count):  # cuDNN searches and torch.compile compiles here, outside of memory and time
+                for size in (1, count):  # cuDNN searches and torch.compile compiles here, before anything is measured
                     infer(trainer.model, batch, size)
                 release_memory(device)
                 reset_peaks(device)
@@ -68,14 +81,14 @@ def read_inference(record, trainer, batch, infer, before=0):
                 record.inference_memory_mib = (torch.cuda.max_memory_allocated(device) - training) / MIB
             record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
     finally:
-        torch.backends.cudnn.benchmark_limit = limit
+        cudnn.benchmark_limit = limit
         trainer.network.train()
 
 
-def measure_inference(record, trainer, batches, infer):
-    """Measure inference on the first of `batches`; on the CPU, and where it fails, a reason takes the figures' place.
+def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable) -> None:
+    """Measure inference on the first of `batches`. On the CPU, and if it fails, the record gets a reason.
 
-    `infer(network, batch, count)` returns the outputs of the first `count` samples of a batch.
+    infer(network, batch, count) returns the outputs of the first `count` samples of a batch.
     """
     if trainer.device.type != "cuda":
         record.inference_reason = "no GPU"
@@ -84,5 +97,5 @@ def measure_inference(record, trainer, batches, infer):
     before = torch.cuda.memory_allocated(trainer.device)
     try:
         read_inference(record, trainer, next(batches), infer, before)
-    except Exception as error:  # a run that was measured is not lost for want of this
+    except Exception as error:  # the run itself is measured and must not be lost
         record.inference_reason = error_line(error)

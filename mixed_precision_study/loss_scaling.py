@@ -1,109 +1,126 @@
-"""Loss scaling: the scaler of each mode, the scale step by step, and what fp16 would lose without one."""
+"""Loss scaling: the scaler of each mode, the scale of every step, and what fp16 would lose without one."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from .cuda_graph import DeviceScaler
 from .precision import PRECISIONS, gather_master_gradients, in_fp32
+from .record import RunRecord
 
 
 class FixedLossScaler(torch.amp.GradScaler):
-    """PyTorch's loss scaler, which goes on with the same scale where one is given as `fixed`."""
+    """PyTorch's loss scaler. With `fixed` the scale stays at `init_scale`."""
 
-    def __init__(self, device_type, *, init_scale, fixed, enabled=True):
+    def __init__(self, device_type: str, *, init_scale: float, fixed: bool, enabled: bool = True):
         super().__init__(device_type, init_scale=init_scale, enabled=enabled)
         self.fixed = init_scale if fixed else None
 
-    def update(self, new_scale=None):
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         super().update(new_scale if self.fixed is None else self.fixed)
 
 
 class MasterCopyScaler(FixedLossScaler):
-    """The same for o2_fp16, where the optimizer updates fp32 master copies of the model's fp16 weights."""
+    """The scaler of o2_fp16, whose optimizer updates fp32 master copies of the model's fp16 weights."""
 
-    def unscale_(self, optimizer):
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         gather_master_gradients(optimizer)
         super().unscale_(optimizer)
 
 
 class HalfGradientScaler(FixedLossScaler):
-    """The same for o3_fp16, where the gradients themselves are fp16, which PyTorch's scaler refuses."""
+    """The scaler of o3_fp16. It accepts fp16 gradients, which PyTorch's scaler refuses."""
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
 
-def make_scaler(precision, loss_scale, device, execution="eager"):
-    """Return the loss scaler of the mode; one that is not enabled passes everything through.
+def make_scaler(precision: str, loss_scale: str | float, device: torch.device, execution: str = "eager") -> Any:
+    """Return the mode's torch.amp.GradScaler, or the DeviceScaler of a graph. One not enabled changes nothing.
 
-    In eager mode it is torch.amp.GradScaler, or a small subclass where that cannot do what the mode needs. A CUDA graph
-    has one that follows the same rule on the device. o3_fp16 has none, unless `loss_scale` is a number.
+    loss_scale: "dynamic" or a fixed number. o3_fp16 has no dynamic scale.
     """
     dynamic = loss_scale == "dynamic"
-    enabled = PRECISIONS[precision]["scale"] and not (precision == "o3_fp16" and dynamic)
+    mode = PRECISIONS[precision]
+    enabled = mode["scale"] and not (precision == "o3_fp16" and dynamic)
     start = 65536.0 if dynamic else float(loss_scale)
     if "cuda_graph" in execution:
         return DeviceScaler(start if enabled else None, enabled and dynamic, device)
-    if dynamic and not PRECISIONS[precision]["masters"]:
+    if dynamic and not mode["masters"]:
         return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
-    kinds = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
-    scaler = kinds.get(precision, FixedLossScaler)
-    return scaler(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
+    classes = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
+    scaler_class = classes.get(precision, FixedLossScaler)
+    return scaler_class(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
 
 
 class LossScaleTrace:
-    """Tells the loss scale of an epoch's steps from which of them were skipped, when the clock has stopped."""
+    """Works out the loss scale of every step of an epoch, once the clock has stopped.
 
-    def __init__(self, record, trainer):
-        self.record, self.trainer, self.number = record, trainer, trainer.steps
-        self.on = trainer.scaler.is_enabled()
-        self.dynamic = self.on and trainer.fixed_scale is None
+    It is made before the first step and follows GradScaler's rule, so the training loop never reads the scale.
+    """
+
+    def __init__(self, record: RunRecord, trainer: Any):
+        self.record = record
+        self.scaler = trainer.scaler
+        self.number = trainer.steps
+        self.enabled = trainer.scaler.is_enabled()
+        self.dynamic = self.enabled and trainer.fixed_scale is None
         self.state = trainer.scaler.state_dict() if self.dynamic else {}
-        self.scale = trainer.scaler.get_scale() if self.on else None
+        self.read_scale()
+
+    def read_scale(self) -> None:
+        """Read the scale from the device and note it."""
+        self.scale = self.scaler.get_scale() if self.enabled else None
         self.note()
 
-    def note(self):
-        """Add [step, scale] to the record where the scale has changed, or the steps are counted anew."""
+    def note(self) -> None:
+        """Add [step, scale] to the record if the scale has changed or the count of steps began again."""
         trace = self.record.loss_scale_trace
-        if self.on and (not trace or trace[-1][1] != self.scale or trace[-1][0] > self.number):
+        if self.enabled and (not trace or trace[-1][1] != self.scale or trace[-1][0] > self.number):
             trace.append([self.number, self.scale])
 
-    def step(self, skipped):
-        """Take note of a step, with GradScaler's own rule: less after an overflow, more after so many good steps."""
+    def step(self, skipped: bool) -> None:
+        """Follow one step: the scale falls after an overflow and grows after `growth_interval` good steps."""
         state = self.state
         if skipped:
             self.record.overflow_steps.append(self.number)
         self.number += 1
         if not self.dynamic:
             return
-        state["_growth_tracker"] = 0 if skipped else state["_growth_tracker"] + 1
-        if skipped:  # in fp32, as the scaler's own, which comes to 0
-            self.scale = torch.tensor(self.scale * state["backoff_factor"]).item()
-        elif state["_growth_tracker"] == state["growth_interval"]:
-            self.scale, state["_growth_tracker"] = self.scale * state["growth_factor"], 0
+        if skipped:
+            state["_growth_tracker"] = 0
+            self.scale = torch.tensor(self.scale * state["backoff_factor"]).item()  # in fp32, as the scaler computes
+        else:
+            state["_growth_tracker"] += 1
+            if state["_growth_tracker"] == state["growth_interval"]:
+                state["_growth_tracker"] = 0
+                self.scale *= state["growth_factor"]
         self.note()
 
-    def end(self, skipped=()):
-        """Go through the steps of the epoch, [whether each was skipped], then ask the scaler itself."""
+    def end(self, skipped: Iterable[bool] = ()) -> None:
+        """Follow all steps of the epoch, given whether each was skipped, then read the scale itself."""
         for each in skipped:
             self.step(each)
-        self.scale = self.trainer.scaler.get_scale() if self.on else None
-        self.note()
+        self.read_scale()
 
 
-def flush_fraction(gradients, scale):
-    """Return which fraction of the non-zero elements of `gradients` (at scale 1) is 0 in fp16 at a loss scale."""
+def flush_fraction(gradients: list[torch.Tensor], scale: float) -> float:
+    """Return the fraction of non-zero elements of `gradients` (unscaled) that are 0 in fp16 at this loss scale."""
     lost = sum(((g != 0) & ((g * scale).half() == 0)).sum() for g in gradients)
-    return (lost / sum((g != 0).sum() for g in gradients).clamp(min=1)).item()
+    nonzero: Any = sum((g != 0).sum() for g in gradients)
+    return (lost / nonzero.clamp(min=1)).item()
 
 
-def read_gradients(record, trainer, batches, hidden):
-    """Fill in, for fp16, which fraction of the weights' gradients is too small for fp16 without and with the scale.
+def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:
+    """Fill in, for fp16 modes, the fraction of gradient elements that fp16 loses without and with the loss scale.
 
-    The gradients are those of a copy of the model in fp32: what fp16 has lost could no longer be counted in fp16.
+    The gradients come from an fp32 copy of the model: in fp16 the lost ones could no longer be counted.
     """
     if "fp16" not in trainer.precision:
         return
-    scale, (exact, batch) = trainer.scaler.get_scale(), in_fp32(trainer.network, next(batches))
+    scale = trainer.scaler.get_scale()
+    exact, batch = in_fp32(trainer.network, next(batches))
     exact.zero_grad()
     loss, _ = trainer.compute_loss(exact, batch, None)
     loss.backward()

@@ -1,7 +1,10 @@
 """The precision modes: what each name means, whether a device can run it, and how it is set."""
 
 import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -9,7 +12,7 @@ from torch.utils._pytree import tree_map
 from .errors import Unsupported
 from .parameters import COMPILE_MODES
 
-PRECISIONS = {  # what each name means; everything else about a run is the same
+PRECISIONS: dict[str, dict] = {  # all that differs between the modes
     "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
@@ -19,8 +22,11 @@ PRECISIONS = {  # what each name means; everything else about a run is the same
 }
 
 
-def check_supported(precision, execution, device, fp16_check=None):
-    """Raise Unsupported, with the reason, where `device` cannot run `precision` as itself, or runs fp16 wrongly."""
+def check_supported(precision: str, execution: str, device: torch.device, fp16_check: str | None = None) -> None:
+    """Raise Unsupported, with the reason, if `device` cannot run the mode.
+
+    `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
+    """
     if "cuda_graph" in execution and device.type != "cuda":
         raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
     if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
@@ -35,78 +41,91 @@ def check_supported(precision, execution, device, fp16_check=None):
             raise Unsupported(f"this GPU (compute capability {major}.{minor}) would only emulate bfloat16")
 
 
-def set_fp32_precision(precision):
+def set_fp32_precision(precision: str) -> dict[str, str]:
     """Set PyTorch's three switches for fp32 arithmetic and return them as read back: {"matmul", "conv", "rnn"}.
 
-    PyTorch ships with TF32 on for convolutions and RNNs, so an "fp32" that sets nothing is not IEEE fp32 there.
+    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
     """
     wanted = "tf32" if PRECISIONS[precision]["tf32"] else "ieee"
-    # set_float32_matmul_precision sets the matmul switch and the older flag that torch.compile reads together.
+    # This call sets the matmul switch together with the older flag, which torch.compile reads.
     torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
-    torch.backends.cuda.matmul.fp32_precision = wanted
-    torch.backends.cudnn.conv.fp32_precision = wanted
-    torch.backends.cudnn.rnn.fp32_precision = wanted
-    switches = {
-        "matmul": torch.backends.cuda.matmul,
-        "conv": torch.backends.cudnn.conv,
-        "rnn": torch.backends.cudnn.rnn,
-    }
+    cudnn: Any = torch.backends.cudnn
+    switches = {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
+    for switch in switches.values():
+        switch.fp32_precision = wanted
     return {name: switch.fp32_precision for name, switch in switches.items()}
 
 
-def autocast(precision, device, cache=True):
-    """Return the autocast context of the mode; it wraps forward and loss only, entered and left at every step."""
+@contextmanager
+def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
+    """Set two of cuDNN's flags within the block."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+
+
+def autocast(precision: str, device: torch.device, cache: bool = True) -> torch.autocast:
+    """Return the autocast context of the mode, for forward pass and loss of one step."""
     dtype = PRECISIONS[precision]["autocast"]
     return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A precision mode on a device, as a training step sees it."""
+    """A precision mode on a device, as a training step sees it.
+
+    cache: whether autocast keeps its 16-bit copies of the weights until the end of the step.
+    """
 
     name: str
     device: torch.device
-    cache: bool = True  # autocast may keep its 16-bit copies of the weights for the rest of the step
+    cache: bool = True
 
-    def autocast(self):
+    def autocast(self) -> torch.autocast:
         """Return the context in which forward pass and loss run."""
         return autocast(self.name, self.device, self.cache)
 
 
-def compiled(part, mode="default"):
-    """Return `part` under torch.compile; what was compiled for amp_fp16 is never taken for amp_bf16."""
+def compiled(part: Callable, mode: str = "default") -> Any:
+    """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES."""
     from torch._functorch import config
 
-    config.enable_autograd_cache = False  # before PyTorch's pull request 181564 its key left out autocast's type
-    return torch.compile(part, dynamic=False, **COMPILE_MODES[mode])
+    # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
+    config.enable_autograd_cache = False
+    options: Any = COMPILE_MODES[mode]
+    return torch.compile(part, dynamic=False, **options)
 
 
-def cast_model(model, precision, keep_batchnorm_fp32=False):
-    """Cast `model` in place and return its fp32 master copies, one per parameter, which the optimizer updates.
+def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:
+    """Cast `model` in place and return what the optimizer updates: one tensor per parameter.
 
-    A parameter that stays fp32 is its own master. o2_fp16 keeps batch normalisation in fp32, o3_fp16 nothing. Its
-    count, a kernel more in each step, goes unless it averages over all steps (momentum=None), which needs it.
-    `keep_batchnorm_fp32` (Apex's name) keeps it in fp32 in o3_fp16 as well.
+    In o2_fp16 these are fp32 master copies, elsewhere the parameters themselves. o2_fp16 keeps batch normalisation in
+    fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
     """
     mode = PRECISIONS[precision]
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
-        norm.num_batches_tracked = norm.num_batches_tracked if norm.momentum is None else None
+        if norm.momentum is not None:  # else the average is over all steps, and needs their count
+            norm.num_batches_tracked = None  # counting would cost a kernel per step
     masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
     model.to(mode["weights"])
-    for norm in norms if masters or keep_batchnorm_fp32 else []:
-        norm.float()
-    if not masters:
+    if mode["masters"] or keep_batchnorm_fp32:
+        for norm in norms:
+            norm.float()
+    if masters is None:
         return list(model.parameters())
     pairs = zip(model.parameters(), masters, strict=True)
     return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
 
 
-def keep_masters(optimizer, weights, masters):
-    """Join an optimizer of fp32 master copies to the model's weights; does nothing where there are no copies.
+def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
+    """Make an optimizer of fp32 master copies clear the model's gradients and write its updates to the model.
 
-    Its zero_grad then clears the model's gradients, and each of its steps is written back to the model. The loss scaler
-    copies the gradients the other way (gather_master_gradients).
+    Does nothing if there are no copies. The loss scaler copies the gradients (gather_master_gradients).
     """
     pairs = [(weight, master) for weight, master in zip(weights, masters, strict=True) if weight is not master]
     if not pairs:
@@ -114,15 +133,16 @@ def keep_masters(optimizer, weights, masters):
 
     def zero_grad(set_to_none=True):
         for weight in weights:
-            weight.grad = None  # those of the copies stay in place, and are overwritten as a whole
+            weight.grad = None  # the gradients of the copies stay: gather_master_gradients overwrites them
 
-    optimizer.master_pairs, optimizer.zero_grad = pairs, zero_grad
+    optimizer.master_pairs = pairs
+    optimizer.zero_grad = zero_grad
     if isinstance(optimizer, torch.optim.Optimizer):
         optimizer.register_step_post_hook(lambda *_: write_back(optimizer))
 
 
-def gather_master_gradients(optimizer):
-    """Copy the model's fp16 gradients to the fp32 master copies that the optimizer updates, if it has any."""
+def gather_master_gradients(optimizer: Any) -> None:
+    """Copy the model's fp16 gradients to the optimizer's fp32 master copies, if it has any."""
     pairs = getattr(optimizer, "master_pairs", ())
     for weight, master in pairs:
         if weight.grad is None:
@@ -135,14 +155,14 @@ def gather_master_gradients(optimizer):
 
 
 @torch.no_grad()
-def write_back(optimizer):
-    """Copy updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
+def write_back(optimizer: Any) -> None:
+    """Copy the updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
     pairs = getattr(optimizer, "master_pairs", ())
     if pairs:
         torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
 
 
-def in_fp32(network, batch):
-    """Return copies of both in fp32; the network's own weights stay as they are."""
+def in_fp32(network: torch.nn.Module, batch: tuple) -> tuple[torch.nn.Module, Any]:
+    """Return fp32 copies of a network and a batch."""
     batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
     return copy.deepcopy(network).float(), batch

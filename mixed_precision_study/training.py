@@ -3,8 +3,10 @@
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -15,13 +17,23 @@ from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from .precision import Precision, autocast, cast_model, compiled, keep_masters
 from .progress import progress
+from .record import RunRecord
 from .timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
 
 
-def training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision, clip=None):
-    """Take one step and return (loss, hidden): the step that the notebooks show, for experiments that bring none.
+def training_step(
+    model: torch.nn.Module,
+    batch: tuple,
+    hidden: Any,
+    compute_loss: Callable,
+    optimizer: Any,
+    scaler: Any,
+    precision: Precision,
+    clip: float | None = None,
+) -> tuple[torch.Tensor, Any]:
+    """Take one step and return (loss, hidden). It is the step of experiments that bring none of their own.
 
-    `compute_loss(model, batch, hidden)` returns (mean loss, hidden). `clip` is the largest norm of the gradient.
+    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the gradient.
     """
     optimizer.zero_grad(set_to_none=True)
     with precision.autocast():
@@ -38,49 +50,59 @@ def training_step(model, batch, hidden, compute_loss, optimizer, scaler, precisi
 class Trainer:
     """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
 
-    `compute_loss(model, batch, hidden)` returns (mean loss as a fp32 scalar, hidden); `hidden` is what the next step
-    needs (the hidden state of an RNN; None stands for zeros), or None. `step_function` is like training_step above,
-    and `make_optimizer(weights)` returns the optimizer; without them they are training_step with `clip`, and
-    torch.optim.SGD with the other `options`. Under torch.compile network and loss are compiled as one; `model`, the
-    network compiled alone, is for inference. A step of a CUDA graph overwrites the last loss and hidden state.
+    compute_loss, step_function, make_optimizer: as in Experiment. The default step clips to a norm of `clip`; the
+        default optimizer is torch.optim.SGD with the other `options`.
+    network: the model as it was built. model: the same for inference, compiled if `execution` says so.
+    loss_of: what the step calls as compute_loss. torch.compile compiles network and loss as one.
+    weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
+    captured: the CapturedStep of a CUDA graph, else None.
+    steps, updates: steps taken, and in eager mode those that updated the weights.
     """
 
     def __init__(
         self,
-        model,
-        precision,
-        compute_loss,
+        model: torch.nn.Module,
+        precision: str,
+        compute_loss: Callable,
         *,
-        device,
-        step_function=None,
-        make_optimizer=None,
-        execution="eager",
-        compile_mode="default",
-        loss_scale="dynamic",
-        keep_batchnorm_fp32=False,
-        clip=None,
-        **options,
+        device: torch.device,
+        step_function: Callable | None = None,
+        make_optimizer: Callable[[list], torch.optim.Optimizer] | None = None,
+        execution: str = "eager",
+        compile_mode: str = "default",
+        loss_scale: str | float = "dynamic",
+        keep_batchnorm_fp32: bool = False,
+        clip: float | None = None,
+        **options: Any,
     ):
-        self.precision, self.device, self.compute_loss = precision, device, compute_loss
+        self.precision = precision
+        self.device = device
+        self.compute_loss = compute_loss
         self.step_function = step_function or partial(training_step, clip=clip)
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
-        self.masters, self.weights = cast_model(model, precision, keep_batchnorm_fp32), list(model.parameters())
-        self.network, self.model, self.loss_of = model, model, compute_loss  # `network` stays as it was built
+        self.masters = cast_model(model, precision, keep_batchnorm_fp32)
+        self.weights = list(model.parameters())
+        self.network = self.model = model
+        self.loss_of = compute_loss
         if "compile" in execution:
-            torch.compiler.reset()  # or it would give up silently, after a few recompilations by the runs before
-            self.model = compiled(model)  # for inference, which no longer searches
+            torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
+            self.model = compiled(model)  # without compile_mode, whose longer search is for training
             self.loss_of = compiled(compute_loss, compile_mode)
         self.scaler = make_scaler(precision, loss_scale, device, execution)
-        self.steps, self.updates, self.captured = 0, 0, None
-        # Autocast must not keep copies of the weights within a graph: they would be those of its capture.
+        self.steps = 0
+        self.updates = 0
+        self.captured: CapturedStep | None = None
+        # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer = make_optimizer(self.masters) if make_optimizer else torch.optim.SGD(self.masters, **options)
+        self.optimizer: Any = (
+            make_optimizer(self.masters) if make_optimizer else torch.optim.SGD(self.masters, **options)
+        )
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
-                group["foreach"] = True  # as PyTorch itself decides on a GPU; so the CPU computes the same
+                group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         if "cuda_graph" in execution:
             self.optimizer = DeviceSGD.like(self.optimizer)
-            self.captured = CapturedStep(self.eager_step, self.scaler.found, device)
+            self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         else:
             self.optimizer.register_step_post_hook(self._count_update)
         keep_masters(self.optimizer, self.weights, self.masters)
@@ -89,27 +111,30 @@ class Trainer:
         self.updates += 1
 
     @property
-    def skipped_steps(self):
-        """How many steps were not carried out because a gradient overflowed; only a graph's scaler must be asked."""
+    def skipped_steps(self) -> int:
+        """How many steps updated no weight because a gradient overflowed. With a graph this waits for the device."""
         return int(self.scaler.skipped.item()) if self.captured else self.steps - self.updates
 
-    def step(self, batch, hidden=None):
-        """Take one step and return (loss on the device, hidden); a step that overflows changes no weight."""
+    def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
         self.steps += 1
         return self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
 
-    def eager_step(self, batch, hidden=None):
-        """Take a step, not counted, operation by operation: what a graph captures, and what instruments look into."""
+    def eager_step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        """Take a step operation by operation, without counting it. A graph captures this; the profiler looks into it.
+
+        The graph is dropped, because cuDNN may free its dropout state in a step outside the capture.
+        """
         if self.captured:
-            self.captured.graph = None  # outside its capture cuDNN may free the dropout state that the graph uses
+            self.captured.graph = None
         return self.step_function(self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode)
 
-    def set_lr(self, lr):
+    def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = group["lr"].fill_(lr) if self.captured else lr
 
-    def start_again(self):
-        """Forget momenta and counts; what a graph reads stays where it is."""
+    def start_again(self) -> None:
+        """Forget momenta and counts. What a graph reads keeps its address."""
         if self.captured:
             self.optimizer.reset()
             self.scaler.skipped.zero_()
@@ -119,187 +144,233 @@ class Trainer:
 
 
 class LossMeter:
-    """Sums the losses of an epoch on the device and notes which steps were skipped: in eager mode the host knows."""
+    """Averages the losses of an epoch in eager mode, where the host knows which steps were skipped."""
 
-    def __init__(self, trainer):
-        self.trainer, self.updates, self.skipped = trainer, trainer.updates, []
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.updates = trainer.updates
+        self.skipped: list[bool] = []
         self.total = torch.zeros((), device=trainer.device)
 
-    def step(self, loss):
+    def step(self, loss: torch.Tensor) -> None:
         self.skipped.append(self.trainer.updates == self.updates)
         self.updates = self.trainer.updates
         if not self.skipped[-1]:
             self.total += loss
 
-    def end(self):
-        """Return (mean loss of the steps that were not skipped, None without one; [whether each was skipped])."""
+    def end(self) -> tuple[float | None, list[bool]]:
+        """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
         counted = self.skipped.count(False)
         return self.total.item() / counted if counted else None, self.skipped
 
 
 class DeviceLossMeter:
-    """Notes the outcome of every step of an epoch on the device, (loss, skipped), and reads them when it is over."""
+    """Keeps `outcome` (loss, skipped) of every step of an epoch on the device, and reads them at its end."""
 
-    def __init__(self, outcome, room=65536):
-        self.outcome, self.count, self.read = outcome, 0, []
+    def __init__(self, outcome: torch.Tensor, room: int = 65536):
+        self.outcome = outcome
+        self.count = 0
+        self.read: list[torch.Tensor] = []
         self.rows = torch.zeros(room, 2, device=outcome.device)
 
-    def step(self, loss):
-        """Note the last step, whose loss is part of its outcome."""
+    def step(self, loss: torch.Tensor | None) -> None:
+        """Keep the outcome of the last step, which holds its loss."""
         self.rows[self.count % len(self.rows)].copy_(self.outcome)
         self.count += 1
-        if self.count % len(self.rows) == 0:  # waits for the device, once in so many steps
+        if self.count % len(self.rows) == 0:  # full: waits for the device once
             self.read.append(self.rows.to("cpu", copy=True))
 
-    def end(self):
-        """Return (mean loss of the steps that were not skipped, None without one; [whether each was skipped])."""
+    def end(self) -> tuple[float | None, list[bool]]:
+        """Return the same as LossMeter.end()."""
         rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
-        losses, skipped = rows[:, 0], rows[:, 1] != 0
-        return (None if skipped.all() else losses[~skipped].mean().item()), skipped.tolist()
+        losses = rows[:, 0]
+        skipped = rows[:, 1] != 0
+        mean = None if skipped.all() else losses[~skipped].mean().item()
+        return mean, skipped.tolist()
 
 
 class TrainingLog:
-    """Notes loss and running accuracy on the device every so many steps of an epoch; 0: never."""
+    """Notes loss and running accuracy every `every` steps of an epoch, on the device; 0: never."""
 
-    def __init__(self, every, device):
+    def __init__(self, every: int, device: torch.device):
         self.every = every
         self.right = torch.zeros((), device=device)  # samples classified correctly so far in the epoch
         self.begin(1)
 
-    def begin(self, batch_size):
+    def begin(self, batch_size: int) -> None:
         """Start an epoch of batches of this size."""
-        self.batch_size, self.notes = batch_size, []
+        self.batch_size = batch_size
+        self.notes: list[tuple] = []
         self.right.zero_()
 
-    def count(self, logits, labels):
-        """Count what a batch's logits (N, classes) get right; called where the loss is computed."""
+    def count(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Count correct answers from logits (N, classes) and labels (N,). Call it where the loss is computed."""
         if self.every:
             self.right.add_((logits.detach().argmax(1) == labels).sum())
 
-    def step(self, number, loss):
-        """Take note of step `number` of the epoch, counted from 1, without waiting for the device."""
+    def step(self, number: int, loss: torch.Tensor) -> None:
+        """Note step `number` of the epoch, counted from 1, without waiting for the device."""
         if self.every and number % self.every == 0:
             self.notes.append((number, loss.clone(), self.right.clone()))  # a graph overwrites its loss
 
-    def entries(self):
-        """Return [[step, loss of that step, accuracy so far]], which waits for the device."""
+    def entries(self) -> list[list]:
+        """Return [[step, loss of that step, accuracy so far]]. This waits for the device."""
         return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
 
 
-def describe_trainer(record, trainer, switches, mode):
-    """Fill in the precision as it really is: the switches read back, the autocast type, the types of the weights."""
+def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: dict) -> None:
+    """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
     record.fp32_precision_matmul = switches["matmul"]
-    record.fp32_precision_conv, record.fp32_precision_rnn = switches["conv"], switches["rnn"]
+    record.fp32_precision_conv = switches["conv"]
+    record.fp32_precision_rnn = switches["rnn"]
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
 
 
-SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution, best guess first: PyTorch's default; 0: all
-SEARCH_SECONDS = 60  # that it may take, about, where the time of a step is known before: with batch_size="max"
+SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution: PyTorch's default; 0: all
+SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is known
+STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
 
-def allow_search(step_seconds=0.0):
-    """Let cuDNN time its algorithms, SEARCH_LIMIT at most, at each new shape; it remembers those of this process.
+def allow_search(step_seconds: float = 0.0) -> None:
+    """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the process.
 
-    Fewer where a step takes `step_seconds` and that is long: each algorithm costs about six steps, and the search is to
-    stay near SEARCH_SECONDS.
+    With `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
     """
-    room = max(1, int(SEARCH_SECONDS / 6 / step_seconds)) if step_seconds else 0
+    limit = SEARCH_LIMIT
+    if step_seconds:
+        affordable = max(1, int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds))
+        limit = min(SEARCH_LIMIT or affordable, affordable)
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = min(SEARCH_LIMIT or room, room or SEARCH_LIMIT)
+    torch.backends.cudnn.benchmark_limit = limit
 
 
-def read_search(record, trainer, first, steady):
-    """Fill in what cuDNN's search took: the `first` step, s, without compiling, less a `steady` one.
+def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float) -> None:
+    """Note how long cuDNN's search took: the first step, without compilation, less a steady one, in seconds.
 
-    An upper bound: kernels are loaded in that step, too.
+    This is an upper bound: the first step also loads kernels.
     """
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules())
     if trainer.device.type != "cuda":
         record.search_reason = "no GPU"
-    elif not (convolves and torch.backends.cudnn.benchmark):
-        record.search_reason = "cuDNN's search is off" if convolves else "the model has no convolution"
-    elif record.search_seconds is None:  # else it was in the last probe of the largest batch, or in another repeat
+    elif not convolves:
+        record.search_reason = "the model has no convolution"
+    elif not torch.backends.cudnn.benchmark:
+        record.search_reason = "cuDNN's search is off"
+    elif record.search_seconds is None:  # else the last probe or an earlier repeat has searched
         record.search_seconds = max(0.0, first - steady)
         record.search_limit_algorithms = torch.backends.cudnn.benchmark_limit
 
 
-def cycle_batches(batches):
+def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
     """Yield from `batches()` again and again."""
     while True:
         yield from batches()
 
 
-def warm_up(record, trainer, batches, at_least=10, at_most=60):
-    """Take steps until their time is stable, then put weights and optimizer back; only the loss scale stays settled.
+def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
+    """Return all tensors that training changes, but for the state of optimizer and scaler."""
+    return [*trainer.network.state_dict().values(), *(master.detach() for master in trainer.masters)]
 
-    cuDNN tries its algorithms, torch.compile compiles and the allocator grows here, outside every timing. Stable:
-    the median of the last five steps within 5% of the five before, and none of them skipped. Where the last step was
-    skipped, nothing has settled (a hidden state that is no longer finite has every step skipped, at any scale), and the
-    scale is put back to that of the last step that was carried out. The memory peak so far goes to the record apart,
-    because the search's workspaces can be larger than the training.
+
+def is_stable(times: list[float], skipped: list[int]) -> bool:
+    """Return whether the median of the last five step times is within 5% of the five before, without a skipped step.
+
+    skipped: number of skipped steps before the first step and after each.
+    """
+    before = statistics.median(times[-10:-5] or times)
+    last = statistics.median(times[-5:])
+    return abs(last - before) <= 0.05 * before and skipped[-1] == skipped[-5:][0]
+
+
+def warm_up(
+    record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], at_least: int = 10, at_most: int = 60
+) -> None:
+    """Take steps until their time is stable, then undo them. Only the loss scale is kept.
+
+    cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
+    peak is recorded apart, because the search may need more memory than training.
+
+    If the last step was skipped, the scale has not settled and is set to that of the last step that was not. A hidden
+    state that is no longer finite, for example, makes every step overflow at any scale.
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
     startup.lap("model")
-    compiled = read_compiler(trainer)["seconds"]
-    saved = {name: value.to("cpu", copy=True) for name, value in trainer.network.state_dict().items()}
-    masters = [master.detach().to("cpu", copy=True) for master in trainer.masters]
-    started, times, skips, hidden, first, scale = time.perf_counter(), [], [0], None, None, None
-    if trainer.captured:  # its capture measures the memory anew
+    compiled_before = read_compiler(trainer)["seconds"]
+    saved = [tensor.to("cpu", copy=True) for tensor in trained_tensors(trainer)]
+    started = time.perf_counter()
+    if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
+    hidden = scale = None
+    first = 0.0  # seconds of the first step without compilation
+    times: list[float] = []
+    skipped = [0]
     for batch in cycle_batches(batches):
         begin = time.perf_counter()
         _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
         times.append(time.perf_counter() - begin)
-        first = first or times[0] - (read_compiler(trainer)["seconds"] - compiled)
-        skips.append(trainer.skipped_steps)
-        scale = trainer.scaler.get_scale() if skips[-1] == skips[-2] else scale
-        before, last = statistics.median(times[-10:-5] or times), statistics.median(times[-5:])
-        stable = abs(last - before) <= 0.05 * before and skips[-1] == skips[-5:][0]
-        if len(times) >= at_most or (stable and len(times) >= at_least):
+        if len(times) == 1:
+            first = times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
+        skipped.append(trainer.skipped_steps)
+        if skipped[-1] == skipped[-2]:
+            scale = trainer.scaler.get_scale()
+        if len(times) >= at_most or (is_stable(times, skipped) and len(times) >= at_least):
             break
     read_search(record, trainer, first, statistics.median(times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
-    release_memory(trainer.device)  # what the search took is handed back; three more steps rebuild the working set
+    release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
     read_context(record, trainer.device)
     record.host_syncs_per_step = count_syncs(trainer, batches, hidden, steps=3)
     with torch.no_grad():
-        for name, value in trainer.network.state_dict().items():
-            value.copy_(saved[name])
-        for master, value in zip(trainer.masters, masters, strict=True):
-            master.copy_(value)
-    record.warmup_steps, record.warmup_skipped_steps = trainer.steps, trainer.skipped_steps
+        for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
+            tensor.copy_(value)
+    record.warmup_steps = trainer.steps
+    record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
-    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled
-    if scale and skips[-1] > skips[-2]:
-        trainer.scaler.factor.fill_(scale) if trainer.captured else trainer.scaler.update(scale)
+    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled_before
+    if scale and skipped[-1] > skipped[-2]:
+        trainer.scaler.update(scale)
     trainer.start_again()
 
 
-def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
-    """Train on `batches` once under the meter and add time, loss and memory to the record.
+def timed_epoch(
+    record: RunRecord,
+    trainer: Trainer,
+    batches: Iterable,
+    lr_at: Callable[[int], float] | None = None,
+    label: str = "",
+    log: TrainingLog | None = None,
+) -> None:
+    """Train on `batches` once and add time, loss and memory to the record.
 
-    The loop asks the GPU for nothing: the loss is summed there, and read when the clock has stopped. `lr_at(step)`
-    gives the learning rate, with steps counted through all epochs; `log` is a TrainingLog. Raises Diverged where the
-    loss is not finite.
+    The loop reads nothing from the GPU: losses stay there until the clock has stopped. lr_at(step) returns the
+    learning rate; steps are counted through all epochs. `label` names the progress bar.
+
+    Raises Diverged if the loss is not finite or no step updated the weights.
     """
     reset_peaks(trainer.device)
     unseen = trainer.captured.unseen() if trainer.captured else 0
-    rate = None
-    hidden, waits, clock, scales = None, [], StepClock(trainer.device), LossScaleTrace(record, trainer)
-    tally = DeviceLossMeter(trainer.captured.outcome) if trainer.captured else LossMeter(trainer)
-    compiled = read_compiler(trainer)["graphs"]
+    hidden = None
+    rate: float | None = None
+    waits: list[float] = []
+    clock = StepClock(trainer.device)
+    scales = LossScaleTrace(record, trainer)
+    meter = DeviceLossMeter(trainer.captured.outcome) if trainer.captured else LossMeter(trainer)
+    compiled_before = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
         clock.start()
         for batch in waited_for(batches, waits):
-            if lr_at is not None and rate != (rate := lr_at(trainer.steps)):
-                trainer.set_lr(rate)
+            if lr_at is not None:
+                new_rate = lr_at(trainer.steps)
+                if new_rate != rate:
+                    trainer.set_lr(new_rate)
+                    rate = new_rate
             loss, hidden = trainer.step(batch, hidden)
-            tally.step(loss)
+            meter.step(loss)
             clock.tick()
             if log is not None:
                 log.step(len(clock.marks) - 1, loss)
@@ -311,26 +382,36 @@ def timed_epoch(record, trainer, batches, lr_at=None, label="", log=None):
     if log is not None:
         record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
     record.data_wait_seconds_all.append(sum(waits))
-    mean_loss, skipped = tally.end()
+    mean_loss, skipped = meter.end()
     record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
     read_peaks(record, trainer.device, unseen=unseen)
-    if len(record.epoch_seconds) == 1:  # later ones begin with what an evaluation has left with the allocator
+    if len(record.epoch_seconds) == 1:  # later epochs begin with memory that an evaluation has left reserved
         read_device_memory(record, trainer.device)
     scales.end(skipped)
-    if read_compiler(trainer)["graphs"] > compiled:
-        raise RuntimeError("torch.compile compiled again within a timed epoch, so that its time is not the training's")
+    if read_compiler(trainer)["graphs"] > compiled_before:
+        raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
     if mean_loss is None:
-        scale = trainer.scaler.get_scale()
-        why = "the gradients overflow fp16" if scale >= 1 else "loss or gradients are not finite, even"
-        raise Diverged(f"every step was skipped: {why} at loss scale {scale:g}")
+        raise Diverged(reason_without_updates(trainer.scaler))
     record.train_loss.append(mean_loss)
-    if not math.isfinite(record.train_loss[-1]):
+    if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
 
 
+def reason_without_updates(scaler: Any) -> str:
+    """Return why an epoch did not update the weights."""
+    if not scaler.is_enabled():  # then no overflow skips a step
+        return "no step updated the weights: training_step must call scaler.step(optimizer)"
+    scale = scaler.get_scale()
+    why = "the gradients overflow fp16" if scale >= 1 else "loss or gradients are not finite, even"
+    return f"every step was skipped: {why} at loss scale {scale:g}"
+
+
 @contextmanager
-def evaluating(trainer):
-    """Evaluation mode without gradients, and without a cuDNN search, whose workspaces would count as training's."""
+def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
+    """Yield the network in evaluation mode, without gradients and under the run's autocast.
+
+    cuDNN's search is off, because its workspaces would count as training's memory.
+    """
     trainer.network.eval()
     torch.backends.cudnn.benchmark = False
     with torch.no_grad(), autocast(trainer.precision, trainer.device):

@@ -4,16 +4,15 @@ import itertools
 
 import torch
 from small_training import CPU
+from small_training import make_record as make_small_record
 
-from mixed_precision_study import record as records
 from mixed_precision_study.training import Trainer
 
 MIB = 2**20
 
 
 def make_record(precision="fp32", **facts):
-    parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
-    return records.new_record("n", parameters, precision, {"step_ms_median": 2.0, **facts})
+    return make_small_record(precision, **{"step_ms_median": 2.0, **facts})
 
 
 def random(*size, grad=False):

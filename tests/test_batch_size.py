@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS
 
-from mixed_precision_study.batch_size import largest_batch, limit_memory, probe, resolve_batch_size
+from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.errors import Unsupported, UserError
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.parameters import check_values
@@ -61,7 +61,7 @@ def test_the_data_set_is_a_limit(search):
     assert search(10**9, limit=5)[0] == 5
 
 
-def test_a_size_that_fits_only_without_the_search_gives_way(search):
+def test_a_size_that_fits_only_without_the_search_is_reduced(search):
     found, probes = search(4096, room_when_searching=3500)
     assert 3500 * 15 / 16 <= found <= 3500
     assert [4096, "oom", None, None] in probes
@@ -78,7 +78,7 @@ def test_on_the_cpu_there_is_nothing_to_search():
 
 
 class Counting:
-    """A trainer that runs out of memory above so many samples, and counts its steps."""
+    """A trainer that counts its steps and runs out of memory above `room` samples."""
 
     captured, device, network = None, CPU, torch.nn.Identity()
     model = network
@@ -103,9 +103,8 @@ def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
         return made[-1]
 
     torch.backends.cudnn.benchmark = True
-    batches = lambda size: iter([torch.zeros(size)] * 9)  # noqa: E731
-    assert probe(record, make, batches, 64, CPU, rows=2)
-    assert not probe(record, make, batches, 65, CPU)
+    assert probe(record, make, lambda size: iter([torch.zeros(size)] * 9), 64, CPU, rows=2)
+    assert not probe(record, make, lambda size: iter([torch.zeros(size)] * 9), 65, CPU)
     assert torch.backends.cudnn.benchmark is True
     assert made[0].steps > 5
     assert made[1].steps == 0
@@ -128,8 +127,8 @@ class Flagged(Counting):
 
 
 @pytest.mark.parametrize("search", [None, 0.01])
-def test_a_probe_leaves_training_its_search(monkeypatch, search):
-    """PyTorch keeps the plan of a shape by its switches: what is probed without a search has another key."""
+def test_a_probe_does_not_spoil_the_search_of_training(monkeypatch, search):
+    """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     seen, record = set(), made_up_record()
@@ -145,41 +144,24 @@ def fail():
     raise ValueError("no such model")
 
 
-def test_a_probe_that_goes_on_only_by_freeing_and_asking_anew_does_not_fit(monkeypatch):
-    retries = iter([3, 3, 7])  # after two steps 3, as that was warm-up; 7 in the end
-    monkeypatch.setattr(
-        "mixed_precision_study.batch_size.count", lambda kind, device: next(retries) if "retries" in kind else 0
-    )
-    next(retries)
+def counters(monkeypatch, name, values):
+    """Have a counter of the allocator read `values`, one after the other; the other stays 0."""
+    values = iter(values)
+    monkeypatch.setattr("mixed_precision_study.batch_size.count", lambda kind, _: next(values) if kind == name else 0)
+
+
+def test_a_probe_that_frees_the_cache_at_every_step_does_not_fit(monkeypatch):
+    counters(monkeypatch, "num_alloc_retries", [3, 7])  # 3 once the first two steps have taken their memory
     record = made_up_record()
     assert not probe(record, lambda: Counting(64), lambda size: iter([torch.zeros(size)] * 9), 64, CPU)
     assert record.batch_probes[0][1] == "oom"
 
 
-def test_a_lack_of_memory_that_cudnns_callers_swallow_is_one(monkeypatch):
-    ran_out = iter([0, 2, 2, 2])
-    monkeypatch.setattr("mixed_precision_study.batch_size.count", lambda kind, device: next(ran_out))
-
-    def make():
-        raise RuntimeError("GET was unable to find an engine to execute this computation")
-
-    assert not probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
-    with pytest.raises(RuntimeError, match="GET was unable"):
-        probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
-
-
-def test_another_failure_of_a_probe_is_no_lack_of_memory():
-    def make():
-        raise ValueError("no such model")
-
+def test_another_error_counts_as_out_of_memory_only_if_the_allocator_ran_out(monkeypatch):
+    counters(monkeypatch, "num_ooms", [0, 2, 2, 2])
+    assert not probe(made_up_record(), fail, lambda size: iter(()), 8, CPU)  # as cuDNN's callers hide it
     with pytest.raises(ValueError, match="no such model"):
-        probe(made_up_record(), make, lambda size: iter(()), 8, CPU)
-
-
-def test_a_given_size_is_kept_and_noted():
-    record = made_up_record()
-    assert resolve_batch_size(record, 48, None, None, CPU, 100) == 48
-    assert (record.batch_size_used, record.batch_probes) == (48, [])
+        probe(made_up_record(), fail, lambda size: iter(()), 8, CPU)
 
 
 def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():

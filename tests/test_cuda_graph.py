@@ -17,7 +17,7 @@ from small_training import (
     flagged_loss,
     make_batch,
     make_record,
-    plain_step,
+    needs_half_kernel,
     same_bits,
     small_network,
     text,
@@ -27,28 +27,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study import cuda_graph
 from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceSGD
-from mixed_precision_study.errors import Diverged, Unsupported
+from mixed_precision_study.errors import Unsupported
+from mixed_precision_study.experiment import first_outputs
 from mixed_precision_study.gpu.nvml import MIB
 from mixed_precision_study.inference import largest_difference
 from mixed_precision_study.memory import read_peaks
 from mixed_precision_study.profiling import count_work
-from mixed_precision_study.training import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, training_step, warm_up
+from mixed_precision_study.training import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
-
-
-def half_kernel_is_whole():
-    """PyTorch 2.9's fused SGD for the CPU misses some elements of a fp16 tensor; the GPU's is another."""
-    weight = torch.ones(100, dtype=torch.float16)
-    optimizer = DeviceSGD([weight], 0.5)
-    weight.grad = torch.ones(100, dtype=torch.float16)
-    optimizer.step()
-    return bool((weight == 0.5).all())
-
-
-def needs_half_kernel(dtype):
-    if dtype in (torch.float16, "o3_fp16") and not half_kernel_is_whole():
-        pytest.skip("this PyTorch's fused SGD is wrong for fp16 on the CPU")
 
 
 def make_trainer(precision, execution="cuda_graph", loss=flagged_loss, **options):
@@ -78,32 +65,11 @@ def test_losses_and_weights_are_those_of_eager_mode(precision, clip):
         for trainer in (eager, captured):
             trainer.set_lr(0.1 / (step + 1))
         losses = [trainer.step(flagged(step, overflow=False))[0].item() for trainer in (eager, captured)]
-        assert losses[1] == pytest.approx(losses[0], rel=ROUNDING[precision]), step
+        tolerance = ROUNDING[precision] if step else 0  # the first forward pass is the same to the bit
+        assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0), step
     assert_close(eager, captured, ROUNDING[precision])
     assert captured.steps == 12
     assert captured.skipped_steps == eager.skipped_steps == 0
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_the_first_forward_pass_is_eager_modes_to_the_bit(precision):
-    eager, captured = (trainer.step(flagged(0, overflow=False))[0] for trainer in pair(precision))
-    assert torch.equal(eager, captured)
-
-
-@pytest.mark.parametrize("at", [0, 3])
-@pytest.mark.parametrize("precision", SCALED)
-def test_a_skipped_step_changes_no_bit(precision, at):
-    trainer = make_trainer(precision)
-    for step in range(at):
-        trainer.step(flagged(step, overflow=False))
-    before = everything(trainer)
-    trainer.step(flagged(9, overflow=True))
-    assert trainer.skipped_steps == 1
-    assert same_bits(before, everything(trainer))
-    assert all(a.isfinite().all() for group in everything(trainer) for a in group)
-    trainer.step(flagged(10, overflow=False))
-    assert trainer.skipped_steps == 1
-    assert not same_bits(before, everything(trainer))
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
@@ -157,22 +123,6 @@ def test_the_scale_is_gradscalers_at_every_step(precision, seed):
         assert captured.skipped_steps == eager.skipped_steps
 
 
-@pytest.mark.parametrize("precision", SCALED)
-def test_a_fixed_scale_stays(precision):
-    trainer = make_trainer(precision, loss_scale=128)
-    for overflow in (False, True, False):
-        trainer.step(flagged(0, overflow))
-    assert trainer.scaler.get_scale() == 128
-    assert trainer.skipped_steps == 1
-
-
-@pytest.mark.parametrize(("precision", "scale"), [("fp32", "dynamic"), ("amp_bf16", 64), ("o3_fp16", "dynamic")])
-def test_modes_without_scaling_have_none(precision, scale):
-    trainer = make_trainer(precision, loss_scale=scale)
-    assert not trainer.scaler.is_enabled()
-    assert trainer.scaler.get_scale() == 1
-
-
 # An epoch
 
 
@@ -194,13 +144,6 @@ def test_the_record_of_an_epoch_is_that_of_eager_mode(precision):
     assert len(captured.step_ms_all) == 12
 
 
-def test_an_epoch_in_which_every_step_is_skipped_has_diverged():
-    trainer, record = make_trainer("amp_fp16", loss_scale=64), make_record("amp_fp16")
-    with pytest.raises(Diverged, match=r"every step was skipped.*loss scale 64"):
-        timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
-    assert record.skipped_steps == 2
-
-
 def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
     trainer, log = make_trainer("fp32"), TrainingLog(1, CPU)
     seen = []
@@ -212,44 +155,28 @@ def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
     assert len(set(seen)) == 3
 
 
-def test_a_tally_longer_than_its_room_is_read_in_between():
+def test_a_loss_meter_longer_than_its_room_is_read_in_between():
     outcome = torch.zeros(2)
-    tally = DeviceLossMeter(outcome, room=3)
+    meter = DeviceLossMeter(outcome, room=3)
     for number in range(7):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
-        tally.step(None)
-    mean, skipped = tally.end()
-    assert mean == (0 + 2 + 3 + 4 + 6) / 5
-    assert skipped == [False, True, False, False, False, True, False]
+        meter.step(None)
+    assert meter.end() == ((0 + 2 + 3 + 4 + 6) / 5, [False, True, False, False, False, True, False])
 
 
 @pytest.mark.parametrize("count", [0, 3, 6])
-def test_a_tally_of_full_rooms_loses_nothing(count):
-    tally = DeviceLossMeter(torch.tensor([2.0, 0.0]), room=3)
+def test_a_loss_meter_of_full_rooms_loses_nothing(count):
+    meter = DeviceLossMeter(torch.tensor([2.0, 0.0]), room=3)
     for _ in range(count):
-        tally.step(None)
-    assert tally.end() == (2.0 if count else None, [False] * count)
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_warm_up_puts_everything_back_where_it_was(precision):
-    trainer, record = make_trainer(precision), make_record(precision)
-    start = [[weight.detach().clone() for weight in group] for group in (trainer.weights, trainer.masters)]
-    places = [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)]
-    momenta = [state["momentum_buffer"] for state in trainer.optimizer.state.values()]
-    warm_up(record, trainer, lambda: iter([flagged(0, overflow=False)]))
-    assert same_bits(start, everything(trainer)[:2])
-    assert [tensor.data_ptr() for tensor in (*trainer.weights, *trainer.masters)] == places
-    assert all(a is b["momentum_buffer"] for a, b in zip(momenta, trainer.optimizer.state.values(), strict=True))
-    assert not any(momentum.any() for momentum in momenta)
-    assert trainer.steps == trainer.skipped_steps == 0
+        meter.step(None)
+    assert meter.end() == (2.0 if count else None, [False] * count)
 
 
 @pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
 @pytest.mark.parametrize(("skipped", "scale"), [((1, 0, 1), 32768), ((1, 1, 0), 16384), ((1, 1, 1), 8192)])
-def test_a_scale_that_falls_to_the_end_of_the_warm_up_has_not_settled(precision, execution, skipped, scale):
-    """As with a hidden state that is no longer finite: every step is skipped, and the scale tells nothing any more."""
+def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(precision, execution, skipped, scale):
+    """A hidden state that is no longer finite makes every step overflow, and the scale then means nothing."""
     trainer, record = make_trainer(precision, execution), make_record(precision)
     trainer.model = torch.nn.Identity()  # on the CPU a warm-up has three steps if something is compiled, else one
     warm_up(record, trainer, lambda: iter([flagged(0, overflow=bool(flag)) for flag in skipped]))
@@ -259,10 +186,8 @@ def test_a_scale_that_falls_to_the_end_of_the_warm_up_has_not_settled(precision,
 
 
 def word_trainers(kind):
-    make = lambda execution: Trainer(  # noqa: E731
-        Words(kind), "fp32", word_loss, device=CPU, execution=execution, lr=0.5, clip=0.25
-    )
-    return make("eager"), make("cuda_graph")
+    options = {"device": CPU, "lr": 0.5, "clip": 0.25}
+    return [Trainer(Words(kind), "fp32", word_loss, execution=way, **options) for way in ("eager", "cuda_graph")]
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
@@ -270,22 +195,22 @@ def test_the_hidden_state_goes_from_step_to_step_and_starts_anew(kind):
     eager, captured = word_trainers(kind)
     places = set()
     for _ in range(2):  # epochs
-        carries = [None, None]
+        states = [None, None]
         for step in range(4):
             losses = []
             for number, trainer in enumerate((eager, captured)):
-                loss, carries[number] = trainer.step(text(step), carries[number])
+                loss, states[number] = trainer.step(text(step), states[number])
                 losses.append(loss.item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-            parts = cuda_graph.parts(carries[1])
+            parts = cuda_graph.parts(states[1])
             places.add(tuple(part.data_ptr() for part in parts))
-            for a, b in zip(cuda_graph.parts(carries[0]), parts, strict=True):
+            for a, b in zip(cuda_graph.parts(states[0]), parts, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert len(places) == 1
     assert_close(eager, captured, 1e-6)
 
 
-def test_a_carry_from_elsewhere_is_copied_in():
+def test_a_hidden_state_from_elsewhere_is_copied_in():
     eager, captured = word_trainers("LSTM")
     other = tuple(torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(n)) for n in (5, 6))
     for first in (other, None, other):  # at the very first step, too
@@ -294,7 +219,7 @@ def test_a_carry_from_elsewhere_is_copied_in():
     assert not any(part is place for part, place in zip(other, captured.captured.hidden, strict=True))
 
 
-def test_the_learning_rate_is_read_where_it_lies():
+def test_the_learning_rate_is_a_tensor_that_keeps_its_address():
     trainer = make_trainer("fp32", momentum=0.0, weight_decay=0.0, nesterov=False)
     place = trainer.optimizer.lr
     trainer.step(flagged(0, overflow=False))
@@ -314,10 +239,10 @@ def test_a_batch_of_another_shape_is_refused():
             trainer.step(wrong)
 
 
-# Nothing is asked of the device
+# No step waits for the device
 
 
-class Asked(TorchDispatchMode):
+class WaitCounter(TorchDispatchMode):
     """Counts the operations whose result the host must wait for, none of which a CUDA graph can hold."""
 
     WAITING = (
@@ -339,10 +264,10 @@ class Asked(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("precision", MODES)
-def test_a_step_asks_the_device_for_nothing(precision):
+def test_a_step_does_not_wait_for_the_device(precision):
     asked = []
     for trainer in pair(precision, clip=0.5):
-        with Asked() as counter:
+        with WaitCounter() as counter:
             trainer.eager_step(flagged(0, overflow=False))
         asked.append(counter.times)
     assert asked == [1 if precision in SCALED else 0, 0]
@@ -357,13 +282,13 @@ def test_a_step_asks_the_device_for_nothing(precision):
         ("lstm_language_model", {"model": "transformer", "units": 16}),
     ],
 )
-def test_the_notebooks_steps_ask_the_device_for_nothing(name, options):
+def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
     options = {"dataset": "synthetic", "max_steps": 2, "execution": "cuda_graph", "precisions": ["fp32"], **options}
     experiment = experiment_of(name, **options)
     trainer = experiment.make_trainer("fp32")
     _, hidden = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
     again = trainer.captured.batch  # making another one is not part of the step
-    with Asked() as counter:
+    with WaitCounter() as counter:
         for _ in range(2):
             loss, hidden = trainer.step(again, hidden)
     assert counter.times == 0
@@ -413,45 +338,33 @@ def test_a_graph_takes_the_settings_of_torchs_sgd(options):
     weights = make_weights(torch.float32)
     made = DeviceSGD.like(torch.optim.SGD(weights, 0.1, **options))
     wanted = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False, **options}
-    assert {name: getattr(made, name) for name in wanted} == wanted
+    assert made.settings == wanted
     assert made.lr.item() == pytest.approx(0.1)
     assert all(a is b for a, b in zip(made.weights, weights, strict=True))
 
 
 class OwnSGD(torch.optim.SGD):
-    """Someone's own rule, of which the fused kernel knows nothing."""
+    """A user's own update rule, which the fused kernel does not know."""
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda weights: torch.optim.Adam(weights, 0.1), "this is Adam with 1 parameter group$"),
-        (lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], 0.1), "2 parameter grou"),
+        (lambda weights: torch.optim.Adam(weights, 0.1), "this is Adam"),
+        (
+            lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], 0.1),
+            "parameter groups: 2",
+        ),
         (lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, dampening=0.1), "without dampening"),
         (lambda weights: torch.optim.SGD(weights, 0.1, maximize=True), "without .*maximize"),
         (lambda weights: OwnSGD(weights, 0.1), "this is OwnSGD"),
     ],
 )
-def test_another_optimizer_is_unsupported_as_a_graph_and_not_quietly_replaced(make, says):
-    with pytest.raises(Unsupported, match=says):
-        DeviceSGD.like(make(make_weights(torch.float32)))
+def test_another_optimizer_is_unsupported_in_a_graph(make, says):
     options = {"device": CPU, "make_optimizer": make, "execution": "cuda_graph"}
     with pytest.raises(Unsupported, match=says):
         Trainer(small_network(), "fp32", flagged_loss, **options)
     Trainer(small_network(), "fp32", flagged_loss, **options | {"execution": "eager"})
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_a_step_without_unscale_is_one_with_it_bit_for_bit(precision):
-    """DeviceScaler.step unscales where the step has not; it must not do so twice where it has."""
-    needs_half_kernel(precision)
-    both = [make_trainer(precision, step_function=step) for step in (plain_step, training_step)]
-    for number in range(5):
-        for trainer in both:
-            trainer.step(flagged(number, overflow=precision in SCALED and number == 2))
-    assert same_bits(*(everything(trainer) for trainer in both))
-    assert both[0].skipped_steps == both[1].skipped_steps == (precision in SCALED)
-    assert both[0].scaler.get_scale() == both[1].scaler.get_scale()
 
 
 def test_a_weight_without_a_gradient_stays():
@@ -513,17 +426,13 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind", "says"),
+    ("cause", "kind"),
     [
-        (
-            RuntimeError("operation not permitted when stream is capturing\nmore"),
-            Unsupported,
-            "not permitted",
-        ),
-        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError, "out of memory"),
+        (RuntimeError("operation not permitted when stream is capturing\nmore"), Unsupported),
+        (torch.OutOfMemoryError("CUDA out of memory"), torch.OutOfMemoryError),
     ],
 )
-def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, says):
+def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind):
     device = Device(monkeypatch, fails=True)
 
     def take(batch, hidden):
@@ -534,12 +443,10 @@ def test_a_capture_that_fails_tells_its_first_cause(monkeypatch, cause, kind, sa
     device.steps.take = take
     for _ in range(3):
         device.steps.step(torch.ones(2), None)
-    with pytest.raises(kind, match=says) as raised:
+    with pytest.raises(kind, match=str(cause).partition("\n")[0]) as raised:
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
     assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
-    if kind is Unsupported:
-        assert str(raised.value).startswith("this training step cannot be captured in a CUDA graph (RuntimeError")
 
 
 # Instruments
@@ -558,11 +465,10 @@ def test_the_work_of_a_step_is_counted_as_in_eager_mode(monkeypatch):
     assert counted[0] == counted[1] > 0
 
 
-def test_a_model_trained_by_replays_is_used_as_it_is():
+def test_a_model_trained_by_replays_can_be_used_eagerly():
     trainer = make_trainer("fp32")
     trainer.step(flagged(0, overflow=False))
-    infer = lambda network, batch, count: network(batch[0][:count])  # noqa: E731
-    assert largest_difference(trainer, infer, make_batch(), 4) == 0
+    assert largest_difference(trainer, first_outputs, make_batch(), 4) == 0
 
 
 def test_memory_of_a_graph_is_added_to_the_peak(monkeypatch):
@@ -574,7 +480,7 @@ def test_memory_of_a_graph_is_added_to_the_peak(monkeypatch):
     assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 9)  # never below it
 
 
-def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
+def test_memory_that_evaluations_left_is_not_counted_as_trainings(monkeypatch):
     device = Device(monkeypatch)
     for _ in range(4):
         device.steps.step(torch.ones(2), None)
@@ -583,12 +489,8 @@ def test_what_evaluations_left_is_not_memory_of_training(monkeypatch):
     assert [device.steps.unseen() for _ in range(3)] == [500, 200, 500]
 
 
-def test_a_captured_step_on_the_cpu_has_no_memory_to_ask_for():
-    assert CapturedStep(lambda batch, hidden: None, None, torch.device("cpu")).unseen() == 0
-
-
 def test_a_step_outside_the_graph_ends_its_use():
-    """cuDNN may free the dropout state that the graph goes on using; the next step captures anew."""
+    """cuDNN may free the dropout state that the graph uses; the next step captures anew."""
     trainer = make_trainer("fp32", execution="cuda_graph")
     trainer.captured.graph = object()
     trainer.eager_step(flagged(0, overflow=False))

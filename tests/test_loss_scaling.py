@@ -6,8 +6,9 @@ import types
 
 import pytest
 import torch
-from small_training import CPU, compute_loss, everything, make_batch, make_record, same_bits, small_network
+from small_training import CPU, make_record
 
+from mixed_precision_study.cuda_graph import DeviceScaler
 from mixed_precision_study.loss_scaling import (
     FixedLossScaler,
     HalfGradientScaler,
@@ -23,7 +24,7 @@ def made_trainer(scaler, fixed_scale=None):
 
 
 class Steps:
-    """Takes steps with a real GradScaler over one weight, with a gradient that overflows where it is told to."""
+    """Takes steps with a real GradScaler over one weight, whose gradient overflows on demand."""
 
     def __init__(self, **options):
         self.weight = torch.nn.Parameter(torch.zeros(1))
@@ -40,7 +41,7 @@ class Steps:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("interval", "growth", "backoff"), [(3, 2.0, 0.5), (1, 2.0, 0.5), (7, 4.0, 0.25)])
-def test_a_dynamic_scale_is_followed_without_asking(seed, interval, growth, backoff):
+def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, backoff):
     options = {"growth_interval": interval, "growth_factor": growth, "backoff_factor": backoff, "init_scale": 1024.0}
     draw, steps, record = random.Random(seed), Steps(**options), make_record()
     trainer = made_trainer(steps.scaler)
@@ -86,55 +87,28 @@ def test_a_scale_that_only_falls_comes_to_0_when_the_scalers_own_does():
     assert record.loss_scale_trace[-1] == [166, 0.0]
 
 
-def test_a_fixed_scale_stays_and_skipped_steps_are_noted():
-    steps, record = Steps(init_scale=128.0), make_record()
-    trainer = made_trainer(steps.scaler, fixed_scale=128.0)
-    trace = LossScaleTrace(record, trainer)
-    for overflows in (False, True, False, True):
-        steps.take(trainer, overflows)
-        trace.step(skipped=overflows)
-        assert trace.scale == steps.scaler.get_scale() == 128
-    trace.end()
-    assert record.loss_scale_trace == [[0, 128.0]]
-    assert record.overflow_steps == [1, 3]
-
-
-def test_a_scale_of_fp16_weights_is_fixed_too():
-    record, trainer = make_record(), made_trainer(make_scaler("o3_fp16", 64, CPU), fixed_scale=64.0)
-    trace = LossScaleTrace(record, trainer)
-    trainer.steps = 1
-    trace.step(skipped=True)
-    trace.end()
+@pytest.mark.parametrize("precision", ["amp_fp16", "o3_fp16"])
+def test_a_fixed_scale_has_a_trace_of_one_entry(precision):
+    record, trainer = make_record(), made_trainer(make_scaler(precision, 64, CPU), fixed_scale=64.0)
+    LossScaleTrace(record, trainer).end([False, True, False, True])
     assert record.loss_scale_trace == [[0, 64.0]]
-    assert record.overflow_steps == [0]
+    assert record.overflow_steps == [1, 3]
 
 
 def test_without_scaling_there_is_no_trace():
     record, trainer = make_record(), made_trainer(torch.amp.GradScaler("cpu", enabled=False))
-    trace = LossScaleTrace(record, trainer)
-    for _ in range(3):
-        trainer.steps += 1
-        trace.step(skipped=False)
-    trace.end()
+    LossScaleTrace(record, trainer).end([False] * 3)
     assert record.loss_scale_trace == record.overflow_steps == []
-    assert trace.scale is None
 
 
 def test_each_repeat_is_counted_anew():
     record = make_record()
     for overflows in ((False, True), (True, False)):
-        steps = Steps(init_scale=128.0)
-        trainer = made_trainer(steps.scaler, fixed_scale=128.0)
-        trace = LossScaleTrace(record, trainer)
-        for skipped in overflows:
-            steps.take(trainer, skipped)
-            trace.step(skipped)
-        trace.end()
+        trainer = made_trainer(make_scaler("amp_fp16", 128, CPU), fixed_scale=128.0)
+        LossScaleTrace(record, trainer).end(overflows)
     assert record.overflow_steps == [1, 0]
-    steps = Steps(init_scale=128.0)
-    steps.take(made_trainer(steps.scaler), True)
-    record, trainer = make_record(loss_scale_trace=[[0, 128.0], [5, 64.0]]), made_trainer(steps.scaler)
-    LossScaleTrace(record, trainer)
+    record.loss_scale_trace = [[0, 128.0], [5, 64.0]]
+    LossScaleTrace(record, made_trainer(make_scaler("amp_fp16", 64, CPU), fixed_scale=64.0))
     assert record.loss_scale_trace == [[0, 128.0], [5, 64.0], [0, 64.0]]  # noted, although the scale is the same
 
 
@@ -155,73 +129,52 @@ def test_each_repeat_is_counted_anew():
         ("o3_fp16", 64, HalfGradientScaler, True, 64.0),
     ],
 )
-def test_each_mode_has_its_scaler_which_is_pytorchs_where_that_will_do(precision, loss_scale, kind, enabled, scale):
-    scaler = make_scaler(precision, loss_scale, CPU)
-    assert isinstance(scaler, torch.amp.GradScaler)
-    assert type(scaler) is kind
-    assert (scaler.is_enabled(), scaler.get_scale()) == (enabled, scale)
-
-
-def flagged_overflow(network, batch, hidden):
-    loss, hidden = compute_loss(network, batch[:2], hidden)
-    return loss * (float("inf") if batch[2] else 1.0), hidden
-
-
-@pytest.mark.parametrize(("precision", "kind"), [("o2_fp16", MasterCopyScaler), ("o3_fp16", HalfGradientScaler)])
-def test_an_overflow_is_skipped_and_a_fixed_scale_stays_through_growth_and_overflow(precision, kind):
-    options = {"device": CPU, "loss_scale": 128, "lr": 0.1, "momentum": 0.9}
-    trainer = Trainer(small_network(), precision, flagged_overflow, **options)
-    assert type(trainer.scaler) is kind
-    trainer.scaler.set_growth_interval(2)
-    for number in range(6):
-        before = everything(trainer)
-        trainer.step((*make_batch(number), number in (0, 4)))
-        assert same_bits(before, everything(trainer)) is (number in (0, 4))
-        assert trainer.scaler.get_scale() == 128
-    assert trainer.skipped_steps == 2
+def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_scale, kind, enabled, scale):
+    scalers = [make_scaler(precision, loss_scale, CPU, execution) for execution in ("eager", "cuda_graph")]
+    assert [type(scaler) for scaler in scalers] == [kind, DeviceScaler]
+    assert [(scaler.is_enabled(), scaler.get_scale()) for scaler in scalers] == [(enabled, scale)] * 2
 
 
 def test_fp16_gradients_are_unscaled_to_those_of_the_loss():
-    """Where torch.amp.GradScaler refuses: "Attempting to unscale FP16 gradients."."""
     weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     optimizer = torch.optim.SGD([weight], lr=1.0)
-    for scaler, refused in (
-        (FixedLossScaler("cpu", init_scale=8.0, fixed=True), True),
-        (make_scaler("o3_fp16", 8, CPU), 0),
-    ):
-        optimizer.zero_grad()
-        scaler.scale((weight * torch.tensor([1.0, 2.0, 4.0])).sum()).backward()
-        assert weight.grad.tolist() == [8, 16, 32]
-        if refused:
-            with pytest.raises(ValueError, match="unscale FP16"):
-                scaler.unscale_(optimizer)
-            continue
-        scaler.unscale_(optimizer)
-        assert weight.grad.tolist() == [1, 2, 4]
-        scaler.step(optimizer)  # does not unscale once more
-        scaler.update()
+    scaler = make_scaler("o3_fp16", 8, CPU)
+    scaler.scale((weight * torch.tensor([1.0, 2.0, 4.0])).sum()).backward()
+    assert weight.grad.tolist() == [8, 16, 32]
+    scaler.unscale_(optimizer)
+    assert weight.grad.tolist() == [1, 2, 4]
+    scaler.step(optimizer)  # does not unscale once more
+    scaler.update()
     assert weight.tolist() == [0, -1, -3]
 
 
-class TwoRoads(torch.nn.Module):
+def test_pytorchs_scaler_refuses_fp16_gradients():
+    weight = torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    scaler = FixedLossScaler("cpu", init_scale=8.0, fixed=True)
+    scaler.scale(weight.sum()).backward()
+    with pytest.raises(ValueError, match="unscale FP16"):
+        scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
+
+
+class TwoBranches(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.left, self.right = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
 
-    def forward(self, x, roads):
-        return sum(getattr(self, road)(x) for road in roads)
+    def forward(self, x, branches):
+        return sum(getattr(self, branch)(x) for branch in branches)
 
 
-def road_loss(network, batch, hidden):
-    x, labels, *roads = batch
+def branch_loss(network, batch, hidden):
+    x, labels, *branches = batch
     x = x.to(network.left.weight.dtype)
-    return torch.nn.functional.cross_entropy(network(x, roads).float(), labels), hidden
+    return torch.nn.functional.cross_entropy(network(x, branches).float(), labels), hidden
 
 
 @pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16", "o3_fp16"])
 def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
-    trainer = Trainer(TwoRoads(), precision, road_loss, device=CPU, loss_scale=64, lr=0.5)
+    trainer = Trainer(TwoBranches(), precision, branch_loss, device=CPU, loss_scale=64, lr=0.5)
     data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
     trainer.step((*data, "left", "right"))
     both = [weight.detach().clone() for weight in (*trainer.masters, *trainer.weights)]

@@ -1,4 +1,9 @@
-"""A word language model as in PyTorch's public example: an RNN or a causal Transformer, and what it writes."""
+"""A word language model as in PyTorch's public example: an RNN or a causal Transformer, and the text that it writes.
+
+https://github.com/pytorch/examples/tree/main/word_language_model
+"""
+
+from typing import Any
 
 import torch
 
@@ -10,20 +15,25 @@ RNNS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "r
 class LanguageModel(torch.nn.Module):
     """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary), hidden).
 
-    The Transformer takes T up to `longest`, and its hidden state is always None. As in the public example it has
-    dropout on its word vectors, PyTorch's own 0.1 within its layers (or less), and none before the output.
+    The vocabulary of `words` is padded to a multiple of 8 with words that have no probability.
+
+    `longest` is the Transformer's largest T; its hidden state is always None. As in the public example the Transformer
+    has dropout on its word vectors, at most PyTorch's default of 0.1 within its layers, and none before the output.
     """
 
-    def __init__(self, kind, words, units, layers, dropout, heads=1, longest=512):
+    def __init__(
+        self, kind: str, words: int, units: int, layers: int, dropout: float, heads: int = 1, longest: int = 512
+    ):
         super().__init__()
         padded = (words + 7) // 8 * 8
         self.encoder = torch.nn.Embedding(padded, units)
         self.register_buffer("places", None, persistent=False)
+        self.body: torch.nn.Module
         if kind == "transformer":
             self.places = sinusoids(longest, units)  # a buffer: it follows the weights to their device and type
             self.body = Transformer(units, heads, layers, min(dropout, 0.1))
         else:
-            extra = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
+            extra: dict[str, Any] = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
             self.body = RNNS[kind](units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra)
         self.decoder = torch.nn.Linear(units, padded)
         self.dropout = torch.nn.Dropout(dropout)
@@ -33,21 +43,23 @@ class LanguageModel(torch.nn.Module):
         torch.nn.init.zeros_(self.decoder.bias)
         torch.nn.init.constant_(self.decoder.bias[words:], -1e4)
 
-    def forward(self, words, hidden=None):
+    def forward(self, words: torch.Tensor, hidden: Any = None) -> tuple[torch.Tensor, Any]:
         vectors = self.encoder(words)
-        if self.places is not None:  # attention alone cannot tell the order of the words
+        if self.places is not None:  # attention alone does not see the order of the words
             vectors = vectors * vectors.shape[-1] ** 0.5 + self.places[: len(words)]
         output, hidden = self.body(self.dropout(vectors), hidden)
         return self.decoder(self.last_dropout(output)), hidden
 
 
-def write_words(network, data, settings, device):
+def write_words(network: torch.nn.Module, data: Any, settings: Any, device: torch.device) -> list[str]:
     """Return `settings.generate_words` words that a LanguageModel writes, each drawn from its prediction.
 
-    `data` is a wikitext.Text. A recurrent network carries its state on; the Transformer reads bptt words again.
-    The draws have a random state of their own, begun with the seed. Fewer words come where a prediction is not finite.
+    data: a wikitext.Text. A recurrent network keeps its state from word to word; the Transformer reads the last `bptt`
+    words each time. The draws have a generator of their own, seeded with the seed. The text ends early if a prediction
+    is not finite.
     """
-    generator, hidden = torch.Generator().manual_seed(settings.seed), None
+    generator = torch.Generator().manual_seed(settings.seed)
+    hidden = None
     written = [data.vocabulary.index("<eos>") if "<eos>" in data.vocabulary else 0]  # as at the start of a line
     while len(written) <= settings.generate_words:
         known = torch.tensor(written[-settings.bptt :] if hidden is None else written[-1:], device=device)
@@ -56,5 +68,5 @@ def write_words(network, data, settings, device):
         if not scores.isfinite().all():
             break
         chances = ((scores - scores.max()) / settings.temperature).softmax(0)
-        written.append(torch.multinomial(chances, 1, generator=generator).item())
+        written.append(int(torch.multinomial(chances, 1, generator=generator).item()))
     return [data.vocabulary[number] for number in written[1:]]

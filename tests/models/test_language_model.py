@@ -1,6 +1,5 @@
 """The language models one by one: each learns in both precisions of the CPU, sees nothing ahead, and writes text."""
 
-import itertools
 import math
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 from words_training import CPU, KINDS, WORDS, compute_loss, load, make, make_trainer
 
-from mixed_precision_study.models.language_model import LanguageModel, write_words
+from mixed_precision_study.models.language_model import write_words
 from mixed_precision_study.training import evaluating
 
 
@@ -26,29 +25,32 @@ def batches():
 
 @pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_takes_steps_and_gives_the_same_shape(kind, precision):
-    trainer, hidden = make_trainer(kind, precision, dropout=0.2), None
-    before = [weight.detach().clone() for weight in trainer.weights]
-    for batch in itertools.islice(batches(), 2):
-        loss, hidden = trainer.step(batch, hidden)
-        assert loss.dtype == torch.float32
-        assert abs(loss.item() - math.log(WORDS)) < 1  # it begins by guessing
-    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
+def test_every_kind_learns(kind, precision):
+    trainer, batch, hidden = make_trainer(kind, precision), next(batches()), None
+    losses = []
+    for _ in range(8):
+        loss, hidden = trainer.step(batch)
+        losses.append(loss.item())
+    assert loss.dtype == torch.float32
+    assert abs(losses[0] - math.log(WORDS)) < 1  # it begins by guessing
+    assert losses[-1] < losses[0] - 0.3
     assert (hidden is None) is (kind == "transformer")
     with evaluating(trainer) as network:
-        assert network(batch[0])[0].shape == (5, 4, 1008)
+        assert network(batch[0], hidden)[0].shape == (5, 4, 1008)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_words_have_no_probability_and_learn_nothing(kind):
     network, text = make(kind), torch.randint(WORDS, (6, 3))
-    chances = network(text[:5])[0].softmax(-1)
-    assert chances[..., WORDS:].max() == 0
-    assert chances[..., :WORDS].sum(-1).allclose(torch.ones(5, 3))
+    logits = network(text[:5])[0]
+    assert logits.softmax(-1)[..., WORDS:].max() == 0
     loss, _ = compute_loss(network, (text[:5], text[1:]), None)
+    exact = torch.nn.functional.cross_entropy(logits[..., :WORDS].flatten(0, 1), text[1:].flatten())
+    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
     loss.backward()
-    assert network.decoder.weight.grad[WORDS:].abs().max() == 0
-    assert network.encoder.weight.grad[WORDS:].abs().max() == 0
+    for weight in (network.decoder.weight, network.decoder.bias, network.encoder.weight):
+        assert weight.grad[WORDS:].abs().max() == 0
+    assert network.decoder.weight.grad[:WORDS].abs().max() > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,44 +65,11 @@ def test_no_kind_sees_later_words(kind):
     assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
-def test_the_loss_falls_within_a_few_steps(kind, precision):
-    trainer, batch = make_trainer(kind, precision), next(batches())
-    losses = [trainer.step(batch)[0].item() for _ in range(8)]
-    assert losses[-1] < losses[0] - 0.3
-
-
-def test_the_hidden_state_is_carried_without_its_history():
-    for kind in ("lstm", "gru"):
-        network, text = LanguageModel(kind, 16, 8, 1, 0.0), torch.randint(16, (11, 3))
-        whole = network(text[:10])[0]
-        _, hidden = compute_loss(network, (text[:5], text[1:6]), None)
-        parts = hidden if isinstance(hidden, tuple) else (hidden,)
-        assert not any(part.requires_grad for part in parts)
-        assert torch.allclose(network(text[5:10], hidden)[0], whole[5:], atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.parametrize("kind", KINDS[:4])
 @pytest.mark.parametrize("words", [16, 33])
 def test_every_recurrent_model_builds_for_any_vocabulary(kind, words):
-    network = LanguageModel(kind, words, 8, 2, 0.2)
     text = torch.randint(words, (6, 3))
-    assert network(text)[0].shape == (6, 3, -(-words // 8) * 8)
-
-
-def test_padding_the_vocabulary_leaves_loss_and_gradient_right():
-    torch.manual_seed(0)
-    network = LanguageModel("lstm", 33, 8, 1, 0.0)
-    text = torch.randint(33, (6, 3))
-    loss, _ = compute_loss(network, (text[:5], text[1:]), None)
-    logits = network(text[:5])[0]
-    exact = torch.nn.functional.cross_entropy(logits[..., :33].flatten(0, 1), text[1:].flatten())
-    assert loss.item() == pytest.approx(exact.item(), rel=1e-6)
-    loss.backward()
-    assert network.decoder.weight.grad[33:].abs().max() == 0
-    assert network.decoder.bias.grad[33:].abs().max() == 0
-    assert network.decoder.weight.grad[:33].abs().max() > 0
+    assert make(kind, words=words)(text)[0].shape == (6, 3, -(-words // 8) * 8)
 
 
 # Writing

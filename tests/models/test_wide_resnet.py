@@ -19,7 +19,7 @@ def test_dropout_reaches_every_block():
     assert {block.dropout.p for block in blocks} == {0.3}
 
 
-def test_a_shortcut_carries_the_input_where_shapes_agree():
+def test_a_shortcut_passes_the_input_on_if_shapes_agree():
     block = WideBlock(8, 8, 1, 0.0).eval()
     torch.nn.init.zeros_(block.conv2.weight)
     x = torch.randn(2, 8, 4, 4)
