@@ -92,7 +92,7 @@ class Images(torch.utils.data.Dataset):
             image = PIL.Image.fromarray(self.data.train[0][index].permute(1, 2, 0).numpy())
             return self.augment(image), self.data.train[1][index]
         place = int(self.places[index])
-        return self.data.files.read(place).float().div(255).expand(3, -1, -1), self.data.labels[place]
+        return self.data.images.read(place).float().div(255).expand(3, -1, -1), self.data.labels[place]
 
 
 def is_text(suite):
@@ -103,7 +103,7 @@ def tutorial_batches(suite, device):
     """Yield batches on the device without end, as a tutorial makes them."""
     size = suite.parameters.batch_size
     while is_text(suite):  # the public example cuts it out of a tensor on the device
-        yield from suite.data.pieces(suite.data.train_rows(size))
+        yield from suite.data.segments(suite.data.text_for(size))
     fork = {"num_workers": 2, "multiprocessing_context": "fork"} if hasattr(os, "fork") else {}
     while True:
         loader = torch.utils.data.DataLoader(Images(suite.data), size, shuffle=True, drop_last=True, **fork)

@@ -203,7 +203,7 @@ class Experiment:
             data.largest_batch,
             data.samples_per_item,
         )
-        data.settle(size)
+        data.set_batch_size(size)
         steps = record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = steps * size * data.samples_per_item
         trainer = build()

@@ -128,7 +128,7 @@ def test_resized_images_are_kept_by_size_and_files(tmp_path, monkeypatch):
     pictures = data.read_all()
     assert pictures.shape == (30, 3, 32, 48)
     for number in (0, 7):
-        assert torch.equal(pictures[number], data.files.read(number))
+        assert torch.equal(pictures[number], data.images.read(number))
     assert len(list((tmp_path / "data" / "cache").glob("csv-*.npz"))) == 1
     monkeypatch.setattr(elpv, "decode_all", never)
     assert torch.equal(load(**given).read_all(), pictures)
@@ -160,7 +160,7 @@ def test_batches_are_the_same_wherever_the_images_lie():
     images, there = (torch.cat(parts) for parts in zip(*held_out, strict=True))
     for number, place in enumerate(data.held_out[:3].tolist()):
         assert there[number] == data.labels[place]
-        exact = data.normalise(data.files.read(place)[None], torch.float32)[0]
+        exact = data.normalise(data.images.read(place)[None], torch.float32)[0]
         assert torch.equal(images[number], exact)
 
 

@@ -29,7 +29,7 @@ def test_text_becomes_columns_and_steps():
     rows = data.in_columns(torch.arange(47), 4)
     assert rows.shape == (11, 4)
     assert rows[:3, 1].tolist() == [11, 12, 13]
-    batches = list(data.pieces(rows))  # bptt is 5
+    batches = list(data.segments(rows))  # bptt is 5
     assert len(batches) == 2
     assert all(torch.equal(words + 1, following) for words, following in batches)
     with pytest.raises(UserError, match="too short for 4 columns"):
@@ -48,16 +48,16 @@ def test_an_epoch_of_text_has_pieces_of_one_shape_and_as_many_as_it_says():
 def test_the_steps_of_an_epoch_are_its_pieces(rows):
     data = load()
     data.words.train = torch.arange(rows * 4 + 3)
-    assert len(list(data.pieces(data.in_columns(data.words.train, 4)))) == data.steps_per_epoch(4)
+    assert len(list(data.segments(data.in_columns(data.words.train, 4)))) == data.steps_per_epoch(4)
 
 
 def test_a_size_that_is_tried_out_does_not_stay_until_it_is_settled():
     data = load()
     words, following = next(data.train_batches(0, torch.float32, 9))
     assert words.shape == following.shape == (5, 9)
-    assert set(data.rows) == {4}
-    data.settle(9)
-    assert set(data.rows) == {4, 9}
+    assert set(data.train_columns) == {4}
+    data.set_batch_size(9)
+    assert set(data.train_columns) == {4, 9}
 
 
 def test_wikitext_lines_become_numbers(tmp_path):
