@@ -45,17 +45,13 @@ def require_packages(packages: dict[str, str]) -> None:
     hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
     if not hosted:
         raise UserError(f"these packages are missing; install them with: pip install {' '.join(missing)}")
+    installed = {f"{one.metadata['Name']}=={one.version}\n" for one in distributions() if one.metadata["Name"]}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-        constraints.writelines(f"{line}\n" for line in installed_versions())
+        constraints.writelines(sorted(installed))
         constraints.flush()
         command = [sys.executable, "-m", "pip", "install", "-q", "--constraint", constraints.name, *missing]
         subprocess.run(command, check=True)
     importlib.invalidate_caches()  # or the new packages are not found
-
-
-def installed_versions() -> list[str]:
-    """Return "name==version" of every installed package."""
-    return sorted({f"{one.metadata['Name']}=={one.version}" for one in distributions() if one.metadata["Name"]})
 
 
 def choose_device() -> "torch.device":

@@ -144,8 +144,8 @@ def prefetch_to_device(
     The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. An
     error is raised when its batch is due.
 
-    The side stream waits for the step before last, so at most one extra batch is in memory, and memory freed since
-    then can be reused safely. So record_stream is not needed; it would hold memory while the host runs ahead.
+    The side stream waits for the step before last, so at most one extra batch is in memory. Memory freed before that
+    wait can be reused safely. So record_stream is not needed; it would hold memory while the host runs ahead.
     """
     if side is None:
         yield from batches

@@ -95,14 +95,9 @@ def decode_all(read: Callable[[int], Any], count: int, label: str, processes: in
     with progress(count, label) as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
         chunks: Iterable
         if processes:
-            chunks = torch.utils.data.DataLoader(
-                dataset,
-                batch_size=None,
-                collate_fn=tuple,
-                num_workers=processes,
-                multiprocessing_context="fork",
-                generator=torch.Generator(),
-            )
+            generator = torch.Generator()  # or the loader draws from the global one
+            workers: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"}
+            chunks = torch.utils.data.DataLoader(dataset, None, collate_fn=tuple, generator=generator, **workers)
         else:
             chunks = threads.map(dataset.__getitem__, range(len(dataset)))
         for places, (chunk, problem) in zip(dataset.ranges, chunks, strict=True):

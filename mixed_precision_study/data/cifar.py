@@ -63,8 +63,7 @@ class Cifar(TrainingData):
         self.device = device
         self.train = images.train
         self.classes = images.classes
-        self.source = images.source
-        self.used = images.used
+        self.source, self.used = images.source, images.used
         self.train_samples: int = len(images.train[0])
         self.eval_samples: int = len(images.test[0])
         self.largest_batch = self.train_samples

@@ -72,8 +72,7 @@ class NumberedImages(TrainingData):
         self.device = device
         self.images = images
         self.labels = images.labels
-        self.source = images.source
-        self.used = images.used
+        self.source, self.used = images.source, images.used
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
         self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
         if len(self.held_out) == 0:

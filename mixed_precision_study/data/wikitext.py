@@ -71,8 +71,7 @@ class Text(TrainingData):
         self.device = device
         self.words = words
         self.vocabulary = words.vocabulary
-        self.source = words.source
-        self.used = words.used
+        self.source, self.used = words.source, words.used
         self.train_samples: int = len(words.train)
         self.eval_samples: int = len(words.valid)
         self.samples_per_item = settings.bptt
@@ -110,9 +109,7 @@ class Text(TrainingData):
 
     def text_for(self, size: int) -> torch.Tensor:
         """Return the training text in `size` columns; it is not kept unless set_batch_size() was called."""
-        if size in self.train_columns:
-            return self.train_columns[size]
-        return self.in_columns(self.words.train, size)
+        return self.train_columns[size] if size in self.train_columns else self.in_columns(self.words.train, size)
 
     def steps_per_epoch(self, size: int) -> int:
         steps = (len(self.words.train) // size - 1) // self.settings.bptt

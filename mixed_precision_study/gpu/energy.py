@@ -16,13 +16,9 @@ from .sampler import sampled
 @contextmanager
 def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
     """Sample the GPU while the block runs and add {"seconds", "joules", "samples"} to `record.card_samples_all`."""
-    if device.type != "cuda":
-        record.card_reason = "no GPU"
-        yield
-        return
-    gpu = NvmlGpu(record.gpu_uuid)
-    if gpu.handle is None:
-        record.card_reason = gpu.reason
+    gpu = NvmlGpu(record.gpu_uuid) if device.type == "cuda" else None
+    if gpu is None or gpu.handle is None:
+        record.card_reason = gpu.reason if gpu else "no GPU"
         yield
         return
     samples: list[dict] = []

@@ -95,20 +95,20 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     others = others_of(before["pids"], own_is_there=False)
     power = gpu.ask("EnforcedPowerLimit")  # milliwatts
     usual_power = gpu.ask("PowerManagementDefaultLimit")
-    throttle_bits = gpu.throttle_bits()
+    bits = gpu.throttle_bits()
+    throttles = "unknown" if bits is None else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
     now = gpu.ask("ClockInfo", SM_CLOCK)
     most = gpu.ask("MaxClockInfo", SM_CLOCK)
-    unknown = "unknown"
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",
-        "driver": gpu.driver() or unknown,
+        "driver": gpu.driver() or "unknown",
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
         "free memory": f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of {properties.total_memory / MIB:,.0f} MiB",
-        "others on the GPU": unknown if others is None else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
-        "SM clock": unknown if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
-        "power cap": unknown if power is None else f"{power / 1000:.0f} W",
-        "throttled now": unknown if throttle_bits is None else throttle_reasons(throttle_bits),
+        "others on the GPU": "unknown" if others is None else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
+        "SM clock": "unknown" if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
+        "power cap": "unknown" if power is None else f"{power / 1000:.0f} W",
+        "throttled now": throttles,
         "fp16 against fp32": fp16,
         "CUDA events": f"show {clock['events_per_wall']:.1%} of the wall time",
         "launching": f"takes {clock['launch_per_wall']:.0%} of the time of the work that is launched",
@@ -125,11 +125,6 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     if abs(clock["events_per_wall"] - 1) > 0.05:
         warnings.append("CUDA events and the wall clock disagree by more than 5%")
     return facts, warnings, {"native_bf16": native, "fp16_check": fp16}
-
-
-def throttle_reasons(bits: int) -> str:
-    """Return the names of the throttle reasons in `bits`, or "no"."""
-    return ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
 
 
 def clear_workspaces() -> None:
