@@ -101,7 +101,7 @@ class Images(torch.utils.data.Dataset):
             image = PIL.Image.fromarray(self.data.train[0][index].permute(1, 2, 0).numpy())
             return self.augment(image), self.data.train[1][index]
         image_index = int(self.indices[index])
-        return self.data.files.read(image_index).float().div(255).expand(3, -1, -1), self.data.labels[image_index]
+        return self.data.images.read(image_index).float().div(255).expand(3, -1, -1), self.data.labels[image_index]
 
 
 def is_text(suite: Experiment) -> bool:
@@ -112,7 +112,7 @@ def tutorial_batches(suite: Experiment, device: torch.device) -> Iterator[tuple]
     """Yield batches on the device without end, as a tutorial makes them."""
     size = suite.parameters.batch_size
     while is_text(suite):  # PyTorch's example cuts batches out of a tensor on the device
-        yield from suite.data.pieces(suite.data.train_rows(size))
+        yield from suite.data.segments(suite.data.text_for(size))
     fork: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"} if hasattr(os, "fork") else {}
     while True:
         loader = torch.utils.data.DataLoader(Images(suite.data), size, shuffle=True, drop_last=True, **fork)

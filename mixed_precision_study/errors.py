@@ -1,23 +1,26 @@
-"""The errors of this package, and how an error is told in one line."""
+"""The errors of this package, and an error as one line of text."""
 
 
 class UserError(Exception):
-    """Something the user can mend. The message is one sentence that says what to do; no traceback is shown."""
+    """Something the user can mend. The message says what to do in one sentence; notebooks show no traceback."""
 
-    def _render_traceback_(self):  # IPython prints this in place of a traceback
+    def _render_traceback_(self) -> list[str]:  # IPython prints this instead of a traceback
         return [f"Stopped: {self}"]
 
 
 class Unsupported(Exception):
-    """The device or this suite cannot run the mode: status `unsupported`, with the reason."""
+    """The device or this package cannot run the mode. The run's status is `unsupported`."""
 
 
 class Diverged(Exception):
-    """Training broke down: status `diverged`, with the reason."""
+    """Training broke down. The run's status is `diverged`."""
 
 
-def error_line(error):
-    """Return an error in one line: its kind and the first line of what it says, of a long one the first sentences."""
-    line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    whole = line[:400].rpartition(". ")[0] if len(line) > 400 else ""
-    return f"{whole}." if whole else line[:400]
+def error_line(error: BaseException) -> str:
+    """Return the class of an error and the first line of its message, at most 400 characters, in whole sentences."""
+    first_line = str(error).strip().partition("\n")[0]
+    line = f"{type(error).__name__}: {first_line}"
+    if len(line) <= 400:
+        return line
+    sentences, full_stop, _ = line[:400].rpartition(". ")
+    return f"{sentences}." if full_stop else line[:400]

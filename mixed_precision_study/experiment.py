@@ -249,7 +249,7 @@ class Experiment:
         allow_search()
         size = self.choose_batch_size(record, precision)
         record.batch_size_used = size
-        data.settle(size)
+        data.set_batch_size(size)
         record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = record.steps_per_epoch * size * data.samples_per_item
         trainer = self.make_trainer(precision)

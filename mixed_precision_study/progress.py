@@ -1,8 +1,9 @@
-"""A progress bar, and the same for run_all.py."""
+"""The progress bar, whose count is also written to a file for run_all.py."""
 
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psutil
@@ -11,8 +12,8 @@ from tqdm import tqdm
 from .files import written_whole
 
 
-def progress_wanted():
-    """Return False under TQDM_DISABLE=1 and where the notebook's papermill was started with --no-progress-bar."""
+def progress_wanted() -> bool:
+    """Return False under TQDM_DISABLE=1, or if papermill runs this notebook with --no-progress-bar."""
     try:
         quiet = "--no-progress-bar" in psutil.Process(os.getppid()).cmdline()
     except psutil.Error:
@@ -21,44 +22,52 @@ def progress_wanted():
 
 
 class Progress:
-    """A text bar that is touched once in `every` steps, so that drawing it costs the timed loop next to nothing."""
+    """A text bar that is redrawn every `every` steps only, so that it costs the timed loop next to nothing."""
 
-    def __init__(self, total, label, every=25):
-        self.bar = tqdm(
-            total=total, desc=label, file=sys.stdout, mininterval=1, leave=False, disable=not progress_wanted()
-        )
-        self.every, self.steps, self.total, self.label = every, 0, total, label
+    def __init__(self, total: int | None, label: str, every: int = 25):
+        disabled = not progress_wanted()
+        self.bar = tqdm(total=total, desc=label, file=sys.stdout, mininterval=1, leave=False, disable=disabled)
+        self.label = label
+        self.total = total
+        self.every = every
+        self.steps = 0
 
-    def advance(self):
+    def advance(self) -> None:
+        """Count one step."""
         self.steps += 1
         if self.steps % self.every == 0:
             self.bar.update(self.every)
 
-    def tell(self, path):
-        """Write how far the steps are where run_all.py looks for it, whole or not at all."""
-        with suppress(OSError), written_whole(path) as temporary:  # a full disk must not end a run
+    def write(self, path: str) -> None:
+        """Write the label and the count to `path`. A full disk does not end a run."""
+        with suppress(OSError), written_whole(path) as temporary:
             temporary.write_text(f"{self.label}, step {self.steps}/{self.total}")
 
-    def keep_telling(self, path, ended, seconds):
-        """Tell every few seconds until `ended` is set: from a thread that sleeps, for the timed loop must not write."""
+    def keep_writing(self, path: str, ended: threading.Event, seconds: float) -> None:
+        """Write every `seconds` until `ended` is set. It runs in a thread because the timed loop must not write."""
         while not ended.wait(seconds):
-            self.tell(path)
+            self.write(path)
 
 
 @contextmanager
-def progress(total, label, seconds=5):
-    """Yield a Progress over `total` steps and close it; under run_all.py its count goes into a file meanwhile."""
-    shown, path, ended = Progress(total, label), os.environ.get("MIXED_PRECISION_PROGRESS"), threading.Event()
-    teller = threading.Thread(target=shown.keep_telling, args=(path, ended, seconds), daemon=True)
+def progress(total: int | None, label: str, seconds: float = 5) -> Iterator[Progress]:
+    """Yield a Progress over `total` steps and close it.
+
+    If MIXED_PRECISION_PROGRESS names a file, the count is written there at once, every `seconds` and at the end.
+    """
+    shown = Progress(total, label)
+    path = os.environ.get("MIXED_PRECISION_PROGRESS")
+    ended = threading.Event()
     if path:
-        shown.tell(path)
-        teller.start()
+        writer = threading.Thread(target=shown.keep_writing, args=(path, ended, seconds), daemon=True)
+        shown.write(path)
+        writer.start()
     try:
         yield shown
     finally:
         ended.set()
         if path:
-            teller.join()
-            shown.tell(path)
+            writer.join()
+            shown.write(path)
         shown.bar.update(shown.steps % shown.every)
         shown.bar.close()

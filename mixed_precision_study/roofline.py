@@ -1,26 +1,32 @@
-"""What this card was measured to do at most, and how near a run comes to it."""
+"""The roofline: the highest rates measured on this GPU, and how near a run comes to them."""
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .gpu.nvml import MIB
 from .precision import PRECISIONS
-from .record import write_flat
+from .record import RunRecord, write_flat
 from .timing import synchronize
 
-SESSION_SECONDS = 12 * 3600  # for which what was measured on a card is believed
+if TYPE_CHECKING:
+    from .training import Trainer
+
+SESSION_SECONDS = 12 * 3600  # how long the rates measured on a GPU are reused
 
 
-def rate_of(work, device, seconds=0.2):
-    """Return how often a second `work()` runs on the device, after three runs to warm up."""
+def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
+    """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of warm-up."""
     for _ in range(3):
         work()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    rates, until = [], time.perf_counter() + seconds
+    rates: list[float] = []
+    until = time.perf_counter() + seconds
     while len(rates) < 3 or time.perf_counter() < until:
         start.record()
         work()
@@ -30,9 +36,10 @@ def rate_of(work, device, seconds=0.2):
     return max(rates)
 
 
-def measure_ceiling(dtype, device):
-    """Return {"matmul", "conv"}: TFLOP/s of a large matmul and convolution in the arithmetic that is set."""
-    search, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+def measure_ceiling(dtype: torch.dtype, device: torch.device) -> dict:
+    """Return {"matmul", "conv"}: the TFLOP/s of a large matmul and convolution at the current fp32 precision."""
+    search = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
     size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     matmul = 2 * size**3 * rate_of(lambda: a @ b, device) / 1e12
@@ -45,42 +52,48 @@ def measure_ceiling(dtype, device):
     return {"matmul": matmul, "conv": conv}
 
 
-def measure_copy(device):
-    """Return the GB/s, read plus written, of copying 1 GiB within the card."""
+def measure_copy(device: torch.device) -> float:
+    """Return the GB/s, read plus written, of copying 1 GiB within the GPU's memory."""
     size = min(1024 * MIB, torch.cuda.mem_get_info(device)[0] // 4)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * size * rate_of(lambda: target.copy_(source), device) / 1e9
 
 
-def cached(path, name, measure, shared):
-    """Return what `measure()` gives for the card, from `path` where that was written within this session."""
+def cached(path: Path, name: str, measure: Callable[[], Any], shared: bool | None) -> Any:
+    """Return `measure()`, or the result kept under `name` in `path` if the file is from this session.
+
+    Raises RuntimeError if it must be measured while another process uses the GPU (`shared`).
+    """
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         known = {}
     if not isinstance(known, dict) or not 0 <= time.time() - known.get("time", 0) < SESSION_SECONDS:
         known = {"time": time.time()}
-    if name not in known and shared:
-        raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
     if name not in known:
+        if shared:
+            raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
         known[name] = measure()
-        with suppress(OSError):  # then it is measured anew next time
+        with suppress(OSError):  # then it is measured again next time
             write_flat(known, path)
     return known[name]
 
 
-def measure_limits(record, trainer, folder):
-    """Fill in the card's measured ceilings in the run's arithmetic, and the fractions of them that the run reaches."""
-    device, mode = trainer.device, PRECISIONS[trainer.precision]
+def measure_limits(record: RunRecord, trainer: "Trainer", folder: str | Path) -> None:
+    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches."""
+    device = trainer.device
+    mode: Any = PRECISIONS[trainer.precision]
     dtype = mode["autocast"] or mode["weights"]
     arithmetic = "tf32" if mode["tf32"] else str(dtype).removeprefix("torch.")
     path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
     ceiling = cached(path, arithmetic, lambda: measure_ceiling(dtype, device), record.gpu_shared)
-    record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second = ceiling["matmul"], ceiling["conv"]
-    record.ceiling_copy_gb_per_second = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
+    record.ceiling_matmul_tflop_per_second = ceiling["matmul"]
+    record.ceiling_conv_tflop_per_second = ceiling["conv"]
+    copy_rate = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
+    record.ceiling_copy_gb_per_second = copy_rate
     if record.achieved_tflop_per_second is not None:
         record.compute_limit_fraction = record.achieved_tflop_per_second / max(ceiling.values())
     if record.bytes_per_step and record.gpu_busy_ms_per_step:
         moved = record.bytes_per_step / record.gpu_busy_ms_per_step / 1e6  # GB/s while the GPU works
-        record.bandwidth_limit_fraction = moved / record.ceiling_copy_gb_per_second
+        record.bandwidth_limit_fraction = moved / copy_rate

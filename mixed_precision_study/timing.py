@@ -1,63 +1,67 @@
-"""What reads time: the clock of an epoch and its steps, waits, blocks, percentiles, and the start of a run.
-
-None of it waits for the GPU inside a timed epoch.
-"""
+"""Times of an epoch, of its steps and of the start of a run. Nothing here waits for the GPU inside a timed epoch."""
 
 import itertools
 import math
 import statistics
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from . import STARTED
+from .record import RunRecord
 
 
 class StepClock:
-    """Times an epoch on the wall and every step on the device, with one synchronisation at each end.
+    """Times an epoch by the wall clock and each step on the device. It synchronises only at the two ends.
 
-    On a GPU a step lies between two CUDA events, read when the epoch is over; on the CPU between two clock readings.
+    On a GPU, CUDA events mark the steps and are read after the epoch. On the CPU the wall clock marks them.
     """
 
-    def __init__(self, device):
+    def __init__(self, device: torch.device):
         self.device = device
 
-    def start(self):
+    def start(self) -> None:
+        """Begin the epoch and its first step."""
         synchronize(self.device)
         self.began = time.perf_counter()
-        self.marks = [self.mark()]
+        self.marks = [self._mark()]
 
-    def mark(self):
+    def _mark(self) -> Any:
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
-    def tick(self):
+    def tick(self) -> None:
         """Mark the end of a step."""
-        self.marks.append(self.mark())
+        self.marks.append(self._mark())
 
-    def stop(self):
-        """Return (wall seconds of the epoch, [milliseconds of each step])."""
+    def stop(self) -> tuple[float, list[float]]:
+        """Return the wall seconds of the epoch and the milliseconds of each step."""
         synchronize(self.device)
         seconds = time.perf_counter() - self.began
-        pairs = list(zip(self.marks, self.marks[1:], strict=False))
+        steps = itertools.pairwise(self.marks)
         if self.device.type != "cuda":
-            return seconds, [(end - start) * 1000 for start, end in pairs]
-        return seconds, [start.elapsed_time(end) for start, end in pairs]
+            return seconds, [(end - start) * 1000 for start, end in steps]
+        return seconds, [start.elapsed_time(end) for start, end in steps]
 
 
-def synchronize(device):
-    """Wait until the device has done what it was given."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def count_syncs(trainer, batches, hidden, steps):
-    """Take `steps` steps; return how often one waited for the GPU (torch.cuda.set_sync_debug_mode), None on the CPU."""
+def count_syncs(trainer: Any, batches: Callable[[], Iterable], hidden: Any, steps: int) -> float | None:
+    """Train `steps` steps and return how often each waited for the GPU on average, None on the CPU.
+
+    PyTorch counts the waits: torch.cuda.set_sync_debug_mode.
+    """
     if trainer.device.type != "cuda":
         return None
     taken = 0
@@ -65,7 +69,7 @@ def count_syncs(trainer, batches, hidden, steps):
         warnings.simplefilter("always")
         try:
             for _, batch in zip(range(steps), batches(), strict=False):
-                torch.cuda.set_sync_debug_mode("warn")  # not for the first batch: an epoch's order may be waited for
+                torch.cuda.set_sync_debug_mode("warn")  # only now: the first batch may wait for the epoch's order
                 _, hidden = trainer.step(batch, hidden)
                 taken += 1
         finally:
@@ -73,17 +77,17 @@ def count_syncs(trainer, batches, hidden, steps):
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) / taken
 
 
-def read_compiler(trainer):
-    """Return {"graphs": how many torch.compile has made in this process, "seconds": how long that took}."""
-    if trainer.model is trainer.network:  # not compiled: its modules need not even be loaded
+def read_compiler(trainer: Any) -> dict:
+    """Return how many graphs torch.compile has made in this process, and how long it took, as {"graphs", "seconds"}."""
+    if trainer.model is trainer.network:  # not compiled: torch._dynamo need not be loaded
         return {"graphs": 0, "seconds": 0.0}
     from torch._dynamo.utils import calculate_time_spent, counters
 
     return {"graphs": counters["stats"]["unique_graphs"], "seconds": calculate_time_spent()["total_wall_time"]}
 
 
-def waited_for(batches, waits):
-    """Yield `batches` and add the host's seconds in getting each to `waits`."""
+def waited_for(batches: Iterable, waits: list[float]) -> Iterator:
+    """Yield `batches` and append to `waits` the seconds that the host took to get each."""
     batches = iter(batches)
     while True:
         asked = time.perf_counter()
@@ -94,15 +98,15 @@ def waited_for(batches, waits):
         yield batch
 
 
-def in_blocks(step_ms, blocks=10):
-    """Return the seconds of up to `blocks` parts of an epoch of (nearly) equally many steps."""
+def in_blocks(step_ms: list[float], blocks: int = 10) -> list[float]:
+    """Split an epoch into at most `blocks` parts with nearly equal numbers of steps; return their seconds."""
     blocks = min(blocks, len(step_ms))
     edges = [len(step_ms) * number // blocks for number in range(blocks + 1)]
     return [sum(step_ms[start:end]) / 1000 for start, end in itertools.pairwise(edges)]
 
 
-def summarise_times(record, samples_per_epoch):
-    """Fill in step percentiles (ms) and samples per second from what was timed so far."""
+def summarise_times(record: RunRecord, samples_per_epoch: int) -> None:
+    """Fill in the step percentiles, the throughput and the fraction of time spent waiting for data."""
     times = sorted(record.step_ms_all)
     if times:
         record.step_ms_median = statistics.median(times)
@@ -113,22 +117,24 @@ def summarise_times(record, samples_per_epoch):
 
 
 class StartUp:
-    """Tells where the time went between the notebook's first cell and its first timed step, part by part."""
+    """Divides the time from the notebook's first cell to its first timed step into named parts.
 
-    def __init__(self, began):
-        self.last, self.seconds, self.over = began, {}, False
+    Pauses between cells that are run by hand count towards the next part.
+    """
 
-    def lap(self, part):
-        """Count the time since the last lap to `part`."""
+    def __init__(self, began: float):
+        self.last = began
+        self.seconds: dict[str, float] = {}
+        self.over = False
+
+    def lap(self, part: str) -> None:
+        """Add the time since the last lap to `part`."""
         now = time.perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self.last
         self.last = now
 
-    def end(self, record):
-        """Fill in the record of the first run that comes to a timed step, and say it in one line; others get a reason.
-
-        What stands still between the cells of a notebook that is run by hand is counted to the part that follows.
-        """
+    def end(self, record: RunRecord) -> None:
+        """Write the times into the record of the first run and print them. Later runs only get a reason."""
         if self.over:
             if record.startup_seconds is None:
                 record.startup_reason = "not the first run of its kernel"
@@ -138,11 +144,12 @@ class StartUp:
         record.startup_seconds = sum(self.seconds.values())
         for part, seconds in self.seconds.items():
             setattr(record, f"startup_{part}_seconds", seconds)
-        parts = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self.seconds.items())
-        took = {"torch.compile": record.compile_seconds, "cuDNN's search, at most,": record.search_seconds}
-        within = " and ".join(f"{name} {seconds:.1f}" for name, seconds in took.items() if seconds)
-        parts += f"; in it {within}" if within else ""
-        tqdm.write(f"Start: {record.startup_seconds:.1f} s to the first timed step ({parts})")
+        text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self.seconds.items())
+        if record.compile_seconds:
+            text += f"; torch.compile took {record.compile_seconds:.1f} of it"
+        if record.search_seconds:
+            text += f"; cuDNN's search took at most {record.search_seconds:.1f} of it"
+        tqdm.write(f"Start: {record.startup_seconds:.1f} s to the first timed step ({text})")
 
 
 startup = StartUp(STARTED)

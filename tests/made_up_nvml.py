@@ -1,10 +1,10 @@
-"""A made-up NVML for the tests: as a module of this process, and as one that the process of the sampler finds."""
+"""A made-up NVML: a module for this process, and one that the sampler's process finds."""
 
 import os
-import subprocess
 import sys
 import types
 
+import psutil
 import pytest
 
 THIS = os.getpid()
@@ -87,13 +87,7 @@ def sampler(tmp_path, monkeypatch):
 
 
 def is_running(process_id):
-    if os.name == "nt":
-        return str(process_id) in subprocess.run(["tasklist"], capture_output=True, text=True, check=True).stdout
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return psutil.pid_exists(process_id)
 
 
 def child_of(folder):

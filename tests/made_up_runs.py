@@ -32,11 +32,14 @@ def compared(ratio, repetitions=1, epochs=3, blocks=8, noise=0.02, between=0.0, 
     `noise` is the standard deviation of a block, `between` that of whole repetitions, both as parts of the ratio. What
     slows both runs of a pair alike, as the clock does, is there too: pairing must take it out.
     """
-    draw, pairs = np.random.default_rng(seed).normal, []
+    draw = np.random.default_rng(seed).normal
+    size = (epochs, blocks)
+    pairs = []
     for repetition in range(repetitions):
-        size, shift = (epochs, blocks), np.exp(draw(0, between))
+        shift = np.exp(draw(0, between))
         common = np.exp(draw(0, 0.05, size))
-        own, base = common * np.exp(draw(0, noise, size)), common * ratio * shift * np.exp(draw(0, noise, size))
+        own = common * np.exp(draw(0, noise, size))
+        base = common * ratio * shift * np.exp(draw(0, noise, size))
         number = {"repeat": repetition}
         pairs.append((timed(own, "amp_fp16", number), timed(base, "fp32", number)))
     return pairs

@@ -7,12 +7,13 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
-from mixed_precision_study.environment import describe_environment, require_packages, suite_commit
+from mixed_precision_study.commit import suite_commit
+from mixed_precision_study.environment import describe_environment, require_packages
 from mixed_precision_study.errors import UserError
 
 
 def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
-    with pytest.raises(UserError, match="pip install no-such-package"):
+    with pytest.raises(UserError, match="no-such-package"):
         require_packages({"no_such_module": "no-such-package", "torch": "torch"})
     called = []
     monkeypatch.setenv("COLAB_RELEASE_TAG", "1")
@@ -41,7 +42,7 @@ def test_the_hosts_cores_are_those_that_the_process_may_use():
 
 
 def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):
-    monkeypatch.setattr("mixed_precision_study.environment.ROOT", tmp_path)  # the package lies in no clone
+    monkeypatch.setattr("mixed_precision_study.commit.ROOT", tmp_path)  # the package lies in no clone
     assert suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")
     assert suite_commit() == "abc"

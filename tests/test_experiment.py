@@ -140,7 +140,7 @@ class Points(TrainingData):
         self.above = (self.places.sum(1) > 0).long()
         self.judged, self.asked = [], []
 
-    def settle(self, size):
+    def set_batch_size(self, size):
         self.judged.append(size)
 
     def steps_per_epoch(self, size):

@@ -1,88 +1,205 @@
-"""Memory of the device and the peaks of the allocator."""
+"""Memory: use of the device, peaks of the allocator, and what fills the memory at its peak."""
 
 import types
 
 import pytest
 import torch
-from small_training import CPU, make_record
+from explained_training import MIB, compute_loss, made_batches, make_network, make_record, make_trainer, random
+from small_training import CPU
 
-from mixed_precision_study.memory import read_context, read_device_memory, read_peaks
+from mixed_precision_study.memory import (
+    close_memory_breakdown,
+    read_context,
+    read_device_memory,
+    read_memory_breakdown,
+    read_peaks,
+    watched_memory,
+)
+from mixed_precision_study.record import LEDGER_AT_PEAK
 
 GPU = torch.device("cuda")
 
 
-def test_on_the_cpu_device_memory_is_null_with_a_reason():
+def test_on_the_cpu_memory_is_null_with_a_reason():
     record = make_record()
     read_device_memory(record, CPU)
     read_peaks(record, CPU)
-    assert record.device_used_mib is None
-    assert record.peak_allocated_mib is None
-    assert record.device_memory_reason == "no GPU"
     read_context(record, CPU)
-    assert record.ledger_context_mib is None
+    assert record.device_used_mib is record.peak_allocated_mib is record.ledger_context_mib is None
+    assert record.device_memory_reason == "no GPU"
 
 
 def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
-    """Let NVML and the allocator give these figures, MiB; returns the cards that were asked."""
-    asked = []
-    memory = {"used_mib": used, "total_mib": None if used is None else 8192.0, "reason": reason}
-    monkeypatch.setattr(
-        "mixed_precision_study.memory.NvmlGpu",
-        lambda uuid: asked.append(uuid) or types.SimpleNamespace(memory=lambda: memory),
-    )
-    monkeypatch.setattr(
-        "mixed_precision_study.memory.gpu_before_use", lambda uuid: {"used_mib": before if uuid else None}
-    )
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * 2**20)
-    return asked
-
-
-def test_device_memory_is_noted_with_what_others_used_and_the_slack(monkeypatch):
-    asked = pretend_device(monkeypatch, 1500.0, 300.0)
-    record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
-    read_device_memory(record, GPU)
-    assert (record.device_used_mib, record.device_used_before_mib) == (1500, 300)
-    assert record.device_memory_reason is None
-    assert record.ledger_slack_mib == 250
-    assert asked == ["ab"]
-
-
-def test_device_memory_without_nvml_is_null_with_a_reason_and_keeps_the_slack(monkeypatch):
-    pretend_device(monkeypatch, None, None, "nvidia-ml-py is not installed")
-    record = make_record(peak_reserved_mib=900.0, peak_allocated_mib=650.0)
-    read_device_memory(record, GPU)
-    read_context(record, GPU)
-    assert record.device_used_mib is record.device_used_before_mib is record.ledger_context_mib is None
-    assert record.device_memory_reason == "nvidia-ml-py is not installed"
-    assert record.ledger_slack_mib == 250
+    """Let NVML and the allocator give these figures (MiB)."""
+    memory = {"used_mib": used, "reason": reason}
+    gpus = {"ab": types.SimpleNamespace(memory=lambda: memory)}
+    monkeypatch.setattr("mixed_precision_study.memory.NvmlGpu", gpus.__getitem__)
+    monkeypatch.setattr("mixed_precision_study.memory.gpu_before_use", lambda uuid: {"used_mib": before})
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * MIB)
 
 
 @pytest.mark.parametrize(
     ("used", "before", "context"),
-    [(1500.0, 300.0, 800.0), (1500.0, 0.0, 1100.0), (1500.0, None, None), (None, 3.0, None)],
+    [(1500.0, 300.0, 800.0), (1500.0, 0.0, 1100.0), (1500.0, None, None), (None, 3.0, None), (None, None, None)],
 )
-def test_the_context_is_the_device_less_others_and_the_allocator(monkeypatch, used, before, context):
-    pretend_device(monkeypatch, used, before)
-    record = make_record(gpu_uuid="ab")
+def test_device_memory_is_noted_with_what_others_used_the_context_and_the_slack(monkeypatch, used, before, context):
+    reason = "nvidia-ml-py is not installed" if used is None else None
+    pretend_device(monkeypatch, used, before, reason)
+    record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
+    read_device_memory(record, GPU)
     read_context(record, GPU)
-    assert record.ledger_context_mib == context
+    assert (record.device_used_mib, record.device_used_before_mib) == (used, before)
+    assert record.device_memory_reason == reason
+    assert record.ledger_context_mib == context  # the device less others and the allocator
+    assert record.ledger_slack_mib == 250
 
 
-def test_peaks_are_the_highest_of_all_epochs_in_mib(monkeypatch):
-    allocated, reserved = iter([3 * 2**20, 2**20]), iter([4 * 2**20, 8 * 2**20])
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(allocated))
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: next(reserved))
+def pretend_peaks(monkeypatch, allocated, reserved):
+    """Let the allocator give these peaks (MiB), one after the other."""
+    for name, peaks in (("max_memory_allocated", iter(allocated)), ("max_memory_reserved", iter(reserved))):
+        monkeypatch.setattr(torch.cuda, name, lambda device, peaks=peaks: next(peaks) * MIB)
+
+
+def test_peaks_are_the_highest_of_all_epochs_and_those_of_warm_up_are_kept_apart(monkeypatch):
     record = make_record()
+    pretend_peaks(monkeypatch, [5], [6])
+    read_peaks(record, GPU, "_with_warmup")
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 6)
+    assert record.peak_allocated_mib is record.peak_reserved_mib is None
+    pretend_peaks(monkeypatch, [3, 1], [4, 8])
     for _ in range(2):
         read_peaks(record, GPU)
     assert (record.peak_allocated_mib, record.peak_reserved_mib) == (3, 8)
-    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (3, 8)  # never below
+    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 8)  # never below
 
 
-def test_peaks_of_warm_up_are_kept_apart(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 6 * 2**20)
-    record = make_record()
-    read_peaks(record, GPU, "_with_warmup")
-    assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 6)
-    assert record.peak_allocated_mib is None
+class Allocator:
+    """A made-up allocator. Its peak depends on how many weights have a gradient, then on an update of the weights."""
+
+    def __init__(self, monkeypatch, trainer, peaks, updated=0, uses=(100, 350), steps_before=0):
+        self.trainer = trainer
+        self.peaks = peaks  # by the number of gradients
+        self.updated = updated  # after the update
+        self.uses = list(uses)  # what is allocated, at each call
+        self.reads = 0
+        self.updates = trainer.updates + steps_before
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", self.peak)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda *_: self.uses.pop(0))
+
+    def peak(self, *_):
+        self.reads += 1
+        alive = sum(weight.grad is not None for weight in self.trainer.weights)
+        return max(self.peaks[alive], self.updated if self.trainer.updates > self.updates else 0)
+
+
+FIRST, SECOND, THIRD = 4 * 16 * 24, 4 * 24 * 8, 4 * 8 * 8  # bytes of the gradients; the third is made first
+
+
+@pytest.mark.parametrize(
+    ("peaks", "updated", "alive"),
+    [
+        ([9, 1000, 1000, 1000], 0, 0),  # the peak was reached before the first gradient was done
+        ([9, 1000, 5000, 5000], 0, THIRD),  # while the second was being made
+        ([9, 1000, 1000, 5000], 0, THIRD + SECOND),
+        ([9, 1000, 5000, 6000], 0, THIRD + SECOND),
+        ([9, 1000, 1000, 5000], 9000, THIRD + SECOND + FIRST),  # in the optimizer's step
+        ([9, 1000, 1000, 5000], 5000, THIRD + SECOND),
+    ],
+)
+def test_the_gradients_alive_at_the_peak_are_found(monkeypatch, peaks, updated, alive):
+    trainer = make_trainer()
+    Allocator(monkeypatch, trainer, peaks, updated)
+    with watched_memory(trainer) as seen:
+        trainer.step(random(4, 16))
+    assert seen.gradients_at_peak == alive
+    assert seen.gradients == THIRD + SECOND + FIRST
+    assert seen.saved_activations == 250  # 350 after the forward pass, 100 before
+
+
+def test_gradients_of_masters_are_alive_all_the_time(monkeypatch):
+    def half_loss(network, batch, hidden):
+        return network(batch.half()).float().square().mean(), hidden
+
+    trainer = make_trainer("o2_fp16", half_loss, loss_scale=8.0)
+    trainer.step(random(4, 16))  # the first step makes them
+    Allocator(monkeypatch, trainer, [9, 1000, 5000, 5000])
+    with watched_memory(trainer) as seen:
+        trainer.step(random(4, 16))
+    assert seen.gradients_at_peak == THIRD / 2 + (FIRST + SECOND + THIRD)
+
+
+def failing_loss(network, batch, hidden):
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("loss", [compute_loss, failing_loss])
+def test_afterwards_nothing_is_watched_even_after_a_failure(monkeypatch, loss):
+    trainer = make_trainer(loss=loss)
+    allocator = Allocator(monkeypatch, trainer, [9, 1000, 5000, 5000], uses=[0] * 9)
+    failed = False
+    try:
+        with watched_memory(trainer):
+            assert trainer.loss_of is not loss
+            trainer.step(random(4, 16))
+    except RuntimeError:
+        failed = True
+    assert failed is (loss is failing_loss)
+    assert trainer.loss_of is loss
+    trainer.loss_of, reads = compute_loss, allocator.reads
+    trainer.step(random(4, 16))
+    assert allocator.reads == reads
+
+
+MEASURED = {
+    "peak_allocated_mib": 1000.0,
+    "ledger_parameters_mib": 100.0,
+    "ledger_gradients_mib": 90.0,
+    "ledger_optimizer_mib": 80.0,
+    "ledger_masters_mib": 0.0,
+    "ledger_data_mib": None,
+    "ledger_slack_mib": 200.0,
+    "ledger_context_mib": 500.0,
+    "device_used_mib": 2100.0,
+    "device_used_before_mib": 300.0,
+}
+
+
+def at_peak(record):
+    return [getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK]
+
+
+def test_the_parts_of_the_breakdown_sum_to_the_peak():
+    record = make_record(**MEASURED)
+    close_memory_breakdown(record)
+    assert record.ledger_activations_mib == 1000 - 270
+    assert sum(at_peak(record)) == record.peak_allocated_mib
+    assert record.ledger_error_fraction == pytest.approx(1700 / 1800 - 1)  # peak, slack and context of what was used
+    assert record.ledger_reason is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "why"),
+    [("ledger_context_mib", None), ("device_used_mib", "nvidia-ml-py is not installed")],
+)
+def test_a_breakdown_without_the_context_has_the_rest_and_a_reason(missing, why):
+    record = make_record(**{**MEASURED, missing: None, "device_memory_reason": why})
+    close_memory_breakdown(record)
+    assert record.ledger_reason == (why or "what others used before the run is not known")
+    assert record.ledger_error_fraction is None
+    assert sum(at_peak(record)) == record.peak_allocated_mib
+
+
+def test_a_breakdown_is_read_from_a_step(monkeypatch):
+    network = make_network()
+    network.append(torch.nn.BatchNorm1d(8))
+    trainer, given = make_trainer(network=network), []
+    Allocator(monkeypatch, trainer, [9, 10, 20, 30, 40, 50], updated=60, uses=(MIB, 3 * MIB), steps_before=1)
+    record = make_record(peak_allocated_mib=7.0, device_memory_reason="no NVML", data_on_device_mib=0.5)
+    read_memory_breakdown(record, trainer, made_batches(given), None)
+    weights = FIRST + SECOND + THIRD + 2 * 4 * 8
+    assert record.ledger_parameters_mib == (weights + 2 * 4 * 8) / MIB  # running mean and variance
+    assert record.ledger_optimizer_mib == record.ledger_gradients_mib == weights / MIB  # momentum
+    assert (record.ledger_masters_mib, record.ledger_data_mib, record.saved_activations_mib) == (0, 0.5, 2)
+    assert sum(at_peak(record)) == pytest.approx(7)
+    assert record.ledger_reason == "no NVML"
+    assert (trainer.steps, len(given)) == (0, 1)  # its steps are not counted

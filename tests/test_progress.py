@@ -1,4 +1,4 @@
-"""The progress bar, and what run_all.py is told of it."""
+"""The progress bar, and what it writes for run_all.py."""
 
 import os
 import threading
@@ -23,13 +23,13 @@ def test_progress_is_silent_when_asked(monkeypatch, capsys):
     assert not progress_wanted()
 
 
-def test_progress_is_told_by_a_thread_and_never_by_a_step(tmp_path, monkeypatch):
+def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypatch):
     """What run_all.py shows of a training: written at once, every few seconds and at the end."""
-    path, tellers, steps = tmp_path / "progress", [], threading.Event()
+    path, writers, steps = tmp_path / "progress", [], threading.Event()
     replace = os.replace
 
     def noted(source, target):
-        tellers.append(threading.current_thread())
+        writers.append(threading.current_thread())
         replace(source, target)
         if path.read_text().endswith("step 30/40"):
             steps.set()
@@ -38,11 +38,11 @@ def test_progress_is_told_by_a_thread_and_never_by_a_step(tmp_path, monkeypatch)
     monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(path))
     with progress(40, "fp32, epoch 1/2", seconds=0.05) as bar:
         assert path.read_text() == "fp32, epoch 1/2, step 0/40"
-        before = len(tellers)
+        before = len(writers)
         for _ in range(30):
             bar.advance()
         assert steps.wait(10)
-        assert threading.main_thread() not in tellers[before:]
+        assert threading.main_thread() not in writers[before:]
         bar.advance()
     assert path.read_text() == "fp32, epoch 1/2, step 31/40"
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
@@ -51,8 +51,7 @@ def test_progress_is_told_by_a_thread_and_never_by_a_step(tmp_path, monkeypatch)
         bar.advance()
 
 
-def test_progress_is_told_to_nobody_where_nobody_asks(tmp_path, monkeypatch):
-    """As on Colab: no thread, no file."""
+def test_without_run_all_there_is_no_thread_and_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TQDM_DISABLE", "1")  # the bar has a thread of its own
     threads = threading.active_count()
     with progress(1, "alone") as bar:

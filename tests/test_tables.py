@@ -177,7 +177,7 @@ def test_the_document_of_measurements_is_kept_in_step(copy, capsys):
     for path in (copy / "tests" / "built_cases").glob("*.json"):
         assert f"| {path.stem} | " in text
     path = copy / "mixed_precision_study" / "record.py"
-    path.write_text(path.read_text().replace("# whole card, timed epochs", "# of everything"))
+    path.write_text(path.read_text().replace("# whole GPU, timed epochs", "# of everything"))
     assert write(copy) == 0
     assert "| `energy_joules` | of everything |" in document.read_text()
 

@@ -1,4 +1,4 @@
-"""What reads time: the clock of an epoch, percentiles, waits, blocks."""
+"""Times: the clock of an epoch, percentiles, waits for batches, blocks, and the start of a run."""
 
 import itertools
 import time
@@ -6,16 +6,20 @@ import types
 
 import pytest
 import torch
-from small_training import CPU, make_record
+from small_training import CPU, make_batch, make_record, make_trainer
 
-from mixed_precision_study.timing import StepClock, count_syncs, in_blocks, summarise_times, waited_for
+from mixed_precision_study.timing import StartUp, StepClock, count_syncs, in_blocks, summarise_times, waited_for
+from mixed_precision_study.training import timed_epoch, warm_up
 
-GPU = torch.device("cuda")
+
+def pretend_clock(monkeypatch, *seconds):
+    """Let time.perf_counter() return these values, one after the other."""
+    values = iter(seconds)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(values))
 
 
 def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
-    now = iter([10.0, 10.0, 10.5, 11.5, 12.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+    pretend_clock(monkeypatch, 10.0, 10.0, 10.5, 11.5, 12.0)
     clock = StepClock(CPU)
     clock.start()
     clock.tick()
@@ -25,7 +29,8 @@ def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
 
 def test_percentiles_and_throughput():
     record = make_record()
-    record.step_ms_all, record.epoch_seconds = [float(n) for n in range(1, 12)], [2.0, 1.0, 4.0]
+    record.step_ms_all = [float(number) for number in range(1, 12)]
+    record.epoch_seconds = [2.0, 1.0, 4.0]
     record.data_wait_seconds_all = [0.5, 0.25, 1.0]
     summarise_times(record, samples_per_epoch=100)
     assert (record.step_ms_p10, record.step_ms_median, record.step_ms_p90) == (2, 6, 10)
@@ -33,56 +38,36 @@ def test_percentiles_and_throughput():
     assert record.data_wait_fraction == 0.25  # 1.75 s of 7 s
 
 
-def test_waiting_for_batches_is_added_up_and_all_are_given(monkeypatch):
-    now = iter([0.0, 0.25, 10.0, 10.5, 20.0, 21.0])
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
+def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
+    batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]  # the second is false, and not the end
+    pretend_clock(monkeypatch, 0.0, 0.25, 10.0, 10.5, 20.0, 21.0, 30.0, 30.5, 40.0, 40.125)
     waits = []
-    assert list(waited_for(["a", "b"], waits)) == ["a", "b"]
-    assert waits == [0.25, 0.5, 1.0]  # the last is what it took to learn that there are no more
-
-
-def test_a_slow_loader_is_told_from_a_slow_step():
-    def slowly():
-        for number in range(4):
-            time.sleep(0.05)
-            yield number
-
-    waits, began = [], time.perf_counter()
-    for _ in waited_for(slowly(), waits):
-        time.sleep(0.02)
-    took = time.perf_counter() - began
-    assert 0.2 <= sum(waits) <= took - 0.08
-    waits.clear()
+    given = list(waited_for(batches, waits))
+    assert all(one is other for one, other in zip(given, batches, strict=True))
+    assert waits == [0.25, 0.5, 1.0, 0.5]  # the last is the time to learn that there are no more
     assert list(waited_for(iter([]), waits)) == []
-    assert len(waits) == 1
-
-
-def test_tensors_are_no_end_of_the_batches():
-    batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]  # false, as numbers go
-    assert len(list(waited_for(batches, []))) == 3
+    assert waits[4:] == [0.125]
 
 
 @pytest.mark.parametrize(
     ("steps", "blocks", "sizes"),
     [
-        (10, 10, [1] * 10),
         (20, 10, [2] * 10),
         (3, 10, [1] * 3),  # fewer steps than blocks
         (1, 10, [1]),
-        (25, 10, [2, 3, 2, 3, 2, 3, 2, 3, 2, 3]),  # as even as can be
+        (25, 10, [2, 3, 2, 3, 2, 3, 2, 3, 2, 3]),
         (11, 4, [2, 3, 3, 3]),
     ],
 )
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
-    assert in_blocks([1000.0] * steps, blocks) == sizes
     step_ms = [1.5 * number for number in range(steps)]
     parts = in_blocks(step_ms, blocks)
-    assert sum(parts) == pytest.approx(sum(step_ms) / 1000)
     edges = [0, *itertools.accumulate(sizes)]
     assert parts == [pytest.approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
+    assert sum(parts) == pytest.approx(sum(step_ms) / 1000)
 
 
-def test_what_a_batch_waits_for_is_not_counted_as_the_steps(monkeypatch):
+def test_waits_while_a_batch_is_made_are_not_counted(monkeypatch):
     modes = ["default"]
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
     seen = []
@@ -96,8 +81,42 @@ def test_what_a_batch_waits_for_is_not_counted_as_the_steps(monkeypatch):
         seen.append(("step", modes[-1]))
         return None, hidden
 
-    trainer = types.SimpleNamespace(device=GPU, step=step)
+    trainer = types.SimpleNamespace(device=torch.device("cuda"), step=step)
     assert count_syncs(trainer, batches, None, steps=2) == 0
     assert seen[0] == ("batch", "default")  # an epoch's order may be waited for
     assert [mode for kind, mode in seen if kind == "step"] == ["warn"] * 2
-    assert modes[-1] != "warn"
+    assert modes[-1] == "default"
+
+
+def test_the_first_run_tells_its_start_part_by_part(monkeypatch, capsys):
+    pretend_clock(monkeypatch, 3.0, 4.0, 9.0, 9.5, 12.0, 20.0)
+    start, first, second = StartUp(1.0), make_record(), make_record()
+    first.compile_seconds, first.search_seconds = 2.54, 0.0
+    for part in ("import", "preflight", "data", "import", "model"):
+        start.lap(part)
+    start.end(first)
+    expected = {"import": 2.5, "preflight": 1, "data": 5, "model": 2.5, "warmup": 8}
+    assert first.startup_seconds == 19
+    assert {part: getattr(first, f"startup_{part}_seconds") for part in expected} == expected
+    assert first.startup_reason is None
+    line = capsys.readouterr().out
+    assert "import 2.5, preflight 1.0, data 5.0, model 2.5, warmup 8.0" in line
+    assert "torch.compile" in line and "cuDNN" not in line  # that took no time
+    start.end(first)  # its next epoch
+    start.end(second)
+    assert (first.startup_seconds, first.startup_reason) == (19, None)
+    assert second.startup_seconds is None
+    assert second.startup_reason
+    assert capsys.readouterr().out == ""
+
+
+def test_an_epoch_ends_the_start(monkeypatch):
+    start = StartUp(time.perf_counter())
+    monkeypatch.setattr("mixed_precision_study.training.startup", start)
+    record, trainer = make_record(), make_trainer("fp32")
+    warm_up(record, trainer, lambda: iter([make_batch()]))
+    assert record.startup_seconds is None
+    timed_epoch(record, trainer, [make_batch()])
+    assert record.startup_warmup_seconds >= record.warmup_seconds > 0
+    assert record.startup_seconds == pytest.approx(record.startup_model_seconds + record.startup_warmup_seconds)
+    assert record.startup_import_seconds is None  # no lap was counted to it here

@@ -1,1 +1,1 @@
-"""The data sets, their cache, and batches made ahead of the training."""
+"""The data sets, their cache, and batches that are prepared while the GPU trains."""

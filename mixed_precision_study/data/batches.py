@@ -1,18 +1,105 @@
-"""Images near the GPU, and batches made one step ahead of it."""
+"""What an experiment needs of its data (TrainingData), where images are stored, and batches prepared in advance."""
 
 import functools
 import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 
 from ..errors import UserError
 
+Batch = tuple[torch.Tensor, ...]
+MIB = 2**20
 
-def place_images(images, device, share=0.25):
-    """Return uint8 images (N, C, height, width) where batches are taken from.
 
-    On the GPU if they take at most `share` of what is free there, or of what memory_limit_gib leaves; else in pinned
-    memory of the host, from which the GPU copies by itself. On the CPU they stay as they are.
+class TrainingData:
+    """What an experiment trains and evaluates on. To train on your own data, write a subclass.
+
+    It must have `steps_per_epoch`, `train_batches` and `eval_batches`. The other methods and attributes have defaults.
+    A batch is a tuple of tensors on the device. The first is the model's input, such as images (size, 3, height,
+    width). What else is in it, such as labels (size,), is for the experiment's `compute_loss` and `evaluate`.
+
+    `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16, otherwise
+    float32. Convert floating-point inputs to it. Labels and indices keep their own type.
+
+    Attributes:
+        used: the name of the data, for the record.
+        source: where they came from, for the record; "synthetic" marks made-up data.
+        train_samples, eval_samples: the number of samples to train and to evaluate on, or None.
+        sample_unit: what a sample is called, in the plural.
+        samples_per_item: samples in one item of a batch, for example the words in a column of text.
+        largest_batch: the largest batch size that makes sense, for batch_size="max".
+        prefetch: whether to make each batch on another stream while the step before it runs. Set it to True if
+            batches are made by GPU work, such as cropping.
+
+    A complete example for tensors that fit on the device:
+
+        class MyData(TrainingData):
+            def __init__(self, inputs, labels, held_out_inputs, held_out_labels):
+                self.train = (inputs, labels)
+                self.held_out = (held_out_inputs, held_out_labels)
+                self.train_samples = len(labels)
+                self.eval_samples = len(held_out_labels)
+
+            def steps_per_epoch(self, size):
+                return self.train_samples // size
+
+            def train_batches(self, epoch, dtype, size):
+                inputs, labels = self.train
+                order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch)).to(labels.device)
+                for chosen in order.split(size)[: self.steps_per_epoch(size)]:
+                    yield inputs[chosen].to(dtype), labels[chosen]
+
+            def eval_batches(self, dtype, size):
+                inputs, labels = self.held_out
+                for x, y in zip(inputs.split(size), labels.split(size), strict=True):
+                    yield x.to(dtype), y
+    """
+
+    used: str = "own"
+    source: str = "own"
+    sample_unit: str = "samples"
+    train_samples: int | None = None
+    eval_samples: int | None = None
+    samples_per_item: int = 1
+    largest_batch: int = 2**20
+    prefetch: bool = False
+
+    def set_batch_size(self, size: int) -> None:
+        """Prepare for training with this batch size. Called before each training."""
+
+    def steps_per_epoch(self, size: int) -> int:
+        """Return how many batches `train_batches` yields."""
+        raise NotImplementedError
+
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch (counted from 0), on the device.
+
+        All must have the same shape, because cuDNN, torch.compile and CUDA graphs prepare for one shape: leave out an
+        incomplete last batch. The same epoch must give the same batches again, so that all precisions train alike.
+        With batch_size="max", other sizes are tried before the final one is set.
+        """
+        raise NotImplementedError
+
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+        """Yield the held-out batches, on the device. The last one may be smaller."""
+        raise NotImplementedError
+
+    def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
+        """Return the batches of a test set on which no choice rests, or None if there is none."""
+        return None
+
+    def example(self, count: int) -> Batch:
+        """Return the first training batch of `count` items in fp32."""
+        return next(self.train_batches(0, torch.float32, count))
+
+
+def place_images(images: torch.Tensor, device: torch.device, share: float = 0.25) -> torch.Tensor:
+    """Return uint8 images (N, C, height, width) in the memory from which batches are taken.
+
+    That is the GPU's if they take at most `share` of what is free there (of what memory_limit_gib leaves). If not, it
+    is pinned memory of the host, from which the GPU copies by itself. On the CPU they stay as they are.
     """
     if device.type != "cuda":
         return images
@@ -21,51 +108,56 @@ def place_images(images, device, share=0.25):
     free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
     if images.nbytes <= share * free:
         return images.to(device)
-    print(
-        f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images stay in pinned memory of the host: too much for the GPU."
-    )
+    print(f"NOTICE: {images.nbytes / MIB:,.0f} MiB of images stay in pinned memory of the host: too much for the GPU.")
     return images.pin_memory()
 
 
-def device_batches(images, labels, places, size):
-    """Yield (images, labels) in the order of `places` (N,), all on one device."""
-    for chosen in places.split(size):
+def device_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[Batch]:
+    """Yield (images, labels) of the indices in `order` (N,); all tensors are on one device."""
+    for chosen in order.split(size):
         yield images[chosen], labels[chosen]
 
 
-def host_batches(images, labels, places, size):
-    """Yield the same from images in pinned memory: one copy for each, none waited for; only the order is, once."""
-    for chosen, numbers in zip(places.split(size), torch.split(places.cpu(), size), strict=True):
-        batch = torch.empty(len(chosen), *images.shape[1:], dtype=images.dtype, device=places.device)
+def host_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[Batch]:
+    """Yield the batches of device_batches() from images in pinned memory, each image by an asynchronous copy.
+
+    The host waits once, to read the order.
+    """
+    for chosen, numbers in zip(order.split(size), torch.split(order.cpu(), size), strict=True):
+        batch = torch.empty(len(chosen), *images.shape[1:], dtype=images.dtype, device=order.device)
         for row, number in zip(batch, numbers.tolist(), strict=True):
             row.copy_(images[number], non_blocking=True)
         yield batch, labels[chosen]
 
 
 @functools.cache
-def side_stream(device):
-    """Return the stream on which the batches of this process are made, always the same; None on the CPU."""
+def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
+    """Return the one stream on which this process makes its batches; None on the CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
-def prefetch_to_device(batches, side, main=None, on=torch.cuda.stream):
-    """Yield `batches`, each made on the stream `side` while the step before it runs on `main`, the current stream.
+def prefetch_to_device(
+    batches: Iterable[Batch], side: Any, main: Any = None, on: Callable = torch.cuda.stream
+) -> Iterator[Batch]:
+    """Yield `batches` in order, each made on the stream `side` while the step before it runs on `main`.
 
-    The host waits for nothing and takes the batches in the same order; an error comes when its batch would have. A
-    batch is made once the step before last has ended, so one more than without is in memory, however far the host is
-    ahead. That wait also makes it safe to write into memory that was freed since: whatever used it came before. So
-    record_stream is not needed, which would keep memory for as long as the host is ahead. `side` None: as they come.
+    The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. An
+    error is raised when its batch is due.
+
+    The side stream waits for the step before last, so at most one extra batch is in memory. Memory freed before that
+    wait can be reused safely. So record_stream is not needed; it would hold memory while the host runs ahead.
     """
     if side is None:
         yield from batches
         return
-    batches, main = iter(batches), main or torch.cuda.current_stream(side.device)
+    source = iter(batches)
+    main = main or torch.cuda.current_stream(side.device)
 
     def prepare():
         side.wait_stream(main)
         try:
             with on(side):
-                return next(batches, None), side.record_event(), None
+                return next(source, None), side.record_event(), None
         except Exception as error:
             return None, None, error
 
@@ -76,62 +168,27 @@ def prefetch_to_device(batches, side, main=None, on=torch.cuda.stream):
             main.wait_event(ready)
             yield batch
             batch, ready, error = following
-    finally:  # left early, a batch is still being made from tensors of `main` that are free from here on
+    finally:  # if the loop was left early, the next batch is still being made from tensors that are freed now
         main.wait_stream(side)
     if error is not None:
         raise error
 
 
-class TrainingData:
-    """What an experiment trains and evaluates on. Subclasses give the batches.
-
-    used, source: name of the data, and where they came from, as the record has them.
-    train_samples, eval_samples: how many there are. sample_unit: what a sample is called, in the plural.
-    samples_per_item: samples in one item of a batch, such as the words of a column of text.
-    largest_batch: items that a batch can have at most. prefetch: whether making a batch is work for the GPU, which is
-    then done while the step before it runs.
-    """
-
-    used = "own"
-    source = "own"
-    sample_unit = "samples"
-    train_samples = None
-    eval_samples = None
-    samples_per_item = 1
-    largest_batch = 2**20
-    prefetch = False
-
-    def settle(self, size):
-        """Prepare for batches of this size, which is then that of the whole training."""
-
-    def steps_per_epoch(self, size):
-        """Return how many batches of `size` items an epoch has."""
-        raise NotImplementedError
-
-    def train_batches(self, epoch, dtype, size):
-        """Yield the batches of an epoch, all of one shape, on the device; floating-point inputs have this dtype."""
-        raise NotImplementedError
-
-    def eval_batches(self, dtype, size):
-        """Yield the held-out batches."""
-        raise NotImplementedError
-
-    def test_batches(self, dtype, size):
-        """Yield batches of a test set on which no choice rests; None where there is none."""
-        return None
-
-
-def whole_batches(samples, size, max_steps):
-    """Return how many whole batches of `size` samples there are, `max_steps` at most; 0 there for all."""
+def whole_batches(samples: int, size: int, max_steps: int) -> int:
+    """Return how many whole batches of `size` the samples make, at most `max_steps` (0: all)."""
     steps = samples // size
     if steps == 0:
         raise UserError(f"batch_size {size} is larger than the training set of {samples} images.")
     return min(steps, max_steps or steps)
 
 
-def ordinary_loader(dataset, size, device, workers, **options):
-    """Yield batches of an ordinary DataLoader on the device; its workers are forked where the system can."""
+def ordinary_loader(dataset: Any, size: int, device: torch.device, workers: int, **options: Any) -> Iterator[Batch]:
+    """Yield the batches of an ordinary DataLoader on the device. Workers are forked; without fork there are none."""
     workers = workers if hasattr(os, "fork") else 0
-    options |= {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
-    for batch in torch.utils.data.DataLoader(dataset, size, pin_memory=device.type == "cuda", **options):
+    context = "fork" if workers else None
+    pinned = device.type == "cuda"
+    loader = torch.utils.data.DataLoader(
+        dataset, size, num_workers=workers, multiprocessing_context=context, pin_memory=pinned, **options
+    )
+    for batch in loader:
         yield tuple(part.to(device, non_blocking=True) for part in batch)

@@ -1,12 +1,14 @@
-"""Data that were decoded once lie on the disk for the next kernel; images are read by every core."""
+"""Decoded data are kept on disk for the next kernel. Images are decoded by all cores."""
 
 import glob
 import hashlib
 import os
 import shutil
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,33 +17,37 @@ from ..errors import UserError
 from ..files import written_whole
 from ..progress import progress
 
-KEPT_FILES = 3  # of one data set, as images of another size or files that have changed make another one
+KEPT_FILES = 3  # of one data set; another image size or a changed file makes a new one
+CHUNK = 16  # images that one worker decodes at a time
+IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
-def read_or_stop(path, ask):
-    """Return `ask(path)`, such as its bytes; stop and name the file where it cannot be read."""
+def read_or_stop(path: str | Path, read: Callable[[Path], Any]) -> Any:
+    """Return `read(path)`; raise UserError if the file cannot be read."""
     try:
-        return ask(Path(path))
+        return read(Path(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
 
 
-def file_stats(paths):
-    """Return [(name, bytes, time of the last change)] of files: a change of them is seen without reading them."""
+def file_stats(paths: Iterable[str | Path]) -> list[tuple[str, int, int]]:
+    """Return (name, bytes, time of the last change in ns) of files. They change when a file does."""
     stats = [(str(path), read_or_stop(path, Path.stat)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
-def cached_arrays(folder, name, key, make):
-    """Return {name: array} as `make()` gives them; kept in `folder`/cache, so that the next kernel only reads them.
+def cached_arrays(
+    folder: str | Path, name: str, key: Any, make: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of `make()`, from a file in `folder`/cache if an earlier kernel has kept them there.
 
-    `key` is all that they depend on, and its checksum part of the file's name. A file that is damaged, which its own
-    checksums tell, is made anew. Where it cannot be written, or would take half of the free disk, nothing is kept; of
-    one name the KEPT_FILES that were used last are.
+    `key` is everything that the arrays depend on; its hash is part of the file's name. A damaged file is replaced.
+    Nothing is kept if the folder cannot be written, or if the arrays would take half of the free disk space.
+    Of each `name`, the KEPT_FILES used last are kept.
     """
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     path = Path(folder) / "cache" / f"{name}-{digest}.npz"
-    with suppress(Exception), np.load(path, allow_pickle=False) as kept:  # whatever is wrong with it, or not there
+    with suppress(Exception), np.load(path, allow_pickle=False) as kept:  # missing, or damaged in whatever way
         arrays = {part: kept[part] for part in kept["parts"].tolist()}
         with suppress(OSError):
             os.utime(path)
@@ -51,50 +57,56 @@ def cached_arrays(folder, name, key, make):
         path.parent.mkdir(parents=True, exist_ok=True)
         if sum(array.nbytes for array in arrays.values()) < shutil.disk_usage(path.parent).free / 2:
             with written_whole(path) as temporary, temporary.open("wb") as opened:
-                np.savez(opened, parts=list(arrays), **arrays)
+                contents: dict[str, Any] = {"parts": list(arrays), **arrays}
+                np.savez(opened, **contents)
         files = path.parent.glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}.npz")
         for old in sorted(files, key=lambda file: file.stat().st_mtime_ns)[:-KEPT_FILES]:
             old.unlink(missing_ok=True)
     return arrays
 
 
-class Readings(torch.utils.data.Dataset):
-    """Gives (16 images, None), or (None, the sentence of a UserError)."""
+class ImageChunks(torch.utils.data.Dataset):
+    """Item n is (up to CHUNK images, None), or (None, the message of a UserError)."""
 
-    def __init__(self, read, count):
-        self.pieces, self.read = [range(start, min(start + 16, count)) for start in range(0, count, 16)], read
+    def __init__(self, read: Callable[[int], Any], count: int):
+        self.read = read
+        self.ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
-    def __len__(self):
-        return len(self.pieces)
+    def __len__(self) -> int:
+        return len(self.ranges)
 
-    def __getitem__(self, number):
+    def __getitem__(self, number: int) -> tuple[np.ndarray | None, str | None]:
         try:
-            return np.stack([np.asarray(self.read(index)) for index in self.pieces[number]]), None
+            return np.stack([np.asarray(self.read(index)) for index in self.ranges[number]]), None
         except UserError as error:
             return None, str(error)
 
 
-def decode_all(read, count, label, processes=None):
-    """Return the images read(0) to read(count - 1), all of one shape, as one array; in parallel, under a progress bar.
+def decode_all(read: Callable[[int], Any], count: int, label: str, processes: int | None = None) -> np.ndarray:
+    """Return the images read(0) to read(count - 1) as one array (count, ...), read in parallel under a progress bar.
 
-    Many are read by forked processes, as small images keep threads waiting for each other; a few, and where there is
-    no fork, by threads. Raises the UserError of the first image that cannot be read.
+    Forked processes read many images, because threads wait for each other on small ones. Threads read a few images,
+    and all of them on a system without fork. Raises the UserError of the first image that cannot be read.
     """
     if processes is None:
-        processes = min(os.cpu_count(), count // 250) if hasattr(os, "fork") else 0
-    readings, images = Readings(read, count), None
+        processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
+    dataset = ImageChunks(read, count)
+    images: Any = None
     with progress(count, label) as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
+        chunks: Iterable
         if processes:
-            options = {"num_workers": processes, "multiprocessing_context": "fork", "generator": torch.Generator()}
-            pieces = torch.utils.data.DataLoader(readings, None, collate_fn=tuple, **options)
+            generator = torch.Generator()  # or the loader draws from the global one
+            workers: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"}
+            chunks = torch.utils.data.DataLoader(dataset, None, collate_fn=tuple, generator=generator, **workers)
         else:
-            pieces = threads.map(readings.__getitem__, range(len(readings)))
-        for places, (piece, sentence) in zip(readings.pieces, pieces, strict=True):
-            if sentence:
+            chunks = threads.map(dataset.__getitem__, range(len(dataset)))
+        for places, (chunk, problem) in zip(dataset.ranges, chunks, strict=True):
+            if problem:
                 threads.shutdown(wait=False, cancel_futures=True)
-                raise UserError(sentence)
-            images = np.empty((count, *piece.shape[1:]), piece.dtype) if images is None else images
-            images[places.start : places.stop] = piece
+                raise UserError(problem)
+            if images is None:
+                images = np.empty((count, *chunk.shape[1:]), chunk.dtype)
+            images[places.start : places.stop] = chunk
             for _ in places:
                 bar.advance()
     return images

@@ -1,73 +1,99 @@
-"""Power, clock, temperature and throttling while the clock runs, and what the samples add up to."""
+"""Power, clock, temperature and throttling of the GPU during the timed epochs, and their summary in the record."""
 
 import itertools
 import statistics
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..record import DISTURBED
+import torch
+
+from ..record import DISTURBED, RunRecord
 from .nvml import THROTTLES, NvmlGpu, others_of
 from .sampler import sampled
 
 
 @contextmanager
-def watched(record, device):
-    """Sample the card while the block runs; the record gets one more part: its seconds, joules and samples."""
-    card = NvmlGpu(record.gpu_uuid) if device.type == "cuda" else None
-    if card is None or card.handle is None:
-        record.card_reason = "no GPU" if card is None else card.reason
+def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
+    """Sample the GPU while the block runs and add {"seconds", "joules", "samples"} to `record.card_samples_all`."""
+    gpu = NvmlGpu(record.gpu_uuid) if device.type == "cuda" else None
+    if gpu is None or gpu.handle is None:
+        record.card_reason = gpu.reason if gpu else "no GPU"
         yield
         return
-    part = {"seconds": None, "joules": None, "samples": []}
-    with sampled(record.gpu_uuid, part["samples"]):
-        before, began = card.ask("TotalEnergyConsumption"), time.perf_counter()
+    samples: list[dict] = []
+    with sampled(record.gpu_uuid, samples):
+        before = gpu.ask("TotalEnergyConsumption")  # millijoules, from Volta on
+        began = time.perf_counter()
         yield
-        ended, after = time.perf_counter(), card.ask("TotalEnergyConsumption")
-    part["seconds"], part["samples"] = ended - began, [s for s in part["samples"] if began <= s["seconds"] <= ended]
-    if None not in (before, after) and after > before:
-        part["joules"] = (after - before) / 1000  # the counter is in millijoules, from Volta on
+        ended = time.perf_counter()
+        after = gpu.ask("TotalEnergyConsumption")
+    counted = before is not None and after is not None and after > before
+    part = {
+        "seconds": ended - began,
+        "joules": (after - before) / 1000 if counted else None,
+        "samples": [sample for sample in samples if began <= sample["seconds"] <= ended],
+    }
     record.card_samples_all.append(part)
-    limit = card.ask("EnforcedPowerLimit")
-    record.power_watts_limit, record.sm_clock_mhz_max = limit and limit / 1000, card.ask("MaxClockInfo", 1)
+    limit = gpu.ask("EnforcedPowerLimit")  # milliwatts
+    record.power_watts_limit = limit and limit / 1000
+    record.sm_clock_mhz_max = gpu.ask("MaxClockInfo", 1)
 
 
-def integrate(samples, seconds):
-    """Return the joules of power samples by the trapezoidal rule, stretched to `seconds`; None below two samples."""
-    points = [(s["seconds"], s["milliwatts"] / 1000) for s in samples if s["milliwatts"] is not None]
+def integrate(samples: list[dict], seconds: float) -> float | None:
+    """Return the energy in joules of power samples, None if there are fewer than two.
+
+    It is the trapezoidal rule between the first and the last sample, scaled to `seconds`.
+    """
+    points = [(one["seconds"], one["milliwatts"] / 1000) for one in samples if one["milliwatts"] is not None]
     if len(points) < 2:
         return None
     joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     return joules / (points[-1][0] - points[0][0]) * seconds
 
 
-def summarise_gpu(record, samples_trained):
-    """Fill in energy, power, clock, temperature and throttling from what was sampled in all timed epochs."""
+def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
+    """Fill in energy, power, clock, temperature and throttling from all timed epochs."""
     parts = record.card_samples_all
-    samples = [sample for part in parts for sample in part["samples"]]
-    seen = lambda name: [sample[name] for sample in samples if sample[name] is not None]  # noqa: E731
-    seconds, record.card_samples = sum(part["seconds"] for part in parts), len(samples) if parts else None
     if not parts:
         record.energy_reason = record.card_reason
         return
-    energies = [part["joules"] for part in parts]
-    record.energy_source = "counter"
-    if None in energies:
-        energies, record.energy_source = [integrate(part["samples"], part["seconds"]) for part in parts], "power"
-    if None in energies:
-        record.energy_source, record.energy_reason = None, "no energy counter, or no two samples of the power"
-    else:
-        record.energy_joules = sum(energies)
-        record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
-        record.power_watts_mean = record.energy_joules / seconds
+    summarise_energy(record, samples_trained)
+    samples = [sample for part in parts for sample in part["samples"]]
+    record.card_samples = len(samples)
     if not samples:
         record.card_reason = "the timed epochs were too short for a sample"
         return
-    record.sm_clock_mhz_median = statistics.median(seen("mhz")) if seen("mhz") else None
-    record.temperature_celsius_max = max(seen("celsius"), default=None)
-    held, others = seen("bits"), [others_of(pids, True) for pids in seen("pids")]
-    if held:
-        shares = {name: sum(bool(bits & bit) for bits in held) / len(held) for bit, name in THROTTLES.items()}
+
+    def known(name):
+        return [sample[name] for sample in samples if sample[name] is not None]
+
+    clocks = known("mhz")
+    record.sm_clock_mhz_median = statistics.median(clocks) if clocks else None
+    record.temperature_celsius_max = max(known("celsius"), default=None)
+    reasons = known("bits")
+    if reasons:
+        shares = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in THROTTLES.items()}
         record.throttle_fractions = [[name, share] for name, share in shares.items() if share]
         record.throttled = any(share >= DISTURBED for share in shares.values())
-    known = [count for count in others if count is not None]
-    record.gpu_shared = any(known) if known else None
+    others = [others_of(pids, own_is_there=True) for pids in known("pids")]
+    counts = [count for count in others if count is not None]
+    record.gpu_shared = any(counts) if counts else None
+
+
+def summarise_energy(record: RunRecord, samples_trained: int) -> None:
+    """Fill in energy and mean power: from the GPU's counter, or from the power samples if a part has no counter."""
+    parts = record.card_samples_all
+    joules = [part["joules"] for part in parts]
+    source = "counter"
+    if None in joules:
+        joules = [integrate(part["samples"], part["seconds"]) for part in parts]
+        source = "power"
+    if None in joules:
+        record.energy_source = None
+        record.energy_reason = "no energy counter, or no two samples of the power"
+        return
+    record.energy_source = source
+    record.energy_joules = sum(joules)
+    record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
+    record.power_watts_mean = record.energy_joules / sum(part["seconds"] for part in parts)

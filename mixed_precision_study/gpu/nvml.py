@@ -1,32 +1,45 @@
-"""What NVML says of the GPUs: memory, clocks, processes, and whether one is still there. PyTorch is not needed.
+"""What NVML says about the GPUs: memory, clocks, processes, and whether one is lost. PyTorch is not needed.
 
-Every question has the answer None where driver or binding give none, and a reason; never 0.
+An unanswered question gives None and a reason, never 0. Both nvidia-ml-py and the old nvidia-ml-py3 7.352.0 work.
 """
 
 import os
 import re
 import subprocess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MIB = 2**20
-THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the card could be
+THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the GPU could be
     0x4: "power cap",
     0x8: "hardware slowdown",
     0x20: "thermal, software",
     0x40: "thermal, hardware",
     0x80: "power brake",
 }
+LOST_CODES = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
+LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
+FAULT_WORDS = re.compile(
+    r"unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE
+)
+GPUS_BEFORE_USE: dict[str, dict] = {}  # what read_gpus() returned before this process used a GPU
+
+
+def as_text(answer: str | bytes) -> str:
+    """Return an answer as text; nvidia-ml-py3 answers in bytes."""
+    return answer.decode() if isinstance(answer, bytes) else answer
 
 
 class NvmlGpu:
-    """The GPU as NVML sees it; `reason` says why a card that cannot be asked gives no answers.
+    """One GPU, by its UUID (with or without "GPU-", as PyTorch prints it) or by NVML's own number.
 
-    `uuid` as PyTorch prints it, or NVML's own `number` of it. Works with nvidia-ml-py and with the old nvidia-ml-py3
-    7.352.0, which returns bytes and knows no second version of the memory call.
+    If NVML cannot be asked, `handle` is None and `reason` says why. `lost` is NVML's message if it calls the GPU lost.
     """
 
-    def __init__(self, uuid=None, number=0):
-        self.nvml = self.handle = self.reason = None
+    def __init__(self, uuid: str | None = None, number: int = 0):
+        self.nvml: Any = None
+        self.handle: Any = None
+        self.reason: str | None = None
+        self.lost: str | None = None
         try:
             import pynvml
         except ImportError:
@@ -34,75 +47,98 @@ class NvmlGpu:
             return
         try:
             pynvml.nvmlInit()
-            find = pynvml.nvmlDeviceGetHandleByUUID if uuid else pynvml.nvmlDeviceGetHandleByIndex
-            self.nvml, self.handle = pynvml, find(f"GPU-{uuid}".encode() if uuid else number)
-        except Exception as error:  # no driver, no such card: each binding raises its own class
+            if uuid:
+                name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+                self.handle = pynvml.nvmlDeviceGetHandleByUUID(name.encode())
+            else:
+                self.handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            self.nvml = pynvml
+        except Exception as error:  # no driver, no such GPU: each binding raises a class of its own
             self.reason = f"NVML gave no figure ({error})"
+            self._note_loss(error)
 
-    def ask(self, question, *details, **more):
-        """Return NVML's answer to nvmlDeviceGet<question> about this card, or None."""
+    def _note_loss(self, error: Exception) -> None:
+        if getattr(error, "value", None) in LOST_CODES:
+            self.lost = str(error)
+
+    def ask(self, question: str, *details: Any, **options: Any) -> Any:
+        """Return the answer of nvmlDeviceGet<question>, or None."""
         try:
-            return getattr(self.nvml, f"nvmlDeviceGet{question}")(self.handle, *details, **more)
-        except Exception:  # an old binding, an old driver, a right that is lacking: each raises its own class
+            return getattr(self.nvml, f"nvmlDeviceGet{question}")(self.handle, *details, **options)
+        except Exception as error:  # an old binding or driver, a missing right: each raises a class of its own
+            self._note_loss(error)
             return None
 
-    def memory(self):
-        """Return {"used_mib", "total_mib", "reason"} of the whole card; the driver's own reserve is not counted."""
-        second = getattr(self.nvml, "nvmlMemory_v2", None)
-        memory = (self.ask("MemoryInfo", version=second) if second else None) or self.ask("MemoryInfo")
+    def memory(self) -> dict:
+        """Return {"used_mib", "total_mib", "reason"} of the whole GPU.
+
+        The second version of the call does not count the driver's own reserve as used. It is preferred where it exists.
+        """
+        version = getattr(self.nvml, "nvmlMemory_v2", None)
+        memory = self.ask("MemoryInfo", version=version) if version else None
+        if memory is None:
+            memory = self.ask("MemoryInfo")
         if memory is None:
             return {"used_mib": None, "total_mib": None, "reason": self.reason or "NVML gave no figure for the memory"}
         return {"used_mib": memory.used / MIB, "total_mib": memory.total / MIB, "reason": None}
 
-    def driver(self):
-        """Return the driver's version as text, or None."""
+    def throttle_bits(self) -> int | None:
+        """Return the reasons for a lower clock, as bits; THROTTLES names those that count."""
+        bits = self.ask("CurrentClocksEventReasons")
+        return self.ask("CurrentClocksThrottleReasons") if bits is None else bits  # the name in older bindings
+
+    def process_ids(self) -> list[int] | None:
+        """Return the ids of the processes that compute on this GPU."""
+        processes = self.ask("ComputeRunningProcesses")
+        return None if processes is None else [process.pid for process in processes]
+
+    def driver(self) -> str | None:
+        """Return the driver's version."""
         try:
-            text = self.nvml.nvmlSystemGetDriverVersion()
+            return as_text(self.nvml.nvmlSystemGetDriverVersion())
         except Exception:  # as in ask()
             return None
-        return text.decode() if isinstance(text, bytes) else text
 
 
-def others_of(pids, own_is_there):
-    """Return how many of the processes that NVML lists are not this one; None where the list must be incomplete.
+def others_of(pids: list[int] | None, own_is_there: bool) -> int | None:
+    """Return how many of the listed processes are not this one; None if the list must be incomplete.
 
-    In a container the numbers may be the host's: then one of them is taken for this process, if it uses the card.
+    In a container NVML may list the host's process ids. If this process uses the GPU, one of them is taken for ours.
     """
     if pids is None or (not pids and own_is_there):
         return None
     return len(set(pids)) - (own_is_there or os.getpid() in pids)
 
 
-def read_gpus():
-    """Return {UUID as PyTorch prints it: {"used_mib", "pids"}} of every card, None where NVML does not tell.
+def listed_gpus() -> list[NvmlGpu]:
+    """Return the GPUs that NVML lists, in its order; none if NVML cannot be asked."""
+    try:
+        count = NvmlGpu().nvml.nvmlDeviceGetCount()
+    except Exception:  # as in ask()
+        return []
+    return [NvmlGpu(number=number) for number in range(count)]
 
-    Of every card, because CUDA may number them otherwise than NVML does, and cannot be asked before it is in use.
+
+def read_gpus() -> dict[str, dict]:
+    """Return {UUID as PyTorch prints it: {"used_mib", "pids"}} of every GPU.
+
+    CUDA may number the GPUs in another order, and cannot be asked before it is in use. So all of them are read.
     """
-    nvml, cards = NvmlGpu().nvml, {}
-    for card in [NvmlGpu(number=number) for number in range(nvml.nvmlDeviceGetCount() if nvml else 0)]:
-        uuid, processes = card.ask("UUID") or "", card.ask("ComputeRunningProcesses")
-        uuid = uuid.decode() if isinstance(uuid, bytes) else uuid
-        pids = None if processes is None else [process.pid for process in processes]
-        cards[uuid.removeprefix("GPU-")] = {"used_mib": card.memory()["used_mib"], "pids": pids}
-    return cards
+    found = {}
+    for gpu in listed_gpus():
+        uuid = as_text(gpu.ask("UUID") or "").removeprefix("GPU-")
+        found[uuid] = {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
+    return found
 
 
-GPUS_BEFORE_USE = {}  # as read_cards() gave them before this process used a card
-
-
-def remember_gpus():
-    """Note what others have on each card; to be called before this process uses one, or it can no longer be told."""
+def remember_gpus() -> None:
+    """Note what others use on each GPU. Call it before this process uses one: later the two cannot be told apart."""
     GPUS_BEFORE_USE.update(read_gpus())
 
 
-def gpu_before_use(uuid):
-    """Return {"used_mib", "pids"} of a card before this process used it, None for what is not known."""
+def gpu_before_use(uuid: str | None) -> dict:
+    """Return {"used_mib", "pids"} of a GPU before this process used it, None for what is not known."""
     return GPUS_BEFORE_USE.get(str(uuid), {"used_mib": None, "pids": None})
-
-
-GONE = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
-LOST = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
-BROKEN = re.compile(r"unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
 
 
 class GpuLost(Exception):
@@ -110,46 +146,39 @@ class GpuLost(Exception):
 
 
 class GpuState(NamedTuple):
-    """Memory of a GPU and how busy it is; None is what NVML does not say, as of a MIG slice."""
+    """Memory and utilisation of a GPU. NVML does not tell the utilisation of a MIG slice."""
 
     used_mib: float
     total_mib: float
     busy_percent: int | None
 
 
-def gpu_state(uuid):
-    """Return the State of a GPU, or None where NVML cannot say; raise Lost where it says that the GPU is gone."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except Exception as error:  # no binding, no driver: each binding raises its own class
-        if getattr(error, "value", None) in GONE:
-            raise GpuLost(str(error)) from None
+def gpu_state(uuid: str) -> GpuState | None:
+    """Return the state of a GPU, None if NVML does not know it. Raises GpuLost if NVML says that it is gone."""
+    gpu = NvmlGpu(uuid)
+    memory = gpu.memory()
+    if memory["used_mib"] is None:
+        if gpu.lost:
+            raise GpuLost(gpu.lost)
         return None
-    try:
-        busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-    except pynvml.NVMLError:
-        busy = None
-    return GpuState(memory.used / 2**20, memory.total / 2**20, busy)
+    utilisation = gpu.ask("UtilizationRates")
+    return GpuState(memory["used_mib"], memory["total_mib"], utilisation.gpu if utilisation else None)
 
 
-def is_lost(uuid, text, answered):
-    """Return whether a GPU on which a run failed is gone: NVML says so, or says nothing and the run's `text` does.
+def is_lost(uuid: str, text: str, answered: bool) -> bool:
+    """Return whether a GPU on which a run failed is lost: NVML says so, or it is silent and the run's `text` says so.
 
-    Where NVML had `answered` before and no longer does, a CUDA error that is otherwise a fault of the program counts.
+    If NVML `answered` before the run and is silent now, an unspecific CUDA error in the text is enough.
     """
     try:
         state = gpu_state(uuid)
     except GpuLost:
         return True
-    return state is None and bool(LOST.search(text) or (answered and BROKEN.search(text)))
+    return state is None and bool(LOST_WORDS.search(text) or (answered and FAULT_WORDS.search(text)))
 
 
-def memory_is_free(uuid, before, slack_mib=64):
-    """Return whether no more memory is used than `before` (a State), so that the last run's has been given back."""
+def memory_is_free(uuid: str, before: GpuState | None, slack_mib: float = 64) -> bool:
+    """Return whether a GPU uses no more memory than `before`. True also if that is not known or the GPU is lost."""
     try:
         state = gpu_state(uuid)
     except GpuLost:
@@ -157,19 +186,12 @@ def memory_is_free(uuid, before, slack_mib=64):
     return state is None or before is None or state.used_mib <= before.used_mib + slack_mib
 
 
-def installed_gpus():
-    """Return [(index, UUID, name)] of the GPUs that NVML, or else nvidia-smi, finds on this machine."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        found = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
-        # nvidia-ml-py3 7.352.0 answers in bytes.
-        found = [[word.decode() if isinstance(word, bytes) else word for word in words] for words in found]
-        return [(i, uuid, name) for i, (uuid, name) in enumerate(found)]
-    except Exception:  # no binding, no driver, or one that does not answer: each binding raises its own class
-        command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+def installed_gpus() -> list[tuple[int, str, str]]:
+    """Return (index, UUID, name) of the GPUs of this machine, from NVML or else from nvidia-smi."""
+    answers = [(gpu.ask("UUID"), gpu.ask("Name")) for gpu in listed_gpus()]
+    if answers and all(uuid and name for uuid, name in answers):
+        return [(index, as_text(uuid), as_text(name)) for index, (uuid, name) in enumerate(answers)]
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
     try:
         text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     except (OSError, subprocess.SubprocessError):

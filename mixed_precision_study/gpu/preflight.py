@@ -1,7 +1,8 @@
-"""What is said about the card before anything is measured: does this PyTorch fit it, is fp16 right, is the clock?"""
+"""Checks of the GPU before anything is measured: PyTorch's kernels, fp16 arithmetic, the clocks, other processes."""
 
 import html
 import time
+from collections.abc import Callable, Iterable
 
 import torch
 from IPython.display import HTML, display
@@ -9,52 +10,64 @@ from IPython.display import HTML, display
 from ..errors import Unsupported, UserError
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
+SM_CLOCK = 1  # NVML's number for the clock of the streaming multiprocessors
 
-def missing_kernels(capability, architectures):
-    """Return why this PyTorch cannot run on a GPU of `capability` (major, minor), with the wheel that can, or None."""
+
+def missing_kernels(capability: tuple[int, int], architectures: list[str]) -> str | None:
+    """Return why this PyTorch cannot run on a GPU of `capability` (major, minor) and what can; None if it can.
+
+    `architectures` are PyTorch's own, such as "sm_90": they run on later GPUs of the same generation. The driver
+    compiles "compute_90" for all later ones.
+    """
+    major, minor = capability
     for name in architectures:
         kind, _, number = name.rstrip("af").partition("_")
         built = divmod(int(number), 10)
-        if (kind == "sm" and built[0] == capability[0] and built <= capability) or (
-            kind == "compute" and built <= capability
-        ):
+        if built <= capability and (kind == "compute" or (kind == "sm" and built[0] == major)):
             return None
-    has = f"this PyTorch has no kernels for compute capability {capability[0]}.{capability[1]}; "
+    problem = f"this PyTorch has no kernels for compute capability {major}.{minor}"
     if capability >= (7, 5):
-        return has + "install the newest: pip install -U torch torchvision"
+        return f"{problem}; install the newest: pip install -U torch torchvision"
     if capability >= (5, 0):  # the CUDA 12.6 wheels are the last with Maxwell, Pascal and Volta; 2.14 is their last
         wheel = 'pip install "torch>=2.9,<2.15" torchvision --index-url https://download.pytorch.org/whl/cu126'
-        return has + f"install the last that has: {wheel}"
-    return has + "no PyTorch that this suite supports (2.9 or newer) has; use a GPU of compute capability 5.0 or newer"
+        return f"{problem}; install the last that has: {wheel}"
+    return f"{problem}, nor has any that the suite supports (2.9 or newer); use a GPU of capability 5.0 or newer"
 
 
-def check_fp16(device):
+def check_fp16(device: torch.device) -> str:
     """Return "passed", or what is wrong with fp16 here: the GeForce GTX 16 series gives NaN in convolutions."""
     generator = torch.Generator(device).manual_seed(0)
-    image, weight = (
-        torch.randn(size, generator=generator, device=device) for size in ((7, 64, 32, 32), (64, 64, 3, 3))
-    )
+    image = torch.randn(7, 64, 32, 32, generator=generator, device=device)
+    weight = torch.randn(64, 64, 3, 3, generator=generator, device=device)
     matrix = torch.randn(512, 512, generator=generator, device=device)
-    for name, work in (
-        ("convolution", lambda dtype: torch.nn.functional.conv2d(image.to(dtype), weight.to(dtype), padding=1)),
-        ("matmul", lambda dtype: matrix.to(dtype) @ matrix.to(dtype)),
-    ):
-        exact, half = work(torch.float32), work(torch.float16).float()
+
+    def convolution(dtype):
+        return torch.nn.functional.conv2d(image.to(dtype), weight.to(dtype), padding=1)
+
+    def matmul(dtype):
+        return matrix.to(dtype) @ matrix.to(dtype)
+
+    for work in (convolution, matmul):
+        exact = work(torch.float32)
+        half = work(torch.float16).float()
         error = ((half - exact).norm() / exact.norm()).item()
         if not error < 0.01:  # also true of NaN
-            return f"a {name} in fp16 differs from fp32 by {error:.2g} of its norm"
+            return f"a {work.__name__} in fp16 differs from fp32 by {error:.2g} of its norm"
     return "passed"
 
 
-def check_clock(device, repeats=20):
-    """Return {"events_per_wall", "launch_per_wall"}: CUDA events against the wall, and when unfinished calls return."""
+def check_clock(device: torch.device, repeats: int = 20) -> dict:
+    """Time some matmuls and return two fractions of their wall time.
+
+    `events_per_wall`: what CUDA events measured. `launch_per_wall`: until the launching calls had returned.
+    """
     matrix = torch.randn(4096, 4096, device=device, dtype=torch.float16)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for measured in (False, True):  # once to load the library
+    for count in (1, repeats):  # the first loads the library
         torch.cuda.synchronize()
         began = time.perf_counter()
         start.record()
-        for _ in range(repeats if measured else 1):
+        for _ in range(count):
             matrix @ matrix
         end.record()
         launched = time.perf_counter() - began
@@ -63,78 +76,88 @@ def check_clock(device, repeats=20):
     return {"events_per_wall": start.elapsed_time(end) / 1000 / wall, "launch_per_wall": launched / wall}
 
 
-def inspect_gpu(device):
-    """Return ({what: text}, [warnings], {record field: value}) of the card; the CPU has nothing to be measured."""
+def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
+    """Return what is shown of the device, the warnings, and the record fields; of the CPU only its name.
+
+    Raises UserError if this PyTorch has no kernels for the GPU.
+    """
     if device.type != "cuda":
         return {"device": "CPU"}, [], {}
     properties = torch.cuda.get_device_properties(device)
-    capability, card, before = (
-        (properties.major, properties.minor),
-        NvmlGpu(properties.uuid),
-        gpu_before_use(properties.uuid),
-    )
-    if reason := missing_kernels(capability, torch.cuda.get_arch_list()):
-        raise UserError(f"{properties.name}: {reason}.")
+    capability = (properties.major, properties.minor)
+    if wrong := missing_kernels(capability, torch.cuda.get_arch_list()):
+        raise UserError(f"{properties.name}: {wrong}.")
     native = torch.cuda.is_bf16_supported(including_emulation=False)
-    half, clock = check_fp16(device), check_clock(device)
-    power, most = card.ask("EnforcedPowerLimit"), card.ask("PowerManagementDefaultLimit")
-    used, others, bits = before["used_mib"], others_of(before["pids"], False), card.ask("CurrentClocksEventReasons")
-    bits = card.ask("CurrentClocksThrottleReasons") if bits is None else bits  # its name in older bindings
-    free = torch.cuda.mem_get_info(device)[0] / MIB
-    clocks = [card.ask(ask, 1) for ask in ("ClockInfo", "MaxClockInfo")]  # 1: the streaming multiprocessors
+    fp16 = check_fp16(device)
+    clock = check_clock(device)
+    gpu = NvmlGpu(str(properties.uuid))
+    before = gpu_before_use(str(properties.uuid))
+    others = others_of(before["pids"], own_is_there=False)
+    power = gpu.ask("EnforcedPowerLimit")  # milliwatts
+    usual_power = gpu.ask("PowerManagementDefaultLimit")
+    bits = gpu.throttle_bits()
+    throttles = "unknown" if bits is None else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
+    now = gpu.ask("ClockInfo", SM_CLOCK)
+    most = gpu.ask("MaxClockInfo", SM_CLOCK)
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",
-        "driver": card.driver() or "unknown",
+        "driver": gpu.driver() or "unknown",
         "CUDA and cuDNN": f"{torch.version.cuda}, {torch.backends.cudnn.version()}",
         "bf16": "native" if native else "emulated",
-        "free memory": f"{free:,.0f} of {properties.total_memory / MIB:,.0f} MiB",
-        "others on the GPU": "unknown" if others is None else f"{others} processes, {used or 0:,.0f} MiB",
-        "SM clock": "unknown" if None in clocks else f"{clocks[0]:,} MHz now, {clocks[1]:,} MHz at most",
+        "free memory": f"{torch.cuda.mem_get_info(device)[0] / MIB:,.0f} of {properties.total_memory / MIB:,.0f} MiB",
+        "others on the GPU": "unknown" if others is None else f"{others} processes, {before['used_mib'] or 0:,.0f} MiB",
+        "SM clock": "unknown" if None in (now, most) else f"{now:,} MHz now, {most:,} MHz at most",
         "power cap": "unknown" if power is None else f"{power / 1000:.0f} W",
-        "throttled now": "unknown"
-        if bits is None
-        else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no",
-        "fp16 against fp32": half,
+        "throttled now": throttles,
+        "fp16 against fp32": fp16,
         "CUDA events": f"show {clock['events_per_wall']:.1%} of the wall time",
         "launching": f"takes {clock['launch_per_wall']:.0%} of the time of the work that is launched",
     }
-    warnings_ = {
-        "another process is on this GPU: times and memory will be disturbed": bool(others),
-        "the power cap is below the card's default": None not in (power, most) and power < most,
-        f"fp16 arithmetic is wrong on this GPU: {half}": half != "passed",
-        "every launch waits for the GPU (is CUDA_LAUNCH_BLOCKING set?)": clock["launch_per_wall"] > 0.5,
-        "CUDA events and the wall clock disagree by more than 5%": abs(clock["events_per_wall"] - 1) > 0.05,
-    }
-    return facts, [text for text, holds in warnings_.items() if holds], {"native_bf16": native, "fp16_check": half}
+    warnings = []
+    if others:
+        warnings.append("another process is on this GPU: times and memory will be disturbed")
+    if power is not None and usual_power is not None and power < usual_power:
+        warnings.append("the power cap is below the GPU's default")
+    if fp16 != "passed":
+        warnings.append(f"fp16 arithmetic is wrong on this GPU: {fp16}")
+    if clock["launch_per_wall"] > 0.5:
+        warnings.append("every launch waits for the GPU (is CUDA_LAUNCH_BLOCKING set?)")
+    if abs(clock["events_per_wall"] - 1) > 0.05:
+        warnings.append("CUDA events and the wall clock disagree by more than 5%")
+    return facts, warnings, {"native_bf16": native, "fp16_check": fp16}
 
 
-def clear_workspaces():
-    """Free cuBLAS's workspaces on every stream, which would count as memory of the next run. Ends the use of graphs."""
+def clear_workspaces() -> None:
+    """Free cuBLAS's workspaces on every stream, or they count as memory of the next run. CUDA graphs end with it."""
     if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
         torch._C._cuda_clearCublasWorkspaces()
 
 
-def show_preflight(device, execution, precisions, check_supported):
-    """Show what was found within a few seconds, and every mode, greyed out with its reason where it cannot run here.
+def show_preflight(
+    device: torch.device, execution: str, precisions: Iterable[str], check_supported: Callable[..., None]
+) -> dict:
+    """Check the device within seconds, show the result and a table of the modes, and return fields for the records.
 
-    Returns what of it goes into the records. Raises UserError where this PyTorch has no kernels for the GPU.
+    A mode that cannot run here is greyed out with its reason: check_supported(mode, execution, device, fp16_check)
+    raises Unsupported. Raises UserError if this PyTorch has no kernels for the GPU.
     """
     began = time.perf_counter()
-    facts, found, fields = inspect_gpu(device)
+    facts, warnings, fields = inspect_gpu(device)
     clear_workspaces()
     for what, text in facts.items():
         print(f"{what:<18} {text}")
-    for text in found:
+    for text in warnings:
         print(f"WARNING: {text}.")
     rows = []
     for name in precisions:
-        reason = None
+        style = ""
+        result = "can run here"
         try:
             check_supported(name, execution, device, fields.get("fp16_check"))
         except Unsupported as refusal:
-            reason = str(refusal)
-        style = ' style="color: #999999"' if reason else ""
-        rows.append(f"<tr{style}><td>{name}</td><td>{html.escape(reason or 'can run here')}</td></tr>")
+            style = ' style="color: #999999"'
+            result = str(refusal)
+        rows.append(f"<tr{style}><td>{name}</td><td>{html.escape(result)}</td></tr>")
     display(HTML(f"<table><tr><th>precision</th><th></th></tr>{''.join(rows)}</table>"))
     print(f"The checks took {time.perf_counter() - began:.1f} s.")
     return fields

@@ -1,9 +1,10 @@
-"""Where images lie, and batches made one step ahead."""
+"""Where images are stored, batches made one step ahead, and the example in TrainingData's docstring."""
 
 import contextlib
 import functools
 import itertools
 import random
+import textwrap
 import time
 import types
 
@@ -12,6 +13,7 @@ import torch
 from small_training import CPU, make_batch, make_record, make_trainer
 
 from mixed_precision_study.data.batches import (
+    TrainingData,
     device_batches,
     host_batches,
     place_images,
@@ -177,37 +179,43 @@ def test_on_the_cpu_batches_pass_as_they_come():
 
 
 def test_the_random_numbers_of_the_batches_are_those_without():
-    def batches():
+    def drawn(wrap):
+        torch.manual_seed(0)
         generator = torch.Generator().manual_seed(3)
-        for _ in range(5):
-            yield (torch.randn(4, generator=generator), torch.rand(4))  # of its own, and of everybody's
+        made = (
+            (torch.randn(4, generator=generator), torch.rand(4)) for _ in range(5)
+        )  # of its own, and the global one
+        return [part for batch in wrap(made) for part in batch]
 
-    torch.manual_seed(0)
-    plain = list(batches())
-    torch.manual_seed(0)
-    assert all(
-        torch.equal(a, b) for x, y in zip(plain, ahead(batches()), strict=True) for a, b in zip(x, y, strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(drawn(iter), drawn(ahead), strict=True))
 
 
 def test_an_epoch_of_batches_ahead_is_that_of_plain_ones_and_its_waits_are_still_counted():
-    records = []
-    for wrap in (lambda batches: batches, ahead):
+    losses = []
+    for wrap in (iter, ahead):
         record, trainer = make_record(), make_trainer("fp32")
-        slow = (make_batch(n) for n in range(6) if not time.sleep(0.01))
-        timed_epoch(record, trainer, wrap(slow))
-        records.append(record)
-    plain, other = records
-    assert other.train_loss == plain.train_loss
-    assert len(other.step_ms_all) == 6
-    for record in records:
+        timed_epoch(record, trainer, wrap(make_batch(n) for n in range(6) if not time.sleep(0.01)))
+        losses.append(record.train_loss)
+        assert len(record.step_ms_all) == 6
         assert 0.06 <= record.data_wait_seconds_all[0] < record.epoch_seconds[0]
+    assert losses[0] == losses[1]
+
+
+def test_batches_that_are_left_early_are_waited_for():
+    """The next one is still being made from tensors that are free from here on."""
+    calls = []
+    side = types.SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: None)
+    main = types.SimpleNamespace(wait_event=lambda event: None, wait_stream=calls.append)
+    batches = prefetch_to_device(iter(range(1, 9)), side, main, lambda stream: contextlib.nullcontext())
+    assert next(batches) == 1
+    batches.close()
+    assert calls == [side]
 
 
 # Where the images lie
 
 
-def pretend_card(monkeypatch, free, total=1000, allocated=0, fraction=1.0):
+def pretend_gpu(monkeypatch, free, total=1000, allocated=0, fraction=1.0):
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda: fraction)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(total_memory=total))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, total))
@@ -215,18 +223,17 @@ def pretend_card(monkeypatch, free, total=1000, allocated=0, fraction=1.0):
 
 
 @pytest.mark.parametrize(
-    ("card", "size", "where"),
+    ("gpu", "size", "where"),
     [
         ({"free": 800}, 200, "on the GPU"),
         ({"free": 800}, 201, "pinned"),
-        ({"free": 100}, 26, "pinned"),
         ({"free": 1000, "fraction": 0.5}, 125, "on the GPU"),
         ({"free": 1000, "fraction": 0.5}, 126, "pinned"),  # memory_limit_gib
         ({"free": 1000, "fraction": 0.5, "allocated": 100}, 101, "pinned"),
     ],
 )
-def test_images_lie_on_the_gpu_if_they_take_a_quarter_of_what_is_free(monkeypatch, capsys, card, size, where):
-    pretend_card(monkeypatch, **card)
+def test_images_lie_on_the_gpu_if_they_take_a_quarter_of_what_is_free(monkeypatch, capsys, gpu, size, where):
+    pretend_gpu(monkeypatch, **gpu)
     images = types.SimpleNamespace(nbytes=size, to=lambda device: "on the GPU", pin_memory=lambda: "pinned")
     assert place_images(images, torch.device("cuda")) == where
     assert ("stay in pinned memory" in capsys.readouterr().out) is (where == "pinned")
@@ -239,21 +246,24 @@ def test_on_the_cpu_images_stay_where_they_are():
 
 def test_batches_from_the_host_are_those_from_the_device():
     images = torch.arange(10 * 2, dtype=torch.uint8).view(10, 1, 1, 2)
-    labels, places = torch.arange(10.0), torch.randperm(10, generator=torch.Generator().manual_seed(0))
-    batches = [list(make(images, labels, places, 4)) for make in (device_batches, host_batches)]
-    assert [len(there) for _, there in batches[1]] == [4, 4, 2]
-    for (images_a, labels_a), (images_b, labels_b) in zip(*batches, strict=True):
+    labels, order = torch.arange(10.0), torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    near, far = (list(make(images, labels, order, 4)) for make in (device_batches, host_batches))
+    assert [len(labels) for _, labels in far] == [4, 4, 2]
+    for (images_a, labels_a), (images_b, labels_b) in zip(near, far, strict=True):
         assert torch.equal(images_a, images_b)
         assert torch.equal(labels_a, labels_b)
         assert images_a.dtype == images_b.dtype == torch.uint8
 
 
-def test_batches_that_are_left_early_are_waited_for():
-    """The next one is still being made from tensors that are free from here on."""
-    calls = []
-    side = types.SimpleNamespace(wait_stream=lambda other: None, record_event=lambda: None)
-    main = types.SimpleNamespace(wait_event=lambda event: None, wait_stream=lambda other: calls.append(other))
-    batches = prefetch_to_device(iter(range(1, 9)), side, main, lambda stream: contextlib.nullcontext())
-    assert next(batches) == 1
-    batches.close()
-    assert calls == [side]
+def test_the_example_in_the_docstring_of_training_data_works():
+    example = textwrap.dedent(TrainingData.__doc__[TrainingData.__doc__.index("        class MyData") :])
+    names = {"TrainingData": TrainingData, "torch": torch}
+    exec(example, names)
+    inputs, labels = torch.arange(10.0).view(10, 1), torch.arange(10)
+    data = names["MyData"](inputs, labels, inputs[:3], labels[:3])
+    batches = list(data.train_batches(0, torch.float16, 4))
+    assert len(batches) == data.steps_per_epoch(4) == 2
+    assert all(x.dtype == torch.float16 and torch.equal(x[:, 0].long(), y) for x, y in batches)
+    assert [len(y) for _, y in data.eval_batches(torch.float32, 2)] == [2, 1]
+    assert data.test_batches(torch.float32, 2) is None
+    assert len(data.example(3)[0]) == 3

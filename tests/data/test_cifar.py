@@ -23,7 +23,7 @@ def images_of(data):
     return (*data.train, data.test_images, data.test_labels)
 
 
-def test_a_folder_tree_is_read_and_kept_and_read_anew_when_it_changes(tmp_path, capsys):
+def test_a_folder_tree_is_read_and_kept_in_the_cache_and_read_again_when_it_changes(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "cifar10"
     make_tree(folder)
     data = load(dataset="auto", data_dir=str(tmp_path))
@@ -36,22 +36,12 @@ def test_a_folder_tree_is_read_and_kept_and_read_anew_when_it_changes(tmp_path, 
     assert labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # dog 1, channels first
     assert len(list((tmp_path / "cache").glob("cifar10-*.npz"))) == 1
-    again = load(dataset="cifar10", data_dir=str(tmp_path))
-    assert torch.equal(again.train[0], images)
+    with monkeypatch.context() as patch:
+        patch.setattr(cifar, "decode_all", never)
+        again = load(dataset="cifar10", data_dir=str(tmp_path))
+    assert all(torch.equal(a, b) for a, b in zip(images_of(again), images_of(data), strict=True))
     save_image(folder / "train" / "dog" / "7.png", 200)
     assert load(dataset="cifar10", data_dir=str(tmp_path)).train_samples == 7
-
-
-def test_a_decoded_tree_is_kept_in_the_cache_of_its_data_folder(tmp_path, monkeypatch):
-    make_tree(tmp_path / "cifar10")
-    first = load(dataset="cifar10", data_dir=str(tmp_path))
-    (path,) = (tmp_path / "cache").glob("cifar10-*.npz")
-    monkeypatch.setattr(cifar, "decode_all", never)
-    again = load(dataset="cifar10", data_dir=str(tmp_path))
-    assert all(torch.equal(a, b) for a, b in zip(images_of(again), images_of(first), strict=True))
-    monkeypatch.undo()
-    path.write_bytes(path.read_bytes()[:-100])
-    assert torch.equal(load(dataset="cifar10", data_dir=str(tmp_path)).train[0], again.train[0])
 
 
 def test_images_of_another_size_are_resized(tmp_path):
@@ -59,17 +49,14 @@ def test_images_of_another_size_are_resized(tmp_path):
     assert load(dataset="cifar100", data_dir=str(tmp_path)).test_images.shape == (6, 3, 32, 32)
 
 
-def test_an_unreadable_image_is_named(tmp_path):
+def test_an_unreadable_image_is_named_and_so_is_an_empty_folder(tmp_path):
     make_tree(tmp_path / "cifar10")
     (tmp_path / "cifar10" / "test" / "cat" / "1.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"cat/1\.png cannot be read"):
+    with pytest.raises(UserError, match=r"cat/1\.png"):
         load(dataset="auto", data_dir=str(tmp_path))
-
-
-def test_an_empty_folder_says_what_it_needs(tmp_path):
-    (tmp_path / "cifar10" / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(UserError, match="holds no images; it needs one folder for each class"):
-        load(dataset="auto", data_dir=str(tmp_path))
+    (tmp_path / "empty" / "cifar10" / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="empty/cifar10/train"):
+        load(dataset="auto", data_dir=str(tmp_path / "empty"))
 
 
 def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(tmp_path, monkeypatch, capsys):
@@ -79,7 +66,7 @@ def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(tmp_path,
     monkeypatch.setattr(cifar, "read_torchvision", offline)
     assert load(dataset="auto", data_dir=str(tmp_path)).source == "synthetic"
     assert "MADE-UP IMAGES" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"could not be downloaded .*train/<class>/"):
+    with pytest.raises(UserError, match=r"no network.*train/<class>/"):
         load(dataset="cifar100", data_dir=str(tmp_path))
 
 
@@ -131,21 +118,13 @@ def test_gpu_batches_crop_flip_and_repeat_with_the_seed():
     assert any(torch.equal(shown, w) or torch.equal(shown, w.flip(2)) for w in windows)
 
 
-def test_the_ordinary_loader_gives_the_same_kind_of_batches():
-    data = load(loader="workers", num_workers=0)
-    images, labels = next(data.train_batches(0, torch.float16, 4))
-    assert images.shape == (4, 3, 32, 32)
-    assert images.dtype == torch.float16
-    assert labels.shape == (4,)
-    assert abs(images.float().mean()) < 1
-
-
-def test_worker_processes_give_the_batches_of_an_epoch():
-    data = load(loader="workers", num_workers=2, max_steps=3)
-    batches = list(data.train_batches(0, torch.float32, 4))
-    assert [tuple(images.shape) for images, _ in batches] == [(4, 3, 32, 32)] * 3
-    again = list(data.train_batches(0, torch.float32, 4))
-    assert all(torch.equal(a[1], b[1]) for a, b in zip(batches, again, strict=True))  # in the same order
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_ordinary_loader_gives_batches_of_the_same_kind_in_the_same_order_again(workers):
+    data = load(loader="workers", num_workers=workers, max_steps=3)
+    batches, again = (list(data.train_batches(0, torch.float16, 4)) for _ in range(2))
+    assert [(tuple(images.shape), images.dtype) for images, _ in batches] == [((4, 3, 32, 32), torch.float16)] * 3
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(batches, again, strict=True))
+    assert abs(batches[0][0].float().mean()) < 1
 
 
 @pytest.mark.parametrize("options", [{}, {"image_size": 48, "channels_last": True}])
@@ -182,7 +161,7 @@ def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
     assert data.steps_per_epoch(128) == 15  # of 2,000 images
     assert load(max_steps=2).steps_per_epoch(128) == 2
     assert len(list(load(max_steps=2).train_batches(0, torch.float32, 128))) == 2
-    with pytest.raises(UserError, match="batch_size 2001 is larger than the training set of 2000 images"):
+    with pytest.raises(UserError, match=r"batch_size 2001.* 2000"):
         data.steps_per_epoch(2001)
     sizes = [len(labels) for _, labels in data.eval_batches(torch.float32, 128)]
     assert sizes == [128, 128, 128, 116]

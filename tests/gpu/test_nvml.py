@@ -1,46 +1,54 @@
-"""NVML's answers through any binding, and what others have on a card."""
+"""NVML's answers through any binding, lost GPUs, and what others have on a GPU."""
 
-import sys
 import types
 
 import pytest
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
 
 from mixed_precision_study.gpu import nvml
-from mixed_precision_study.gpu.nvml import NvmlGpu, gpu_before_use, others_of, read_gpus
+from mixed_precision_study.gpu.nvml import GpuLost, NvmlGpu, gpu_before_use, gpu_state, others_of, read_gpus
 
 
-def test_memory_by_uuid_in_mib(monkeypatch):
+def memory_of(used_mib, total_mib=8):
+    return types.SimpleNamespace(used=used_mib * 2**20, total=total_mib * 2**20)
+
+
+@pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
+def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
     module = fake_nvml(monkeypatch)
-    found = NvmlGpu("ab-cd")
-    assert found.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
-    assert found.driver() == "580.1"
-    assert found.reason is None
-    assert module.asked == [b"GPU-ab-cd"]
+    gpu = NvmlGpu(uuid)
+    assert gpu.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
+    assert gpu.driver() == "580.1"
+    assert gpu.reason is None
+    assert module.asked == [b"GPU-ab-cd"]  # nvidia-ml-py3 takes no text
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
-def test_what_a_card_held_before_is_found_by_its_uuid_as_cuda_may_number_cards_otherwise(monkeypatch, as_bytes):
+def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch, as_bytes):
     uuids = [uuid.encode() if as_bytes else uuid for uuid in ("GPU-small", "GPU-large")]
-    memory = [types.SimpleNamespace(used=mib * 2**20, total=2**34) for mib in (700, 5)]
+    memory = [memory_of(700), memory_of(5)]
     running = [[types.SimpleNamespace(pid=8)], []]
-    module = fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=lambda number: number)
-    module.nvmlDeviceGetCount = lambda: 2
-    module.nvmlDeviceGetUUID = uuids.__getitem__
-    module.nvmlDeviceGetMemoryInfo = lambda handle, version=None: memory[handle]
-    module.nvmlDeviceGetComputeRunningProcesses = running.__getitem__
-    monkeypatch.setattr("mixed_precision_study.gpu.nvml.GPUS_BEFORE_USE", read_gpus())
+    module = fake_nvml(
+        monkeypatch,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda number: number,
+        nvmlDeviceGetUUID=uuids.__getitem__,
+        nvmlDeviceGetMemoryInfo=lambda handle, version=None: memory[handle],
+        nvmlDeviceGetComputeRunningProcesses=running.__getitem__,
+    )
+    monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {})
+    nvml.remember_gpus()
     assert gpu_before_use("large") == {"used_mib": 5, "pids": []}
     assert gpu_before_use("small") == {"used_mib": 700, "pids": [8]}
     assert gpu_before_use("a part of one") == {"used_mib": None, "pids": None}
     module.nvmlDeviceGetComputeRunningProcesses = fails
-    assert read_gpus()["small"] == {"used_mib": 700, "pids": None}
-    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read_gpus()["small"] == {"used_mib": 700, "pids": None}  # no list is not an empty one
+    absent(monkeypatch)
     assert read_gpus() == {}
 
 
 def test_the_second_version_of_the_memory_call_is_preferred_and_the_first_is_the_way_out(monkeypatch):
-    first, second = (types.SimpleNamespace(used=used * 2**20, total=2**23) for used in (5, 3))
+    first, second = memory_of(5), memory_of(3)
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=lambda handle, version=None: second if version == 2 else first)
     assert NvmlGpu().memory()["used_mib"] == 3  # the first version counts the driver's own reserve as used
 
@@ -52,71 +60,79 @@ def test_the_second_version_of_the_memory_call_is_preferred_and_the_first_is_the
 
 
 def test_the_old_binding_without_versions_and_with_bytes(monkeypatch):
-    memory = types.SimpleNamespace(used=2**20, total=2**21)
-    fake_nvml(
-        monkeypatch,
-        nvmlMemory_v2=None,
-        nvmlDeviceGetMemoryInfo=lambda handle: memory,
-        nvmlSystemGetDriverVersion=lambda: b"430.5",
-    )
-    found = NvmlGpu("x")
-    assert found.memory() == {"used_mib": 1, "total_mib": 2, "reason": None}
-    assert found.driver() == "430.5"
+    functions = {
+        "nvmlDeviceGetMemoryInfo": lambda handle: memory_of(1, 2),
+        "nvmlSystemGetDriverVersion": lambda: b"430.5",
+    }
+    fake_nvml(monkeypatch, nvmlMemory_v2=None, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 4, **functions)
+    gpu = NvmlGpu("x")
+    assert gpu.memory() == {"used_mib": 1, "total_mib": 2, "reason": None}
+    assert gpu.driver() == "430.5"
+    assert gpu.throttle_bits() == 4
+    assert gpu_state("GPU-x") == (1, 2, None)
 
 
-def without_driver(monkeypatch):
-    def not_loaded():
-        raise NvmlError("Driver Not Loaded")
+def raises(error):
+    def function(*_, **__):
+        raise error
 
-    fake_nvml(monkeypatch, nvmlInit=not_loaded)
-
-
-def without_library(monkeypatch):
-    def no_library():
-        raise OSError("libnvidia-ml.so.1 not found")  # no error of the binding's own
-
-    fake_nvml(monkeypatch, nvmlInit=no_library, NVMLError=None)
-
-
-def without_such_a_card(monkeypatch):
-    fake_nvml(monkeypatch, nvmlDeviceGetHandleByIndex=fails, nvmlDeviceGetHandleByUUID=fails)
+    return function
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("functions", "reason"),
     [
-        (absent, "nvidia-ml-py is not installed"),
-        (without_driver, "NVML gave no figure (Driver Not Loaded)"),
-        (without_library, "libnvidia-ml.so.1 not found"),
-        (without_such_a_card, "Not Supported"),
+        (None, "nvidia-ml-py is not installed"),
+        ({"nvmlInit": raises(NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
+        ({"nvmlInit": raises(OSError("no libnvidia-ml.so.1")), "NVMLError": None}, "no libnvidia-ml.so.1"),
+        ({"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails}, "Not Supported"),
     ],
+    ids=["no binding", "no driver", "no library", "no such GPU"],
 )
-def test_a_card_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, state, reason):
-    state(monkeypatch)
-    found = NvmlGpu()
-    assert found.handle is None
-    assert reason in found.reason
-    memory = found.memory()
+def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, functions, reason):
+    if functions is None:
+        absent(monkeypatch)
+    else:
+        fake_nvml(monkeypatch, **functions)
+    gpu = NvmlGpu()
+    memory = gpu.memory()
+    assert gpu.handle is gpu.driver() is gpu.ask("PowerUsage") is gpu.process_ids() is None
     assert (memory["used_mib"], memory["total_mib"]) == (None, None)
+    assert reason in gpu.reason
     assert reason in memory["reason"]
-    assert found.driver() is None
-    assert found.ask("PowerUsage") is None
+    assert gpu_state("GPU-x") is None
 
 
 def test_no_question_raises_whatever_the_binding_does(monkeypatch):
-    def leaves(*_):
-        raise OSError("no right to ask")
-
-    functions = {"nvmlDeviceGetPowerUsage": fails, "nvmlDeviceGetTemperature": leaves, "nvmlDeviceGetMemoryInfo": fails}
-    functions["nvmlDeviceGetClockInfo"] = lambda handle, kind: (handle, kind)
-    fake_nvml(monkeypatch, nvmlSystemGetDriverVersion=fails, **functions)
-    found = NvmlGpu()
-    assert found.ask("ClockInfo", 1) == ("handle", 1)
+    fake_nvml(
+        monkeypatch,
+        nvmlSystemGetDriverVersion=fails,
+        nvmlDeviceGetPowerUsage=fails,
+        nvmlDeviceGetTemperature=raises(OSError("no right to ask")),
+        nvmlDeviceGetMemoryInfo=fails,
+        nvmlDeviceGetClockInfo=lambda handle, kind: (handle, kind),
+    )
+    gpu = NvmlGpu()
+    assert gpu.ask("ClockInfo", 1) == ("handle", 1)
     for question in (("PowerUsage",), ("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
-        assert found.ask(*question) is None
-    assert found.driver() is None
-    reason = "NVML gave no figure for the memory"
-    assert found.memory() == {"used_mib": None, "total_mib": None, "reason": reason}
+        assert gpu.ask(*question) is None
+    assert gpu.driver() is None
+    memory = gpu.memory()
+    assert memory["used_mib"] is memory["total_mib"] is None
+    assert memory["reason"]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
+@pytest.mark.parametrize(("code", "lost"), [(6, True), (15, True), (16, True), (3, False)])
+def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
+    error = NvmlError("what NVML says")
+    error.value = code
+    fake_nvml(monkeypatch, **{function: raises(error)})
+    if lost:
+        with pytest.raises(GpuLost, match="what NVML says"):
+            gpu_state("GPU-x")
+    else:
+        assert gpu_state("GPU-x") is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,7 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
         (None, False, None),  # NVML would not say
         (None, True, None),
         ([], False, 0),
-        ([], True, None),  # this process uses the card and is not listed: the list is incomplete
+        ([], True, None),  # this process uses the GPU and is not listed: the list is incomplete
         ([THIS], True, 0),
         ([THIS], False, 0),
         ([THIS, -5], True, 1),
@@ -139,11 +155,3 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
 )
 def test_others_are_all_but_this_process(pids, own_is_there, others):
     assert others_of(pids, own_is_there) == others
-
-
-def test_processes_that_nvml_does_not_list_are_unknown_at_the_start(monkeypatch):
-    """Here there is no GPU: no list is no list, not an empty one."""
-    monkeypatch.setattr(nvml, "GPUS_BEFORE_USE", {})
-    nvml.remember_gpus()
-    asked = NvmlGpu().ask("ComputeRunningProcesses")
-    assert {before["pids"] is None for before in nvml.GPUS_BEFORE_USE.values()} <= {asked is None}

@@ -73,7 +73,7 @@ def nvml(states):
     return types.SimpleNamespace(
         NVMLError=NVMLError,
         nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetHandleByUUID=bytes.decode,
         nvmlDeviceGetMemoryInfo=memory,
         nvmlDeviceGetUtilizationRates=lambda uuid: types.SimpleNamespace(gpu=7),
     )
