@@ -2,45 +2,38 @@
 
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from .comparisons import gap_text, ok_runs
-from .layout import chart_text, extremes_text, panel_rows, shown_in, start_chart
-from .report import Bar, Key, Report
+from .layout import chart_text, extremes_text, panel_rows, shown_in, start_chart, write_gap, write_label
+from .report import Bar, Key, Report, Unit
 from .section import Section
-from .style import BOX, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK, bar_style, precision_patches, write_gap
+from .style import BOX, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK, bar_style, precision_patches
 from .verdicts import mark_of
 from .words import plain, short, span
 
-Unit = Callable[[dict], str]  # from a comparison to the label of its axis
+Read = Callable[[dict], list[float]]
 
 
-def pool(
-    report: Report,
-    read: Callable[[dict], Iterable[float | None]],
-    height: Callable[[list[float]], float] = statistics.median,
-) -> dict[Key, Bar]:
+def pool(report: Report, read: Read, height: Callable = statistics.median) -> dict[Key, Bar]:
     """Return {(comparison number, precision): (height, smallest, largest, n)} of the numbers `read(record)` lists."""
     pooled = {}
     for number, group in report.charted_groups:
         for precision in PRECISIONS:
-            values = [value for record in ok_runs(group, precision) for value in read(record) if value is not None]
+            values = [value for record in ok_runs(group, precision) for value in read(record)]
             if values:
                 pooled[number, precision] = (height(values), min(values), max(values), len(values))
     return pooled
 
 
-def bar_labels(
-    panel: list[int], bars: dict[Key, Bar], values: dict[Key, str], room: float
-) -> tuple[dict[Key, str], bool]:
-    """Return ({bar: its label}, whether the labels would overlap with `room` inches for each)."""
-    labels = {key: values.get(key, short(bar[0])) for key, bar in bars.items() if key[0] in panel}
-    longest = max(map(len, "\n".join(labels.values()).split("\n")))
-    return labels, room < max(0.36, 0.068 * longest)
+def values_of(field: str, scale: float = 1) -> Read:
+    """Return a reader of one field for pool()."""
+    return lambda record: [] if record[field] is None else [record[field] / scale]
 
 
 def draw_bar(axes: Axes, x: float, bar: Bar, width: float, precision: str) -> None:
@@ -56,47 +49,52 @@ def draw_panel(
     axes: Axes,
     panel: list[int],
     bars: dict[Key, Bar],
+    labels: dict[Key, str],
     absent: str,
-    notes: dict[int, list[str]],
-    values: dict[Key, str],
     inches: float,
 ) -> dict[Key, tuple[float, float]]:
-    """Draw the bars of some comparisons, each `inches` wide; return {bar: (x, width)}."""
+    """Draw the bars of some comparisons, each `inches` wide, and return {bar: (x, width)}."""
     names = [name for name in PRECISIONS if any(report.runs(number, name) for number in panel)]
-    labels, crowded = bar_labels(panel, bars, values, inches / len(names))
-    turned = {"rotation": 90, "va": "bottom"} if crowded else {}
+    here = [key for key in bars if key[0] in panel]
+    longest = max((len(line) for key in here for line in labels[key].split("\n")), default=0)
+    crowded = inches / len(names) < max(0.36, 0.068 * longest)
+    two_lines = any("\n" in label for label in labels.values())
+    upright = {"rotation": 90, "va": "bottom"} if crowded else {}
     width = 0.86 / len(names)
-    top = max([bars[key][2] for key in labels], default=0.8)
+    top = max([bars[key][2] for key in here], default=0.8)
     places = {}
-    ticks = []
     for position, number in enumerate(panel):
-        lines = [*report.comparisons[number]["lines"], *notes.get(number, [])]
         for slot, precision in enumerate(names):
             x = position + (slot - (len(names) - 1) / 2) * width
             key, runs = (number, precision), report.runs(number, precision)
             if not runs:
                 write_gap(axes, x, 0.02 * top, "-", rotation=0)
-                continue
-            if key not in bars:
+            elif key not in bars:
                 write_gap(axes, x, 0.02 * top, gap_text(runs, absent))
-                continue
-            draw_bar(axes, x, bars[key], width, precision)
-            label = labels[key].replace("\n", " ") if crowded else labels[key]
-            if any(run["status"] != "ok" for run in runs):
-                lines.append(f"* {precision}: {gap_text(runs, absent)}")
-                label += "*"
-            label += mark_of(report, *key)
-            if bars[key][3] == 0:
-                label += UNPAIRED_MARK
-            style = {"textcoords": "offset points", "size": 7.5, "ha": "center", "bbox": BOX, **turned}
-            axes.annotate(label, (x, bars[key][2]), (0, 6 if values else 3), **style)
-            places[key] = (x, width)
-        ticks.append(chart_text("\n".join(lines)))
-    axes.set_xticks(range(len(panel)), ticks)
-    headroom = 1.2 + (0.2 if values else 0) + (0.25 if crowded else 0)
+            else:
+                draw_bar(axes, x, bars[key], width, precision)
+                label = labels[key].replace("\n", " ") if crowded else labels[key]
+                if gap_text(runs):
+                    label += "*"
+                label += mark_of(report, *key)
+                if bars[key][3] == 0:
+                    label += UNPAIRED_MARK
+                write_label(axes, label, x, bars[key][2], (0, 6 if two_lines else 3), bbox=BOX, **upright)
+                places[key] = (x, width)
+    headroom = 1.2 + (0.2 if two_lines else 0) + (0.25 if crowded else 0)
     axes.set(xlim=(-0.5, len(panel) - 0.5), ylim=(0, top * headroom))
     axes.yaxis.set_major_formatter("{x:,.10g}" if places else "")
     return places
+
+
+def tick_label(report: Report, number: int, bars: dict[Key, Bar], notes: dict[int, list[str]]) -> str:
+    """Return what stands below the bars of a comparison: its lines, notes, and the runs that its bars lack."""
+    group = report.comparisons[number]
+    lines = [*group["lines"], *notes.get(number, [])]
+    for precision, runs in group["runs"].items():
+        if (number, precision) in bars and gap_text(runs):
+            lines.append(f"* {precision}: {gap_text(runs)}")
+    return chart_text("\n".join(lines))
 
 
 def bar_chart(
@@ -120,8 +118,9 @@ def bar_chart(
     names = [name for name in PRECISIONS if any(group["runs"][name] for _, group in report.charted_groups)]
     heights = [2.0 + 0.14 * lines] * len(rows)
     figure, bands = start_chart(report, title, heights, [*precision_patches(names), *extra])
+    labels = {key: short(bar[0]) for key, bar in bars.items()} | (values or {})
     widest = max([3, *(sum(map(len, row)) + 0.7 * len(row) for row in rows)])
-    places = {}
+    places: dict[Key, tuple[Axes, float, float]] = {}
     for band, row in zip(bands, rows, strict=True):
         ratios = [len(panel) + 0.7 for panel in row]
         if widest - sum(ratios) > 0.1:
@@ -132,7 +131,8 @@ def bar_chart(
                 axes.set_axis_off()
                 continue
             inches = (10 * (len(panel) + 0.7) / widest - 0.6) / len(panel)
-            drawn = draw_panel(report, axes, panel, bars, absent, notes or {}, values or {}, inches)
+            drawn = draw_panel(report, axes, panel, bars, labels, absent, inches)
+            axes.set_xticks(range(len(panel)), [tick_label(report, number, bars, notes or {}) for number in panel])
             places |= {key: (axes, *place) for key, place in drawn.items()}
             group = report.comparisons[panel[0]]
             numbers = {bars[key][3] for key in drawn} or {0}
@@ -180,8 +180,7 @@ def draw_stacks(
             colour, hatch = styles[part]
             axes.bar(x, amount, 0.76, foot, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
             foot += amount
-        style = {"textcoords": "offset points", "size": 7.5, "ha": "center"}
-        axes.annotate(labels[key] + mark_of(report, *key), (x, foot), (0, lift), **style)
+        write_label(axes, labels[key] + mark_of(report, *key), x, foot, (0, lift))
     name_precisions(axes, names)
     axes.set_ylim(0, 1.2 * top)
     axes.yaxis.set_major_formatter("{x:,.10g}" if any(key[0] == number for key in stacks) else "")
@@ -192,7 +191,7 @@ def gap_reasons(report: Report, reason: str) -> dict[Key, str]:
     return {(number, record["precision"]): record[reason] for number, record in report.timed if record[reason]}
 
 
-def middle_runs(report: Report, size: Callable[[dict], float | None]) -> dict[Key, dict]:
+def middle_runs(report: Report, size: Callable[[dict], Any]) -> dict[Key, dict]:
     """Return {(comparison number, precision): the ok run with the median of `size(record)`} where that is known."""
     found = {}
     for number, group in report.charted_groups:
@@ -209,5 +208,5 @@ def say_extremes(section: Section, report: Report, bars: dict[Key, Bar], unit: U
         heights = {key: bar[0] for key, bar in bars.items() if report.comparisons[key[0]]["notebook"] == notebook}
         text = "nothing was measured"
         if heights:
-            text = extremes_text(report, heights, short, lambda group: f" {plain(unit(group))}")
+            text = extremes_text(report, heights, short, unit)
         section.say(f"{plain(notebook)}: {text}.")

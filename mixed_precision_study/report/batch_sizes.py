@@ -4,21 +4,22 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from .comparisons import families, family_title, ok_runs, runs_of
-from .layout import chart_text, legend_of, rate_unit, start_chart
+from .layout import chart_text, legend_of, rate_unit, start_chart, write_gap, write_label
 from .report import Report
 from .section import Section
-from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style, write_gap
+from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style
 from .theme import chart_style
 from .verdicts import ends_of, ratio_text, said_once, sentence_on, speedup_of
 from .words import plain, short
 
 Speeds = dict[str, dict[int, float]]  # {precision: {batch size: samples per second}}
-HOLLOW = {"linestyle": "none", "markerfacecolor": "white", "markersize": 9}
+HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 9}
 
 
 @dataclass
@@ -157,12 +158,11 @@ def draw_by_batch(axes: Axes, family: BatchFamily) -> None:
         timed, probed = family.speeds.get(precision, {}), family.probes.get(precision, {})
         searched = family.searched.get(precision, {})
         if probed:
-            axes.plot(probed.keys(), probed.values(), color=style.colour, linewidth=1, linestyle=":")
+            axes.plot(list(probed), list(probed.values()), color=style.colour, linewidth=1, linestyle=":")
         if searched:
-            axes.plot(searched.keys(), searched.values(), color=style.colour, marker=style.marker, **HOLLOW)
+            axes.plot(list(searched), list(searched.values()), color=style.colour, marker=style.marker, **HOLLOW)
         if timed:
-            marks = {"marker": style.marker, "linestyle": "none", "markersize": 6}
-            axes.plot(timed.keys(), timed.values(), color=style.colour, **marks)
+            axes.plot(list(timed), list(timed.values()), style.marker, color=style.colour, markersize=6)
         if precision in family.too_large:
             limit = family.too_large[precision]
             speeds = {**probed, **timed}
@@ -186,9 +186,8 @@ def draw_speedup_bar(axes: Axes, x: float, precision: str, ratio: float, note: s
     axes.bar(x, ratio, 0.9, **bar_style(precision))
     if low < high:
         axes.plot([x, x], [low, high], color="#888888", linewidth=2)
-    style = {"textcoords": "offset points", "ha": "center", "size": 7.5, "bbox": BOX}
     label = f"{ratio:.2f}x\n" + note.replace(" ", "\n", 1)
-    axes.annotate(label, (x, max(ratio, high)), (0, 3), **style)
+    write_label(axes, label, x, max(ratio, high), (0, 3), bbox=BOX)
 
 
 def draw_both_speedups(axes: Axes, family: BatchFamily) -> None:
@@ -297,8 +296,8 @@ def draw_batch_sizes(section: Section, report: Report, by_batch: list[BatchFamil
         handle.set_linestyle("none")
     handles.append(Line2D([], [], color=DARK_GREY, marker="x", linestyle="none", label="out of memory"))
     if any(family.probes for family in by_batch):
-        style = {"color": DARK_GREY, "linestyle": ":", "linewidth": 1}
-        handles.append(Line2D([], [], **style, label="probes without cuDNN's search"))
+        label = "probes without cuDNN's search"
+        handles.append(Line2D([], [], color=DARK_GREY, linestyle=":", linewidth=1, label=label))
         handles.append(Line2D([], [], color=DARK_GREY, marker="o", **HOLLOW, label="the last probe, with it"))
     title = "Throughput by batch size, and two kinds of speed-up"
     figure, bands = start_chart(report, title, [3.1] * len(by_batch), handles)

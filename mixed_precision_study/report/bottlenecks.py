@@ -4,14 +4,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from ..analysis.bottleneck import find_bottleneck
-from .bars import draw_stacks, gap_lines, gap_reasons, middle_runs, name_precisions, pool
+from .bars import draw_stacks, gap_lines, gap_reasons, middle_runs, name_precisions, pool, values_of
 from .comparisons import gap_text
-from .layout import extremes_text, panels, shown_in
+from .layout import extremes_text, panels, shown_in, write_gap, write_label
 from .report import Bar, Key, Report
 from .section import Section
-from .style import DARK_GREY, FAMILY_STYLES, IDLE_STYLE, OTHER_KERNELS, part_patches, write_gap
+from .style import DARK_GREY, FAMILY_STYLES, IDLE_STYLE, OTHER_KERNELS, part_patches
 from .theme import chart_style
-from .verdicts import mark_of, run_row, said_once, say_missing
+from .verdicts import mark_of, row_of_run, said_once, say_missing
 from .words import count, percent, plain, short, tally
 
 LIMITS = {  # name: (field, colour, hatch)
@@ -35,7 +35,7 @@ def limit_row(report: Report, number: int, record: dict) -> dict:
         "of the copy bandwidth": percent(record["bandwidth_limit_fraction"]),
         "limited by": find_bottleneck(record)[0],
     }
-    return run_row(report, number, record, **row)
+    return row_of_run(report, report.comparisons[number], record, **row)
 
 
 def shares_of(record: dict, named: list[str]) -> dict[str, float]:
@@ -66,8 +66,7 @@ def draw_limits(report: Report, axes: Axes, number: int, reached: dict[str, dict
             if key in reached[field]:
                 height = 100 * reached[field][key][0]
                 axes.bar(left, height, 0.36, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-                style = {"textcoords": "offset points", "size": 7.5, "ha": "center"}
-                axes.annotate(f"{height:.0f}{mark_of(report, *key)}", (left, height), (0, 2), **style)
+                write_label(axes, f"{height:.0f}{mark_of(report, *key)}", left, height, (0, 2))
         if not any(key in bars for bars in reached.values()):
             text = gap_text(report.runs(*key)) or gaps.get(key, "not measured")
             write_gap(axes, x, 2, gap_lines(text), size=7.5)
@@ -112,7 +111,7 @@ def draw_kernel_times(section: Section, report: Report) -> None:
 
 def draw_limits_reached(section: Section, report: Report) -> None:
     """Draw how near the runs come to what the GPU was measured to do."""
-    reached = {field: pool(report, lambda record, field=field: [record[field]]) for field, *_ in LIMITS.values()}
+    reached = {field: pool(report, values_of(field)) for field, *_ in LIMITS.values()}
     if any(reached.values()):
         handles = [
             Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name)

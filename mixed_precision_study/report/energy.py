@@ -1,12 +1,12 @@
 """Section: energy."""
 
-from .bars import bar_chart, pool, say_extremes
+from .bars import bar_chart, pool, say_extremes, values_of
 from .layout import rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
-from .verdicts import run_row, said_once, say_missing
+from .verdicts import row_of_run, said_once, say_missing
 from .words import count, short, span
 
 COLUMNS = {
@@ -33,12 +33,12 @@ def energy_row(report: Report, number: int, record: dict) -> dict:
         if value is not None:
             row[name] = f"{value:,}" if isinstance(value, int) else short(value)
     row["measured by"] = record["energy_source"] or record["energy_reason"] or "the record does not say why"
-    return run_row(report, number, record, **row)
+    return row_of_run(report, report.comparisons[number], record, **row)
 
 
 def energy_used(report: Report) -> dict[Key, Bar]:
     """Return the bars of the joules per 1,000 samples."""
-    return pool(report, lambda record: [record["joules_per_1000_samples"]])
+    return pool(report, values_of("joules_per_1000_samples"))
 
 
 @chart_style()

@@ -1,6 +1,7 @@
 """Section: time of an epoch, scaled time, speed-up."""
 
 from functools import partial
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -9,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from ..record import samples_in_epoch
 from .bars import bar_chart, pool, say_extremes
 from .comparisons import gap_text, ok_runs, runs_of
-from .layout import extremes_text, name_of, panels, rate_unit, shown_in
+from .layout import extremes_text, name_of, panels, rate_unit, shown_in, write_label
 from .report import Bar, Key, Report
 from .section import Section
 from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, PRECISIONS
@@ -61,14 +62,14 @@ def draw_speed_up(report: Report, axes: Axes, y: float, number: int, precision: 
     speedup = report.speedups[number, precision, baseline]
     style = PRECISIONS[precision]
     low, high = ends_of(speedup)
-    ends = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if speedup["low"] else {}
+    ends: dict[str, Any] = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if speedup["low"] else {}
     axes.plot([low, high], [y, y], color=style.colour, linewidth=2, **ends)
     face = style.colour if baseline == "fp32" else "white"
     axes.plot(speedup["ratio"], y, marker=style.marker, color=style.colour, markerfacecolor=face, markersize=5.5)
     text = f"{speedup['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
     if not speedup["low"]:
         text += " (no interval)"
-    axes.annotate(text, (high, y), (7, 0), textcoords="offset points", size=7.5, va="center", bbox=BOX)
+    write_label(axes, text, high, y, (7, 0), ha="left", va="center", bbox=BOX)
 
 
 def draw_forest(report: Report, axes: Axes, number: int, right: float, lines: int) -> None:
@@ -146,7 +147,7 @@ def draw_speed_ups(section: Section, report: Report) -> None:
     compared = {key[0] for key in report.speedups}
     lines = {number: max(1, len(set(shown_in(report, number)) - {"fp32"})) for number in sorted(compared)}
     if lines:
-        style = {"color": DARK_GREY, "linewidth": 2}
+        style: dict[str, Any] = {"color": DARK_GREY, "linewidth": 2}
         handles = [
             Line2D([], [], **style, marker="o", label="over fp32"),
             Line2D([], [], **style, marker="o", markerfacecolor="white", label="over tf32"),

@@ -1,11 +1,11 @@
 """Section: inference."""
 
-from .bars import bar_chart, pool, say_extremes
+from .bars import bar_chart, pool, say_extremes, values_of
 from .layout import rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .theme import chart_style
-from .verdicts import run_row, said_once, say_missing
+from .verdicts import row_of_run, said_once, say_missing
 from .words import short, span
 
 
@@ -16,10 +16,10 @@ def sample_unit(group: dict) -> str:
 
 def find_latency(report: Report) -> dict[Key, Bar]:
     """Return the bars of the latency of one sample in milliseconds, from its p10 to its p90."""
-    fastest = pool(report, lambda run: [run["inference_latency_ms_p10"]], min)
-    slowest = pool(report, lambda run: [run["inference_latency_ms_p90"]], max)
+    fastest = pool(report, values_of("inference_latency_ms_p10"), min)
+    slowest = pool(report, values_of("inference_latency_ms_p90"), max)
     latency = {}
-    for key, bar in pool(report, lambda run: [run["inference_latency_ms"]]).items():
+    for key, bar in pool(report, values_of("inference_latency_ms")).items():
         latency[key] = (bar[0], fastest.get(key, bar)[0], slowest.get(key, bar)[0], bar[3])
     return latency
 
@@ -35,7 +35,7 @@ def inference_row(report: Report, number: int, run: dict) -> dict:
         "memory, GiB": "-" if peak is None else short(peak / 1024),
         "apart from fp32": "-" if difference is None else f"{100 * difference:.2g}%",
     }
-    return run_row(report, number, run, **row)
+    return row_of_run(report, report.comparisons[number], run, **row)
 
 
 @chart_style()
@@ -47,7 +47,7 @@ def section(report: Report) -> Section:
         figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")
         section.chart(figure, "inference_latency")
         say_extremes(section, report, report.latency, lambda group: "ms")
-        served = pool(report, lambda run: [run["inference_samples_per_second"]])
+        served = pool(report, values_of("inference_samples_per_second"))
         figure, _ = bar_chart(report, "Throughput of inference", sample_unit, served, "runs")
         section.chart(figure, "inference_throughput")
         say_extremes(section, report, served, sample_unit)

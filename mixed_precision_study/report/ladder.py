@@ -3,6 +3,7 @@
 import statistics
 import textwrap
 from dataclasses import dataclass, field
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -12,7 +13,7 @@ from ..analysis.bottleneck import find_bottleneck
 from ..analysis.verdict import flags_of
 from .comparisons import gap_text
 from .ladder_steps import LAYERS
-from .layout import chart_text, rate_unit, start_chart
+from .layout import chart_text, rate_unit, start_chart, write_label
 from .memory_use import rates
 from .report import Report
 from .section import Section
@@ -141,20 +142,19 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
     far = max([1.0, *(ends_of(step.over_first)[1] for step in finished if step.over_first)])
     most = max([step.peak or 0 for step in finished], default=0) or 1
     metric = metric_name(finished[0].ok) if finished else ""
-    style = {"va": "center", "size": 8}
-    label_style = {"textcoords": "offset points", "bbox": BOX, **style}
+    style: dict[str, Any] = {"va": "center", "size": 8}
     for row, step in enumerate(steps):
         if not step.ok:
             speeds.text(0.01 * far, row, step.gap, color=GAP_GREY, bbox=BOX, **style)
             memory.text(0.01 * most, row, step.gap, color=GAP_GREY, bbox=BOX, **style)
             continue
-        draw_speed(report, speeds, row, steps, step, label_style)
+        draw_speed(speeds, row, step, several_gpus=len(gpus_of(steps)) > 1)
         quality.text(0, row, quality_of(step.ok).removeprefix(metric), **style)
         if step.peak is None:
             memory.text(0.01 * most, row, "not measured", color=GAP_GREY, **style)
         else:
             memory.barh(row, step.peak, height=0.74, **bar_style(step.precision))
-            memory.annotate(short(step.peak), (step.peak, row), (4, 0), **label_style)
+            write_label(memory, short(step.peak), step.peak, row, (4, 0), ha="left", bbox=BOX, **style)
     speeds.set_yticks(range(len(steps)), [step.label for step in steps])
     memory.set_yticks(range(len(steps)), [""] * len(steps))
     quality.set_yticks([])
@@ -172,7 +172,7 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
 
 
-def draw_speed(report: Report, axes: Axes, row: int, steps: list[Step], step: Step, style: dict) -> None:
+def draw_speed(axes: Axes, row: int, step: Step, several_gpus: bool) -> None:
     """Draw the throughput of a step with its interval and its label."""
     ratio = end = 1.0
     text = ""
@@ -180,11 +180,12 @@ def draw_speed(report: Report, axes: Axes, row: int, steps: list[Step], step: St
         ratio, end = step.over_first["ratio"], ends_of(step.over_first)[1]
         if step.over_first["low"] is not None:
             axes.hlines(row, *ends_of(step.over_first), color=INTERVAL_GREY, linewidth=2.5)
-        if not step.over_first["pairs"] and len(gpus_of(steps)) > 1:
+        if several_gpus and not step.over_first["pairs"]:
             text = ", another card"
     axes.barh(row, ratio, height=0.74, **bar_style(step.precision))
     text = f"{ratio:.2f}x, {short(step.speed)}/s{step.mark}{text}"
-    axes.annotate(", ".join(filter(None, [text, gap_text(step.runs)])), (end, row), (5, 0), **style)
+    text = ", ".join(filter(None, [text, gap_text(step.runs)]))
+    write_label(axes, text, end, row, (5, 0), ha="left", va="center", size=8, bbox=BOX)
 
 
 def title_of_ladder(report: Report, steps: list[Step]) -> str:
@@ -244,9 +245,9 @@ def draw_ladders(section: Section, report: Report, ladders: list[list[Step]]) ->
     heights = [0.95 + 0.26 * len(steps) for steps in ladders]
     figure, bands = start_chart(report, "The ladder: throughput, memory, quality", heights, handles)
     for band, steps in zip(bands, ladders, strict=True):
-        axes = band.subplots(1, 3, width_ratios=[2.4, 0.9, 0.7])
-        draw_ladder(report, *axes, steps)
-        axes[0].set_title(chart_text(title_of_ladder(report, steps)), size=9, loc="left")
+        speeds, memory, quality = band.subplots(1, 3, width_ratios=[2.4, 0.9, 0.7])
+        draw_ladder(report, speeds, memory, quality, steps)
+        speeds.set_title(chart_text(title_of_ladder(report, steps)), size=9, loc="left")
     section.chart(figure, "ladder")
 
 
@@ -255,16 +256,16 @@ def say_ladder(section: Section, report: Report, steps: list[Step]) -> None:
     title = plain(title_of_ladder(report, steps))
     if len(gpus_of(steps)) > 1:
         section.say(f"**MIND:** {title}: its runs were on several GPUs; ratios across GPUs have no interval.")
-    judged = [(step, judgement(report, step.over_last)) for step in steps if step.over_last]
-    if not judged or report.on_cpu:
+    last = [step for step in steps if step.ok][-1]
+    if last.over_first is None or report.on_cpu:
         return
-    last = judged[-1][0]
     text = f"{last.label} reaches **{with_interval(last.over_first)}** of the first step's throughput"
-    faster = [step for step, word in judged if word == "faster"]
+    judged = [(step.label, step.over_last, judgement(report, step.over_last)) for step in steps if step.over_last]
+    faster = [(speedup["ratio"], label, speedup) for label, speedup, word in judged if word == "faster"]
     if faster:
-        top = max(faster, key=lambda step: step.over_last["ratio"])
-        text += f"; {top.label} brings most, {with_interval(top.over_last)} over the step before"
-    idle = [step.label for step, word in judged if word in ("slower", "no measurable difference")]
+        _, label, speedup = max(faster, key=lambda one: one[0])
+        text += f"; {label} brings most, {with_interval(speedup)} over the step before"
+    idle = [label for label, _, word in judged if word in ("slower", "no measurable difference")]
     if idle:
         text += f"; no speed-up by {', '.join(idle)}"
     section.say(f"{title}: {text}.")

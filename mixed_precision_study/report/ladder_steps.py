@@ -69,7 +69,7 @@ def find_ladders(report: Report) -> list[list[tuple]]:
         way = max(ways, key=len, default=[])
         if len({KINDS[axis] for _, added in way[1:] for axis in added}) < 3:
             continue
-        ladder = []
+        ladder: list[tuple] = []
         for (number, precision), added in way:
             *missing, label = [name_of_step(rungs[number, precision], precision, axis) for axis in added]
             ladder += [(name, number, precision, []) for name in missing]

@@ -4,15 +4,17 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable
 from itertools import groupby, zip_longest
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from .comparisons import runs_of
-from .report import Key, Report
-from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS, RED
+from .report import Key, Report, Unit
+from .style import CPU_WARNING, DISTURBED_MARK, GAP_GREY, PRECISIONS, RED
 from .words import plain
 
 MANY = 12  # with more comparisons, charts leave out those that show little
@@ -21,11 +23,11 @@ MANY = 12  # with more comparisons, charts leave out those that show little
 def legend_of(groups: Iterable[dict]) -> list[Line2D]:
     """Return the legend of lines: the precisions that any of the comparisons has runs of."""
     seen = {run["precision"] for run in runs_of(groups)}
-    return [
-        Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, linewidth=0.8, label=name)
-        for name, style in PRECISIONS.items()
-        if name in seen
-    ]
+    handles = []
+    for name in (name for name in PRECISIONS if name in seen):
+        style: dict[str, Any] = {"linestyle": PRECISIONS[name].line, "marker": PRECISIONS[name].marker}
+        handles.append(Line2D([], [], color=PRECISIONS[name].colour, linewidth=0.8, label=name, **style))
+    return handles
 
 
 def split_into_panels(report: Report, most: int) -> list[list[int]]:
@@ -76,18 +78,18 @@ def start_chart(report: Report, title: str, heights: list[float], handles: list)
         head += 0.26
     if report.disturbed:
         head += 0.2
-    figure = plt.figure(figsize=(10, head + sum(heights)), layout="constrained")
-    figure.get_layout_engine().set(hspace=0)  # it would grow with the figure
+    no_gaps = ConstrainedLayoutEngine(hspace=0)  # they would grow with the figure
+    figure = plt.figure(figsize=(10, head + sum(heights)), layout=no_gaps)
     top, *rows = figure.subfigures(1 + len(heights), 1, squeeze=False, height_ratios=[head, *heights]).flat
     where = f" on {next(iter(report.devices))}" if len(report.devices) == 1 else ""
-    style = {"va": "top", "size": 12, "weight": "bold"}
+    style: dict[str, Any] = {"va": "top", "size": 12, "weight": "bold"}
     top.text(0.008, 1 - 0.06 / head, chart_text(title + where), **style)
     if report.on_cpu:
         top.text(0.008, 1 - 0.32 / head, CPU_WARNING, color=RED, **style)
     elif report.disturbed:
         text = f"{DISTURBED_MARK} throttled or GPU shared: see the table of runs"
         top.text(0.008, 1 - 0.3 / head, text, va="top", size=8.5)
-    corner = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+    corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
     columns = max(1, math.ceil(len(handles) / lines))
     top.legend(handles=handles, ncols=columns, frameon=False, fontsize=9, handletextpad=0.5, **corner)
     return figure, rows
@@ -137,6 +139,17 @@ def panels(
     return figure, placed
 
 
+def write_gap(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a text upright in the place of a missing bar."""
+    usual = {"size": 8, "color": GAP_GREY, "rotation": 90, "ha": "center", "va": "bottom"}
+    axes.text(x, y, text, **{**usual, **style})
+
+
+def write_label(axes: Axes, text: str, x: float, y: float, offset: tuple[float, float], **style: Any) -> None:
+    """Write the label of a bar or point, `offset` points from it."""
+    axes.annotate(text, (x, y), offset, textcoords="offset points", **{"size": 7.5, "ha": "center", **style})
+
+
 def rate_unit(group: dict) -> str:
     """Return "images per second", or whatever the samples are."""
     units = {record["sample_unit"] for record in runs_of([group])} - {None}
@@ -149,15 +162,13 @@ def name_of(report: Report, number: int, precision: str) -> str:
 
 
 def extremes_text(
-    report: Report,
-    values: dict[Key, float],
-    form: Callable[[float], str],
-    unit: Callable[[dict], str] = lambda group: "",
+    report: Report, values: dict[Key, float], form: Callable[[float], str], unit: Unit | None = None
 ) -> str:
-    """Return the smallest and the largest of some values with their names; `unit(comparison)` follows the second."""
+    """Return the smallest and the largest of some values with their names."""
     low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    word = f" {plain(unit(report.comparisons[high[0]]))}" if unit else ""
     text = f"from **{form(values[low])}** ({name_of(report, *low)}) to **{form(values[high])}**"
-    return f"{text}{unit(report.comparisons[high[0]])} ({name_of(report, *high)})"
+    return f"{text}{word} ({name_of(report, *high)})"
 
 
 def shown_in(report: Report, number: int) -> list[str]:

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -105,8 +106,8 @@ def draw_sweep(axes: Axes, runs: dict, read: Callable[[dict], float | None], pre
     for scale in fixed:
         bad = Counter(run["status"] for run in runs[scale] if run["status"] != "ok")
         if bad:
-            style = {"rotation": 90, "size": 8, "ha": "center", "va": "center", "transform": axes.get_xaxis_transform()}
-            axes.text(scale, 0.5, ", ".join(bad), **style)
+            style: dict[str, Any] = {"rotation": 90, "size": 8, "ha": "center", "va": "center"}
+            axes.text(scale, 0.5, ", ".join(bad), transform=axes.get_xaxis_transform(), **style)
         elif (value := middle_value(runs[scale], read)) is not None:
             points[scale] = value
     axes.plot(list(points), list(points.values()), **line_style(precision))

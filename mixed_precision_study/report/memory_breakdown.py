@@ -6,16 +6,18 @@ from .bars import draw_stacks, gap_reasons, middle_runs
 from .layout import name_of, panels, shown_in
 from .report import Key, Report
 from .section import Section
-from .style import DIAMOND, MEMORY_PARTS, MEMORY_STYLES, part_patches
+from .style import DIAMOND, MEMORY_STYLES, part_patches
 from .theme import chart_style
 from .verdicts import say_missing
 from .words import count, short, tally
 
+FIELDS = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
+
 
 def memory_parts_of(record: dict) -> dict[str, float]:
     """Return {part: GiB} of a run, empty where it has no memory breakdown."""
-    parts = {label: record[f"ledger_{name}_mib"] for name, label in MEMORY_PARTS.items()}
-    return {label: max(0, mib) / 1024 for label, mib in parts.items() if mib is not None}
+    values = [record[f"ledger_{name}_mib"] for name in FIELDS]
+    return {part: max(0, mib) / 1024 for part, mib in zip(MEMORY_STYLES, values, strict=True) if mib is not None}
 
 
 def used_by_run(record: dict) -> float | None:

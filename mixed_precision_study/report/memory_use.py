@@ -1,12 +1,10 @@
 """Section: peak of memory, and throughput."""
 
-from collections.abc import Callable
-
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ..record import samples_in_epoch
-from .bars import bar_chart, pool, say_extremes
+from .bars import Read, bar_chart, pool, say_extremes, values_of
 from .comparisons import ok_runs
 from .layout import name_of, rate_unit
 from .report import Report
@@ -16,9 +14,9 @@ from .theme import chart_style
 from .words import short, span
 
 
-def gib(name: str) -> Callable[[dict], list[float]]:
-    """Return a reader of one field in GiB, for pool()."""
-    return lambda record: [record[name] / 1024] if record[name] is not None else []
+def gib(field: str) -> Read:
+    """Return a reader of one field in GiB for pool()."""
+    return values_of(field, scale=1024)
 
 
 def memory_saved(group: dict, precision: str, baseline: str) -> float | None:

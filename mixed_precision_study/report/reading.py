@@ -2,16 +2,19 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from ..errors import UserError
 from ..record import NOT_WRITTEN, RunRecord, comparison_key, read_records
 from .style import PRECISIONS
 
-FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
+FIELDS: dict[str, Any] = {
+    name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN
+}
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # a run finds these out only when it has started
 NUMBER = int | float
-ITEM_TYPES = {  # of a list: the type of its items, or the types of its pairs
+ITEM_TYPES: dict[str, tuple] = {  # of a list: the type of its items, or the types of its pairs
     "epoch_seconds": (NUMBER | None,),
     "train_loss": (NUMBER | None,),
     "metric": (NUMBER | None,),

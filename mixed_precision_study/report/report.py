@@ -1,9 +1,11 @@
 """The data that every section of the report is drawn from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Key = tuple[int, str]  # number of a comparison, precision
 PairKey = tuple[int, str, str]  # number of a comparison, precision, baseline
+Unit = Callable[[dict], str]  # from a comparison to the unit of its figures
 Bar = tuple[float, float, float, int]  # height, smallest, largest, number of values
 
 

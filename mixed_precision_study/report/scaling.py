@@ -5,6 +5,7 @@ import statistics
 import textwrap
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -12,10 +13,10 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from ..analysis.bottleneck import IDLE, find_bottleneck
 from .comparisons import families, family_title, gap_text, ok_runs, runs_of
-from .layout import chart_text, legend_of, rate_unit, start_chart
+from .layout import chart_text, legend_of, rate_unit, start_chart, write_gap
 from .report import Report
 from .section import Section
-from .style import DARK_GREY, DISTURBED_MARK, GAP_GREY, PRECISIONS
+from .style import DARK_GREY, DISTURBED_MARK, PRECISIONS
 from .theme import chart_style
 from .verdicts import example, flags_in, said_once
 from .words import plain, short
@@ -113,12 +114,13 @@ def draw_growth(axes: Axes, growth: Growth) -> None:
     for precision, costs in growth.costs.items():
         style = PRECISIONS[precision]
         times = [cost.microseconds for cost in costs.values()]
-        axes.plot(costs.keys(), times, color=style.colour, linestyle=style.line, linewidth=1)
+        axes.plot(list(costs), times, color=style.colour, linestyle=style.line, linewidth=1)
         large = 9.5 - list(PRECISIONS).index(precision)  # so that markers at one place are all seen
         for size, cost in costs.items():
             face = "white" if (cost.idle or 0) >= IDLE else style.colour
-            marker = {"marker": style.marker, "markersize": 3 if cost.idle is None else large}
-            axes.plot(size, cost.microseconds, color=style.colour, markerfacecolor=face, **marker)
+            small_if_unknown = 3 if cost.idle is None else large
+            marker: dict[str, Any] = {"marker": style.marker, "markersize": small_if_unknown, "markerfacecolor": face}
+            axes.plot(size, cost.microseconds, color=style.colour, **marker)
     write_gaps(axes, growth)
     unit = rate_unit(next(iter(growth.groups.values()))).partition(" ")[0]
     axes.set(xscale="log", yscale="log", ylabel=f"µs per {unit.removesuffix('s')}")
@@ -145,17 +147,14 @@ def draw_growth(axes: Axes, growth: Growth) -> None:
 
 def write_gaps(axes: Axes, growth: Growth) -> None:
     """Write what did not end well: a batch is out of memory where curves are low, a model where they are high."""
-    place = {"y": 0.02, "va": "bottom"}
-    if growth.setting == "batch_size":
-        place = {"y": 0.98, "va": "top"}
-    style = {"rotation": 90, "size": 8, "color": GAP_GREY, "ha": "center", "transform": axes.get_xaxis_transform()}
+    y, va = (0.98, "top") if growth.setting == "batch_size" else (0.02, "bottom")
     for size, group in growth.groups.items():
         gaps = [
             f"{precision}: {gap_text(group['runs'][precision])}"
             for precision, costs in growth.costs.items()
             if group["runs"][precision] and size not in costs
         ]
-        axes.text(x=size, s="\n".join(gaps), **place, **style)
+        write_gap(axes, size, y, "\n".join(gaps), va=va, transform=axes.get_xaxis_transform())
 
 
 def sentence_on_costs(growth: Growth, precision: str) -> str:
@@ -203,7 +202,13 @@ def section(report: Report) -> Section:
 def draw_growths(section: Section, report: Report, growths: list[Growth]) -> None:
     """Draw what grows, two panels side by side."""
     handles = legend_of(group for growth in growths for group in growth.groups.values())
-    hollow = {"color": DARK_GREY, "markerfacecolor": "white", "linestyle": "none", "marker": "o", "markersize": 6.5}
+    hollow: dict[str, Any] = {
+        "color": DARK_GREY,
+        "markerfacecolor": "white",
+        "linestyle": "none",
+        "marker": "o",
+        "markersize": 6.5,
+    }
     handles.append(Line2D([], [], **hollow, label=f"hollow: GPU idle {IDLE:.0%} of a step or more; small: not known"))
     bands = [growths[start : start + 2] for start in range(0, len(growths), 2)]
     figure, parts = start_chart(report, "Cost as the work grows: time per sample", [3.4] * len(bands), handles)

@@ -12,7 +12,7 @@ import pandas as pd
 import PIL.Image
 from matplotlib.figure import Figure
 
-from .style import PARTS, PRECISIONS, RED
+from .style import MEMORY_STYLES, PRECISIONS, RED
 from .theme import chart_style
 from .words import plain
 
@@ -99,7 +99,7 @@ def palette_of_charts() -> list[int]:
     many = (0, *range(4, 25))  # in 24ths; none too near to white, which must stay white
     few = (8, 12, 16, 20, 24)
     colours = [(colour, many) for colour in (RED, *(style.colour for style in PRECISIONS.values()))]
-    colours += [(colour, few) for colour, _ in PARTS]
+    colours += [(colour, few) for colour, _ in MEMORY_STYLES.values()]
     palette = []
     for colour, steps in colours:
         for step in steps:

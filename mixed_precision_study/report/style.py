@@ -1,37 +1,30 @@
 """Colours, hatches, line styles and marks: the same in every chart."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 
 class PrecisionStyle(NamedTuple):
-    """How a precision is drawn."""
+    """How a precision is drawn; `grey` is for published figures."""
 
     colour: str
     hatch: str
     line: str
     marker: str
+    grey: str
 
 
 PRECISIONS = {  # in the order of every table and chart
-    "fp32": PrecisionStyle("#000000", "", "-", "o"),
-    "tf32": PrecisionStyle("#0072b2", "", "--", "s"),
-    "amp_fp16": PrecisionStyle("#e69f00", "", "-", "^"),
-    "amp_bf16": PrecisionStyle("#009e73", "//", "--", "v"),
-    "o2_fp16": PrecisionStyle("#cc79a7", "\\\\", "-.", "D"),
-    "o3_fp16": PrecisionStyle("#d55e00", "xx", ":", "X"),
+    "fp32": PrecisionStyle("#000000", "", "-", "o", "#7c7c7c"),
+    "tf32": PrecisionStyle("#0072b2", "", "--", "s", "#8e8e8e"),
+    "amp_fp16": PrecisionStyle("#e69f00", "", "-", "^", "#a0a0a0"),
+    "amp_bf16": PrecisionStyle("#009e73", "//", "--", "v", "#b0b0b0"),
+    "o2_fp16": PrecisionStyle("#cc79a7", "\\\\", "-.", "D", "#bdbdbd"),
+    "o3_fp16": PrecisionStyle("#d55e00", "xx", ":", "X", "#cacaca"),
 }
-GREYS = {  # of published figures
-    "fp32": "#7c7c7c",
-    "tf32": "#8e8e8e",
-    "amp_fp16": "#a0a0a0",
-    "amp_bf16": "#b0b0b0",
-    "o2_fp16": "#bdbdbd",
-    "o3_fp16": "#cacaca",
-}
+GREYS = {name: style.grey for name, style in PRECISIONS.items()}
 CPU_WARNING = "CPU plumbing check: not a measurement"
 RED = "#b00020"
 DARK_GREY = "#444444"  # reference lines, and legend entries that stand for all precisions
@@ -39,20 +32,16 @@ GAP_GREY = "#555555"  # text in the place of a missing bar
 INTERVAL_GREY = "#8b8b8b"
 DISTURBED_MARK = "†"
 UNPAIRED_MARK = "‡"
-BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
-DIAMOND = {"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "linestyle": "none", "markersize": 5}
-DATA_SET_STYLE = {"facecolor": "#d5d5d5", "hatch": "....", "edgecolor": "#555555", "linewidth": 0}
+BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
+DIAMOND: dict[str, Any] = {
+    "marker": "D",
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+    "linestyle": "none",
+    "markersize": 5,
+}
+DATA_SET_STYLE: dict[str, Any] = {"facecolor": "#d5d5d5", "hatch": "....", "edgecolor": "#555555", "linewidth": 0}
 
-PARTS = (  # colour and hatch of stacked parts; no colour of a precision; safe for the colour-blind
-    ("#332288", ""),
-    ("#88ccee", ""),
-    ("#117733", "xx"),
-    ("#ddcc77", "//"),
-    ("#44aa99", ""),
-    ("#cc6677", "\\\\"),
-    ("#882255", ""),
-    ("#bbbbbb", ".."),
-)
 FAMILY_STYLES = {  # the same in every report; kernels of the other families are grey
     "convolution": ("#332288", ""),
     "depthwise convolution": ("#332288", "//"),
@@ -67,32 +56,35 @@ FAMILY_STYLES = {  # the same in every report; kernels of the other families are
     "optimizer": ("#882255", ""),
     "reduction": ("#882255", "xx"),
 }
-OTHER_KERNELS = PARTS[-1]
+OTHER_KERNELS = ("#bbbbbb", "..")
 IDLE_STYLE = ("#e8e8e8", "")
-MEMORY_PARTS = {  # part of the field's name: its name in the report
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "masters": "fp32 master copies",
-    "data": "data set",
-    "activations": "activations and workspace",
-    "slack": "allocator slack",
-    "context": "context and libraries",
+MEMORY_STYLES = {  # part of the memory: colour and hatch; no colour of a precision; safe for the colour-blind
+    "parameters": ("#332288", ""),
+    "gradients": ("#88ccee", ""),
+    "optimizer": ("#117733", "xx"),
+    "fp32 master copies": ("#ddcc77", "//"),
+    "data set": ("#44aa99", ""),
+    "activations and workspace": ("#cc6677", "\\\\"),
+    "allocator slack": ("#882255", ""),
+    "context and libraries": ("#bbbbbb", ".."),
 }
-MEMORY_STYLES = dict(zip(MEMORY_PARTS.values(), PARTS, strict=True))
 
 
-def line_style(precision: str) -> dict:
+def line_style(precision: str) -> dict[str, Any]:
     """Return how the curve of a precision looks, as arguments of Matplotlib."""
-    colour, _, line, marker = PRECISIONS[precision]
+    colour, _, line, marker, _ = PRECISIONS[precision]
     style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
     return style | {"markeredgecolor": "white", "markeredgewidth": 0.5, "label": precision}
 
 
-def bar_style(precision: str) -> dict:
+def bar_style(precision: str) -> dict[str, Any]:
     """Return how the bar of a precision looks, as arguments of Matplotlib."""
-    style = PRECISIONS[precision]
-    return {"color": style.colour, "hatch": style.hatch, "edgecolor": "white", "linewidth": 0}
+    return {
+        "color": PRECISIONS[precision].colour,
+        "hatch": PRECISIONS[precision].hatch,
+        "edgecolor": "white",
+        "linewidth": 0,
+    }
 
 
 def precision_patches(precisions: Iterable[str]) -> list[Patch]:
@@ -103,10 +95,7 @@ def precision_patches(precisions: Iterable[str]) -> list[Patch]:
 
 def part_patches(styles: dict[str, tuple[str, str]]) -> list[Patch]:
     """Return the legend of stacked parts."""
-    style = {"edgecolor": "white", "linewidth": 0.4}
-    return [Patch(facecolor=colour, hatch=hatch, label=part, **style) for part, (colour, hatch) in styles.items()]
-
-
-def write_gap(axes: Axes, x: float, y: float, text: str, size: float = 8, rotation: int = 90) -> None:
-    """Write a text in the place of a missing bar."""
-    axes.text(x, y, text, size=size, color=GAP_GREY, rotation=rotation, ha="center", va="bottom")
+    return [
+        Patch(facecolor=colour, hatch=hatch, label=part, edgecolor="white", linewidth=0.4)
+        for part, (colour, hatch) in styles.items()
+    ]

@@ -107,11 +107,6 @@ def row_of_run(report: Report, group: dict, record: dict, **more: object) -> dic
     return row | more
 
 
-def run_row(report: Report, number: int, record: dict, **more: object) -> dict:
-    """Return the same for a comparison's number."""
-    return row_of_run(report, report.comparisons[number], record, **more)
-
-
 def said_once(rows: list[dict]) -> list[dict]:
     """Return the rows with each comparison named only where it begins."""
     named = []
