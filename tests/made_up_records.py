@@ -75,6 +75,7 @@ WORDS = {"matmul": 0.6, "recurrent cell": 0.2, "softmax and loss": 0.1, "element
 BLOCK_PARTS = (0.98, 1.01, 1.0, 1.01)  # of an epoch's quarter: how its four blocks differ
 CONTEXT_MIB, SLACK_MIB, BEFORE_MIB = 1290.0, 200.0, 3.0  # with the peak they come within 7 MiB of NVML's figure
 UNKNOWN = "nvidia-ml-py is not installed"
+NOT_STARTED = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None}
 
 
 def blocks_of(seconds):
@@ -242,7 +243,7 @@ def write_others(folder):
     name = "lstm_language_model"
     write_record(make(name, "fp32", seconds=[16.0], peak=900.0), folder)
     write_record(make(name, "tf32", seconds=[14.0], peak=900.0), folder)
-    unknown = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None, "driver_version": None}
+    unknown = {**NOT_STARTED, "driver_version": None}
     write_record(make_failed(name, "amp_fp16", "killed", "the kernel was killed by signal 9", **unknown), folder)
     write_record(make_failed(name, "o3_fp16", "unsupported", "needs a fixed loss scale"), folder)
     made_up = {"parameters": {"model": "gru", "dataset": "synthetic"}, "dataset_used": "synthetic", "synthetic": True}
@@ -263,6 +264,13 @@ def write_second_gpu(folder):
     write_record(make("cifar_resnet", "amp_fp16", device=TURING, **other), folder)
     reason = "TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has 7.5"
     write_record(make_failed("cifar_resnet", "tf32", "unsupported", reason, device=TURING), folder)
+
+
+def write_cpu(folder):
+    """ResNet-18 on the CPU, where amp_bf16 takes 40% of the time, and a run that never started."""
+    write_record(make_failed("lstm_language_model", "fp32", "killed", "by signal 9", **NOT_STARTED), folder)
+    for precision, time in (("fp32", 5.0), ("amp_bf16", 2.0)):
+        write_record(make("cifar_resnet", precision, device=CPU, seconds=[time] * 6), folder)
 
 
 def write_not_used(folder):
