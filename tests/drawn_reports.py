@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 from mixed_precision_study.record import NOT_WRITTEN, write_record
 from mixed_precision_study.report.load import load
+from mixed_precision_study.report.section import Chart, Sentence, Table
 from mixed_precision_study.report.sections import SECTIONS
 from mixed_precision_study.report.theme import chart_style
 
@@ -45,7 +46,7 @@ def explore(folder, *names):
     """Return the report of a folder and the drawn charts of its sections, or of those named."""
     report, charts = load(str(folder)), {}
     for name in names or SECTION:
-        charts |= SECTION[name](report).charts
+        charts |= {part.name: part.figure for part in SECTION[name](report) if isinstance(part, Chart)}
     with chart_style():
         for figure in charts.values():
             figure.draw_without_rendering()
@@ -73,7 +74,12 @@ def flat(record, path="made up"):
 
 def said_in(name, report):
     """Return the sentences of a section, one in a line."""
-    return "\n".join(SECTION[name](report).sentences)
+    return "\n".join(part.text for part in SECTION[name](report) if isinstance(part, Sentence))
+
+
+def tables_of(name, report):
+    """Return the tables of a section, each a list of rows."""
+    return [part.rows for part in SECTION[name](report) if isinstance(part, Table)]
 
 
 def overlapping(figure):

@@ -38,16 +38,6 @@ class BatchFamily:
     best: dict[str, tuple[float, int, int]] = field(default_factory=dict)  # see best_speedups
 
 
-def families_by_batch(report: Report) -> list[list[dict]]:
-    """Return the families with several batch sizes or a search for the largest; one precision alone is a ladder's."""
-    found = []
-    for groups in families(report.every_group, "batch_size"):
-        several = len(groups) > 1 and len({run["precision"] for run in runs_of(groups)}) > 1
-        if several or groups[0] in report.largest:
-            found.append(groups)
-    return found
-
-
 def size_of(record: dict) -> int:
     """Return the batch size that a run had; older records know only what was asked for."""
     return record["batch_size_used"] or record["batch_size"]
@@ -226,15 +216,11 @@ def row_by_batch(family: BatchFamily, precision: str) -> dict:
     """Return a row of the table: the largest batch that trains, its memory, and the two kinds of speed-up."""
     sizes = family.speeds.get(precision) or family.probes.get(precision, {})  # what a search ended at was timed
     largest = max(sizes, default=None)
-    peaks = [
-        run["peak_allocated_mib"]
-        for group in family.groups
-        for run in ok_runs(group, precision)
-        if size_of(run) == largest
-    ]
-    every_run = [run for group in family.groups for run in group["runs"][precision]]
-    failing = failing_above(largest, every_run) if largest else None
+    runs = [run for group in family.groups for run in group["runs"][precision]]
+    peaks = [run["peak_allocated_mib"] for run in runs if run["status"] == "ok" and size_of(run) == largest]
+    failing = failing_above(largest, runs) if largest else None
     speedup, best = family.common.get(precision), family.best.get(precision)
+    common_text = f"{ratio_text(speedup, '')}, {family.common_batch[precision]}" if speedup else "-"
     return {
         "comparison": family.title,
         "precision": precision,
@@ -242,26 +228,25 @@ def row_by_batch(family: BatchFamily, precision: str) -> dict:
         "its peak, GiB": short(max(peaks) / 1024) if any(peaks) else "-",
         "out of memory at": family.too_large.get(precision) or "not reached",
         "resolution": f"+{failing / largest - 1:.0%}, below {failing:,}" if largest and failing else "-",
-        "at the largest batch of both": f"{ratio_text(speedup, '')}, {family.common_batch[precision]}"
-        if speedup
-        else "-",
+        "at the largest batch of both": common_text,
         "each at its fastest": f"{best[0]:.2f}x, {sizes_text(*best[1:])}" if best else "-",
     }
 
 
 def figures_by_batches(report: Report) -> list[BatchFamily]:
-    """Return what is shown of every family with several batch sizes."""
-    return [figures_by_batch(report, groups) for groups in families_by_batch(report)]
+    """Return the families with several batch sizes or a search for the largest; one precision alone is a ladder's."""
+    found = []
+    for groups in families(report.every_group, "batch_size"):
+        several = len(groups) > 1 and len({run["precision"] for run in runs_of(groups)}) > 1
+        if several or groups[0] in report.largest:
+            found.append(figures_by_batch(report, groups))
+    return found
 
 
 def rows_by_batch(by_batch: list[BatchFamily]) -> list[dict]:
     """Return the rows of the table: a row for every precision of every family."""
-    return [
-        row_by_batch(family, name)
-        for family in by_batch
-        for name in PRECISIONS
-        if any(group["runs"][name] for group in family.groups)
-    ]
+    shown = [(family, {run["precision"] for run in runs_of(family.groups)}) for family in by_batch]
+    return [row_by_batch(family, name) for family, seen in shown for name in PRECISIONS if name in seen]
 
 
 @chart_style()

@@ -95,18 +95,6 @@ def label_groups(groups: list[dict]) -> None:
             group["title"] = " · ".join([group["title"], *more])
 
 
-def usual_of(report: Report, notebook: str) -> list[str]:
-    """Return, as labels, the commonest values of settings that differ in an experiment; none where few differ."""
-    values: dict[str, Counter] = {}
-    for group in (group for group in report.comparisons if group["notebook"] == notebook):
-        for name, value in group["settings"].items():
-            values.setdefault(name, Counter())[value] += 1
-    values = {name: found for name, found in values.items() if name not in NAMED_APART and len(found) > 1}
-    if len(values) <= 3:
-        return []
-    return [setting_text(name, found.most_common(1)[0][0]) for name, found in values.items()]
-
-
 def sweeps_of(groups: list[dict]) -> dict[tuple, dict]:
     """Return {(settings but the loss scale, precision): {scale or "dynamic": runs}} of three fixed scales or more."""
     sweeps: dict[tuple, dict] = {}
@@ -161,9 +149,18 @@ def gap_text(runs: list[dict], absent: str = "") -> str:
 
 
 def usual_settings(report: Report) -> dict[str, list[str]]:
-    """Return {experiment: its commonest settings, as labels}."""
-    notebooks = dict.fromkeys(group["notebook"] for group in report.comparisons)
-    return {notebook: usual_of(report, notebook) for notebook in notebooks}
+    """Return {experiment: labels of the commonest values of the settings that differ in it}; none where few differ."""
+    counts: dict[str, dict[str, Counter]] = {}
+    for group in report.comparisons:
+        of_experiment = counts.setdefault(group["notebook"], {})
+        for name, value in group["settings"].items():
+            of_experiment.setdefault(name, Counter())[value] += 1
+    usual = {}
+    for notebook, values in counts.items():
+        differing = {name: found for name, found in values.items() if name not in NAMED_APART and len(found) > 1}
+        labels = [setting_text(name, found.most_common(1)[0][0]) for name, found in differing.items()]
+        usual[notebook] = labels if len(labels) > 3 else []
+    return usual
 
 
 def rows_of_comparisons(report: Report) -> list[dict]:

@@ -132,18 +132,6 @@ class Section:
         else:  # as where every run searched its largest batch: those have a chart of their own
             self.say(f"Nothing to draw as {name.replace('_', ' ')}: no run has a fixed batch size.")
 
-    @property
-    def sentences(self) -> list[str]:
-        return [part.text for part in self.parts if isinstance(part, Sentence)]
-
-    @property
-    def tables(self) -> list[list[dict]]:
-        return [part.rows for part in self.parts if isinstance(part, Table)]
-
-    @property
-    def charts(self) -> dict[str, Figure]:
-        return {part.name: part.figure for part in self.parts if isinstance(part, Chart)}
-
 
 def save(part: Sentence | Table | Chart | File, folder: str | Path) -> Sentence | None:
     """Write a chart or a file into a folder; return a sentence where that is not allowed."""

@@ -6,7 +6,7 @@ import re
 import made_up_records as made_up
 import pytest
 from conftest import EXPERIMENTS
-from drawn_reports import SECTION, flat, said_in, write_all
+from drawn_reports import flat, said_in, tables_of, write_all
 
 from mixed_precision_study.report.comparisons import group_runs
 from mixed_precision_study.report.load import load
@@ -122,7 +122,7 @@ def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp
             write_all(tmp_path, made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags))
     report = load(tmp_path)
     assert "2 of the 4 runs that ended well" in said_in("verdicts", report)
-    ((first, second),) = SECTION["verdicts"](report).tables
+    ((first, second),) = tables_of("verdicts", report)
     assert first["comparison"] == "cifar_resnet: resnet18 · cifar10, bmax" and first["flags"] == second["flags"]
     assert report.disturbed == []  # no chart has a mark of theirs
 
