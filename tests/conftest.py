@@ -140,11 +140,18 @@ def wheel(folder):
 
 
 @pytest.fixture(scope="session")
-def pooled(tmp_path_factory):
+def everything():
+    """(report, charts) of records with every status; see made_up_records.py."""
+    import made_up_records
+    from drawn_reports import drawn
+
+    return drawn(made_up_records.write_everything)
+
+
+@pytest.fixture(scope="session")
+def pooled():
     """(report, charts), on records as all studies of published experiments bring them into one folder."""
     import made_up_records
-    from drawn_reports import explore
+    from drawn_reports import drawn
 
-    folder = tmp_path_factory.mktemp("pooled")
-    made_up_records.write_pool(folder)
-    return explore(folder)
+    return drawn(made_up_records.write_pool)

@@ -1,16 +1,21 @@
-"""Reports for the tests: the executed summary, and the sections of a report with their charts open to questions."""
+"""Reports for the tests: the executed summary, and the sections of a report with their charts."""
 
-import csv
+import functools
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from matplotlib.text import Text
 
+from mixed_precision_study.record import NOT_WRITTEN, write_record
 from mixed_precision_study.report.load import load
+from mixed_precision_study.report.section import Chart, Sentence, Table
 from mixed_precision_study.report.sections import SECTIONS
 from mixed_precision_study.report.theme import chart_style
 
@@ -38,19 +43,52 @@ def shown(notebook, kind="text/plain"):
 
 
 def explore(folder, *names):
-    """Return the report of a folder and the charts of its sections, or of those named, still open to questions."""
+    """Return the report of a folder and the drawn charts of its sections, or of those named."""
     report, charts = load(str(folder)), {}
     for name in names or SECTION:
-        charts |= SECTION[name](report).charts
+        charts |= {part.name: part.figure for part in SECTION[name](report) if isinstance(part, Chart)}
     with chart_style():
         for figure in charts.values():
             figure.draw_without_rendering()
     return report, charts
 
 
+@functools.cache
+def drawn(write, *names):
+    """Return the same for the records that `write(folder)` writes; one session draws them once."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        return explore(folder, *names)
+
+
+def write_all(folder, *records):
+    for record in records:
+        write_record(record, folder)
+
+
+def flat(record, path="made up"):
+    """Return a record as it is read back from its file."""
+    values = {**record.parameters, **vars(record), "path": path}
+    return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
+
+
 def said_in(name, report):
-    """Return the sentences of a section."""
-    return SECTION[name](report).sentences
+    """Return the sentences of a section, one in a line."""
+    return "\n".join(part.text for part in SECTION[name](report) if isinstance(part, Sentence))
+
+
+def tables_of(name, report):
+    """Return the tables of a section, each a list of rows."""
+    return [part.rows for part in SECTION[name](report) if isinstance(part, Table)]
+
+
+def overlapping(figure):
+    """Return the pairs of texts in one panel that lie on each other."""
+    pairs = []
+    for axes in figure.axes:
+        boxes = [(text.get_text(), text.get_window_extent().padded(-1)) for text in axes.texts]
+        pairs += [(a, b) for (a, box), (b, other) in itertools.combinations(boxes, 2) if box.overlaps(other)]
+    return pairs
 
 
 def texts(figure):
@@ -65,8 +103,3 @@ def bars_at(axes, x):
 
 def panel_of(figure, title):
     return next(axes for axes in figure.axes if title in axes.get_title(loc="left"))
-
-
-def rows_of(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return {(row["title"], row["precision"], row["baseline"]): row for row in csv.DictReader(file)}

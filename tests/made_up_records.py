@@ -15,53 +15,23 @@ PARAMETERS = {
 }
 USUAL = {"max_steps": 0, "lr": 0.1, "loss_scale": "dynamic", "execution": "eager", "repeats": 1, "seed": 0}
 USUAL |= {"data_dir": "../data", "output_dir": "../outputs", "precisions": ["fp32"]}
+DATA_FIELDS = ("dataset_used", "sample_unit", "train_samples", "steps_per_epoch")
 DATA = {
-    "cifar_resnet": {
-        "dataset_used": "cifar10",
-        "sample_unit": "images",
-        "train_samples": 50_000,
-        "steps_per_epoch": 391,
-    },
-    "efficientnet_regression": {
-        "dataset_used": "elpv",
-        "sample_unit": "images",
-        "train_samples": 2_100,
-        "steps_per_epoch": 66,
-    },
-    "lstm_language_model": {
-        "dataset_used": "wikitext-2",
-        "sample_unit": "tokens",
-        "train_samples": 2_088_628,
-        "steps_per_epoch": 2983,
-    },
+    "cifar_resnet": dict(zip(DATA_FIELDS, ("cifar10", "images", 50_000, 391), strict=True)),
+    "efficientnet_regression": dict(zip(DATA_FIELDS, ("elpv", "images", 2_100, 66), strict=True)),
+    "lstm_language_model": dict(zip(DATA_FIELDS, ("wikitext-2", "tokens", 2_088_628, 2983), strict=True)),
 }
 METRICS = {
     "cifar_resnet": ("accuracy", "higher", 0.1, lambda epoch: 0.5 + 0.1 * epoch),
     "efficientnet_regression": ("mean_absolute_error", "lower", 0.3, lambda epoch: 0.2 - 0.02 * epoch),
     "lstm_language_model": ("perplexity", "lower", 33_278, lambda epoch: 251.0 - 30 * epoch),
 }
-SWITCHES = {
-    name: "tf32" if name == "tf32" else "ieee"
-    for name in ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
-}
 H200 = {"device_type": "cuda", "gpu_name": "NVIDIA H200", "gpu_uuid": "GPU-1", "compute_capability": "9.0"}
-TURING = {
-    "device_type": "cuda",
-    "gpu_name": "NVIDIA GeForce RTX 2080 Ti",
-    "gpu_uuid": "GPU-2",
-    "compute_capability": "7.5",
-}
+TURING = {**H200, "gpu_name": "NVIDIA GeForce RTX 2080 Ti", "gpu_uuid": "GPU-2", "compute_capability": "7.5"}
 CPU = {"device_type": "cpu"}
 SOFTWARE = {"driver_version": "580.1", "cuda_version": "13.0", "cudnn_version": "91000", "torch_version": "2.9.1"}
-SOFTWARE |= {
-    "timm_version": "1.0.20",
-    "python_version": "3.11.9",
-    "host_platform": "Linux",
-    "host_cores": 16,
-    "commit": "abc123",
-}
-
-
+SOFTWARE |= {"timm_version": "1.0.20", "python_version": "3.11.9", "host_platform": "Linux", "host_cores": 16}
+# kernel families: share of kernel time
 IMAGES = {
     "convolution": 0.7,
     "normalisation": 0.12,
@@ -75,6 +45,7 @@ WORDS = {"matmul": 0.6, "recurrent cell": 0.2, "softmax and loss": 0.1, "element
 BLOCK_PARTS = (0.98, 1.01, 1.0, 1.01)  # of an epoch's quarter: how its four blocks differ
 CONTEXT_MIB, SLACK_MIB, BEFORE_MIB = 1290.0, 200.0, 3.0  # with the peak they come within 7 MiB of NVML's figure
 UNKNOWN = "nvidia-ml-py is not installed"
+NOT_STARTED = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None}
 
 
 def blocks_of(seconds):
@@ -82,8 +53,8 @@ def blocks_of(seconds):
     return [time / 4 * part for time in seconds for part in BLOCK_PARTS]
 
 
-def ledger_of(precision, peak, data):
-    """Return the memory ledger of a peak in MiB."""
+def memory_breakdown_of(precision, peak, data):
+    """Return the fields of the memory breakdown of a peak in MiB."""
     known = {"parameters": 43.0, "gradients": 43.0, "optimizer": 43.0, "masters": 43.0 * (precision == "o2_fp16")}
     known |= {"data": data, "slack": SLACK_MIB, "context": CONTEXT_MIB}
     inside = sum(known[name] for name in ("parameters", "gradients", "optimizer", "masters", "data"))
@@ -94,13 +65,13 @@ def ledger_of(precision, peak, data):
 
 
 def explanation_of(notebook, precision, seconds, peak, data):
-    """Return the fields that explain the figures of a run on a GPU: profile, limits, energy, card, ledger."""
+    """Return the fields that explain a run on a GPU: profile, limits, energy, state, memory breakdown."""
     half = precision not in ("fp32", "tf32")
     families = WORDS if notebook == "lstm_language_model" else HALF_IMAGES if half else IMAGES
     ceiling, reached = (50.0, 0.6) if precision == "fp32" else (800.0, 0.2) if half else (400.0, 0.3)
     joules = sum(seconds) * (400 if half else 500)
     arithmetic = families.get("convolution", 0) + families.get("matmul", 0)
-    return ledger_of(precision, peak, data) | {
+    return memory_breakdown_of(precision, peak, data) | {
         "gpu_busy_fraction": 0.6 if notebook == "lstm_language_model" else 0.9,
         "kernel_family_fractions": [list(item) for item in families.items()],
         "tensor_core_fraction": 0.0 if precision == "fp32" else arithmetic * 0.9,
@@ -155,7 +126,7 @@ def make(
         run_id_of(notebook, values, precision), notebook, precision, values, status="ok", synthetic=False
     )
     name, better, chance, at = METRICS[notebook]
-    switch = SWITCHES[precision]
+    switch = "tf32" if precision == "tf32" else "ieee"
     epochs = len(seconds)
     known = {
         "started_at": "2025-11-01T10:00:00+00:00",
@@ -242,7 +213,7 @@ def write_others(folder):
     name = "lstm_language_model"
     write_record(make(name, "fp32", seconds=[16.0], peak=900.0), folder)
     write_record(make(name, "tf32", seconds=[14.0], peak=900.0), folder)
-    unknown = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None, "driver_version": None}
+    unknown = {**NOT_STARTED, "driver_version": None}
     write_record(make_failed(name, "amp_fp16", "killed", "the kernel was killed by signal 9", **unknown), folder)
     write_record(make_failed(name, "o3_fp16", "unsupported", "needs a fixed loss scale"), folder)
     made_up = {"parameters": {"model": "gru", "dataset": "synthetic"}, "dataset_used": "synthetic", "synthetic": True}
@@ -263,6 +234,13 @@ def write_second_gpu(folder):
     write_record(make("cifar_resnet", "amp_fp16", device=TURING, **other), folder)
     reason = "TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has 7.5"
     write_record(make_failed("cifar_resnet", "tf32", "unsupported", reason, device=TURING), folder)
+
+
+def write_cpu(folder):
+    """ResNet-18 on the CPU, where amp_bf16 takes 40% of the time, and a run that never started."""
+    write_record(make_failed("lstm_language_model", "fp32", "killed", "by signal 9", **NOT_STARTED), folder)
+    for precision, time in (("fp32", 5.0), ("amp_bf16", 2.0)):
+        write_record(make("cifar_resnet", precision, device=CPU, seconds=[time] * 6), folder)
 
 
 def write_not_used(folder):

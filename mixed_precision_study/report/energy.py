@@ -1,52 +1,57 @@
 """Section: energy."""
 
-from .bars import bar_chart, pool, read_extremes
+from .bars import bar_chart, pool, say_extremes, values_of
 from .layout import rate_unit
+from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
-from .verdicts import run_row, said_once, say_missing
+from .verdicts import row_of_run, said_once, say_missing
 from .words import count, short, span
 
+COLUMNS = {
+    "J per 1,000 samples": "joules_per_1000_samples",
+    "energy, J": "energy_joules",
+    "mean power, W": "power_watts_mean",
+    "power limit, W": "power_watts_limit",
+    "median clock, MHz": "sm_clock_mhz_median",
+    "highest clock, MHz": "sm_clock_mhz_max",
+    "hottest, °C": "temperature_celsius_max",
+}
 
-def energy_unit(group):
+
+def energy_unit(group: dict) -> str:
+    """Return the unit of energy_used()."""
     return f"joules per 1,000 {rate_unit(group).partition(' ')[0]}"
 
 
-def energy_row(report, number, record):
+def energy_row(report: Report, number: int, record: dict) -> dict:
     """Return energy, power, clock and temperature of a run as a row of the table."""
-    figures = {
-        "J per 1,000 samples": "joules_per_1000_samples",
-        "energy, J": "energy_joules",
-        "mean power, W": "power_watts_mean",
-        "power limit, W": "power_watts_limit",
-        "median clock, MHz": "sm_clock_mhz_median",
-        "highest clock, MHz": "sm_clock_mhz_max",
-        "hottest, °C": "temperature_celsius_max",
-    }
-    values = {name: record[field] for name, field in figures.items()}
-    known = {name: value for name, value in values.items() if value is not None}
-    known = {name: f"{value:,}" if isinstance(value, int) else short(value) for name, value in known.items()}
-    row = {name: known.get(name, "unavailable") for name in figures}
+    row = dict.fromkeys(COLUMNS, "unavailable")
+    for name, field in COLUMNS.items():
+        value = record[field]
+        if value is not None:
+            row[name] = f"{value:,}" if isinstance(value, int) else short(value)
     row["measured by"] = record["energy_source"] or record["energy_reason"] or "the record does not say why"
-    return run_row(report, number, record, **row)
+    return row_of_run(report, report.comparisons[number], record, **row)
 
 
-def energy_used(report):
-    """Return what pool() returns of the joules per 1,000 samples."""
-    return pool(report, lambda record: [record["joules_per_1000_samples"]])
+def energy_used(report: Report) -> dict[Key, Bar]:
+    """Return the bars of the joules per 1,000 samples."""
+    return pool(report, values_of("joules_per_1000_samples"))
 
 
 @chart_style()
-def section(report):
+def section(report: Report) -> Section:
     """Return the chart and the table of energy."""
-    section, energy = Section(), energy_used(report)
+    section = Section()
+    energy = energy_used(report)
     if energy:
         figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
         section.chart(figure, "energy")
-        read_extremes(section, report, energy, energy_unit)
+        say_extremes(section, report, energy, energy_unit)
         for precision in list(PRECISIONS)[1:]:
-            pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in range(len(report.comparisons))]
+            pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in report.charted]
             shares = [own[0] / base[0] for own, base in pairs if own and base and base[0]]
             if shares:
                 text = f"**{span(shares, '{:.2f}')}** of fp32's energy ({count(len(shares), 'comparison')})"

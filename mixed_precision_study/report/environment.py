@@ -1,7 +1,9 @@
 """Where the runs of a report ran."""
 
 import re
+from collections.abc import Iterable
 
+from .report import Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
@@ -23,42 +25,49 @@ ENVIRONMENT = {
 }
 
 
-def device_of(record):
+def device_of(record: dict) -> str:
     """Return the short name of the device that a record was measured on."""
-    brand = r"^(NVIDIA |Tesla |GeForce )+"
-    return re.sub(brand, "", record["gpu_name"] or "") or {"cpu": "CPU"}.get(record["device_type"], "unknown device")
+    name = re.sub(r"^(NVIDIA |Tesla |GeForce )+", "", record["gpu_name"] or "")
+    if name:
+        return name
+    return "CPU" if record["device_type"] == "cpu" else "unknown device"
 
 
-def data_of(record):
-    """Return the name of the data; made-up data says so."""
+def data_of(record: dict) -> str:
+    """Return the name of the data; synthetic data says so."""
     name = str(record["dataset_used"] or record.get("dataset") or "unknown data")
     return f"{name.replace('synthetic', '')} (synthetic)".strip() if record["synthetic"] else name
 
 
-def switches_of(record):
+def switches_of(record: dict) -> str | None:
     """Return the fp32 switches and the autocast type as text, or None where they were not read."""
     switches = [record[f"fp32_precision_{name}"] for name in ("matmul", "conv", "rnn")]
-    return f"{' / '.join(map(str, switches))}, autocast {record['autocast_dtype'] or 'off'}" if any(switches) else None
+    if not any(switches):
+        return None
+    return f"{' / '.join(map(str, switches))}, autocast {record['autocast_dtype'] or 'off'}"
 
 
-def describe(values):
-    """Return the one value, or all of several with a mark, or "not known"."""
-    values = {f"{value:.0f}" if isinstance(value, float) else str(value) for value in values if value is not None}
-    return f"DIFFERS: {' | '.join(sorted(values))}" if len(values) > 1 else "".join(values) or "not known"
+def describe(values: Iterable) -> str:
+    """Return the one value, or "DIFFERS" and all of several, or "not known"."""
+    texts = {f"{value:.0f}" if isinstance(value, float) else str(value) for value in values if value is not None}
+    return f"DIFFERS: {' | '.join(sorted(texts))}" if len(texts) > 1 else "".join(texts) or "not known"
 
 
-def environment_of(records):
-    """Return what describes device and software of `records`: {title: text}."""
-    rows = {"runs": str(len(records)), "cards": str(len({record["gpu_uuid"] for record in records} - {None}) or "-")}
-    rows |= {title: describe(record[name] for record in records) for title, name in ENVIRONMENT.items()}
-    for name in PRECISIONS:
-        runs = [record for record in records if record["precision"] == name]
-        rows |= {f"switches, {name}": describe(map(switches_of, runs))} if runs else {}
+def environment_of(records: list[dict]) -> dict[str, str]:
+    """Return {title: text} that describes device and software of `records`."""
+    gpus = {record["gpu_uuid"] for record in records} - {None}
+    rows = {"runs": str(len(records)), "cards": str(len(gpus) or "-")}
+    for title, name in ENVIRONMENT.items():
+        rows[title] = describe(record[name] for record in records)
+    for precision in PRECISIONS:
+        runs = [record for record in records if record["precision"] == precision]
+        if runs:
+            rows[f"switches, {precision}"] = describe(map(switches_of, runs))
     return rows
 
 
 @chart_style()
-def section(report):
+def section(report: Report) -> Section:
     """Return the table of hardware and software, and what differs between the runs of a device."""
     section = Section()
     environments = {name: environment_of(records) for name, records in report.devices.items()}
@@ -67,7 +76,9 @@ def section(report):
         [{"": title, **{name: rows.get(title, "-") for name, rows in environments.items()}} for title in titles]
     )
     for name, rows in environments.items():
-        differing = [title for title, text in rows.items() if text.startswith("DIFFERS")]
-        mind = f"mind that these differ between its runs: {', '.join(differing)}."
-        section.say(f"**{plain(name)}**: {mind if differing else 'all its runs share hardware and software.'}")
+        differing = ", ".join(title for title, text in rows.items() if text.startswith("DIFFERS"))
+        text = (
+            f"mind that its runs differ in: {differing}." if differing else "all its runs share hardware and software."
+        )
+        section.say(f"**{plain(name)}**: {text}")
     return section

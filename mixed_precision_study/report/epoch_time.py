@@ -1,82 +1,94 @@
 """Section: time of an epoch, scaled time, speed-up."""
 
-from collections import Counter
 from functools import partial
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..record import samples_in_epoch
-from .bars import bar_chart, pool, read_extremes
-from .comparisons import gap_text, ok_runs
-from .layout import name_of, panels, rate_unit, shown_in
+from .bars import bar_chart, pool, say_extremes
+from .comparisons import gap_text, ok_runs, runs_of
+from .layout import extremes_text, name_of, panels, rate_unit, shown_in, write_label
+from .report import Bar, Key, Report
 from .section import Section
-from .style import BOX, LOUD, PRECISIONS
+from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, PRECISIONS
 from .theme import chart_style
-from .verdicts import baselines_of, judgement, mark_of, speedup_of
-from .words import count, span
+from .verdicts import baselines_of, ends_of, judgement, mark_of, speedup_of
+from .words import count, span, tally
 
 
-def uneven_experiments(report):
+def uneven_experiments(report: Report) -> set[str]:
     """Return the experiments whose epochs are unequal work; an incomplete last batch makes less than 1%."""
-    samples = {}
-    for record in (
-        run for number in report.charted for name in PRECISIONS for run in ok_runs(report.comparisons[number], name)
-    ):
-        samples.setdefault(record["notebook"], []).append(samples_in_epoch(record))
+    samples: dict[str, list[int]] = {}
+    for record in runs_of(group for _, group in report.charted_groups):
+        if record["status"] == "ok":
+            samples.setdefault(record["notebook"], []).append(samples_in_epoch(record))
     return {notebook for notebook, found in samples.items() if 0 < 1.01 * min(found) < max(found)}
 
 
-def times_of(report, record):
+def times_of(report: Report, record: dict) -> list[float]:
     """Return the seconds of the timed epochs, or microseconds per sample where epochs are unequal work."""
     work = samples_in_epoch(record) / 1e6 if record["notebook"] in report.uneven else 1
     return [seconds / work for seconds in record["epoch_seconds"]]
 
 
-def time_unit(report, group):
+def time_unit(report: Report, group: dict) -> str:
+    """Return the unit of times_of()."""
     return f"µs per {rate_unit(group).split('s ')[0]}" if group["notebook"] in report.uneven else "seconds per epoch"
 
 
-def scaled_times(report):
-    """Return ({(number, precision): bar of the time relative to fp32}, {number: notes where there is no fp32})."""
-    scaled, notes = {}, {}
-    for number, group in ((number, report.comparisons[number]) for number in report.charted):
+def scaled_times(report: Report) -> tuple[dict[Key, Bar], dict[int, list[str]]]:
+    """Return the bars of the time relative to fp32, or to tf32 without fp32, and {number: notes on the baseline}."""
+    scaled = {}
+    notes = {}
+    for number, group in report.charted_groups:
         baseline = next((name for name in ("fp32", "tf32") if ok_runs(group, name)), None)
-        notes[number] = {"fp32": [], "tf32": ["(no fp32: tf32 = 1)"], None: ["(no fp32, no tf32)"]}[baseline]
+        if baseline is None:
+            notes[number] = ["(no fp32, no tf32)"]
+            continue
+        notes[number] = ["(no fp32: tf32 = 1)"] if baseline == "tf32" else []
         for precision in PRECISIONS:
-            if speedup := baseline and (
-                report.speedups.get((number, precision, baseline)) or speedup_of(group, precision, baseline)
-            ):
-                low, high = speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
+            speedup = report.speedups.get((number, precision, baseline)) or speedup_of(group, precision, baseline)
+            if speedup:
+                low, high = ends_of(speedup)
                 scaled[number, precision] = (1 / speedup["ratio"], 1 / high, 1 / low, speedup["pairs"])
     return scaled, notes
 
 
-def draw_forest(report, axes, number, right, lines):
-    """Draw the speed-ups of a comparison: a line for each precision, over fp32 filled, over tf32 below it, hollow."""
+def draw_speed_up(report: Report, axes: Axes, y: float, number: int, precision: str, baseline: str) -> None:
+    """Draw one speed-up with its interval: filled over fp32, hollow over tf32."""
+    speedup = report.speedups[number, precision, baseline]
+    style = PRECISIONS[precision]
+    low, high = ends_of(speedup)
+    ends: dict[str, Any] = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if speedup["low"] else {}
+    axes.plot([low, high], [y, y], color=style.colour, linewidth=2, **ends)
+    face = style.colour if baseline == "fp32" else "white"
+    axes.plot(speedup["ratio"], y, marker=style.marker, color=style.colour, markerfacecolor=face, markersize=5.5)
+    text = f"{speedup['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
+    if not speedup["low"]:
+        text += " (no interval)"
+    write_label(axes, text, high, y, (7, 0), ha="left", va="center", bbox=BOX)
+
+
+def draw_forest(report: Report, axes: Axes, number: int, right: float, lines: int) -> None:
+    """Draw the speed-ups of a comparison: a line for each precision, over fp32 above, over tf32 below."""
     names = [name for name in shown_in(report, number) if name != "fp32"]
     for row, precision in enumerate(names):
-        colour, _, _, marker = PRECISIONS[precision]
-        found = {
-            base: speedup
-            for base in baselines_of(precision)
-            if (speedup := report.speedups.get((number, precision, base)))
-        }
-        if not found:
-            lacking = "fp32" if ok_runs(report.comparisons[number], precision) else precision
-            text = f"{lacking}: " * (lacking != precision) + gap_text(report.comparisons[number]["runs"][lacking])
-            axes.text(0.03 * right, row, text, size=8, color="#555555", va="center", bbox=BOX)
-        for baseline, speedup in found.items():
-            y = row + {"fp32": -0.2, "tf32": 0.2}[baseline] * (len(found) > 1)
-            low, high = speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
-            ends = {"marker": "|", "markersize": 9, "markeredgewidth": 1.4} if speedup["low"] else {}
-            axes.plot([low, high], [y, y], color=colour, linewidth=2, **ends)
-            face = colour if baseline == "fp32" else "white"
-            axes.plot(speedup["ratio"], y, marker=marker, color=colour, markerfacecolor=face, markersize=5.5)
-            text = f"{speedup['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
-            text += "" if speedup["low"] else " (no interval)"
-            axes.annotate(text, (high, y), (7, 0), textcoords="offset points", size=7.5, va="center", bbox=BOX)
-    axes.axvline(1, color="#444444", linestyle="--", linewidth=1)
+        baselines = [base for base in baselines_of(precision) if (number, precision, base) in report.speedups]
+        if not baselines:
+            if ok_runs(report.comparisons[number], precision):
+                text = f"fp32: {gap_text(report.runs(number, 'fp32'))}"
+            else:
+                text = gap_text(report.runs(number, precision))
+            axes.text(0.03 * right, row, text, size=8, color=GAP_GREY, va="center", bbox=BOX)
+        elif len(baselines) == 1:
+            draw_speed_up(report, axes, row, number, precision, baselines[0])
+        else:
+            draw_speed_up(report, axes, row - 0.2, number, precision, "fp32")
+            draw_speed_up(report, axes, row + 0.2, number, precision, "tf32")
+    axes.axvline(1, color=DARK_GREY, linestyle="--", linewidth=1)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(0, right), ylim=(lines - 0.5, -0.5), xlabel="times as fast")
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -85,8 +97,8 @@ def draw_forest(report, axes, number, right, lines):
 
 
 @chart_style()
-def section(report):
-    """Return the charts of time and speed-up, and what they say."""
+def section(report: Report) -> Section:
+    """Return the charts of time and speed-up, and sentences on them."""
     section = Section()
     draw_epoch_times(section, report)
     draw_scaled_times(section, report)
@@ -94,75 +106,72 @@ def section(report):
     return section
 
 
-def draw_epoch_times(section, report):
+def draw_epoch_times(section: Section, report: Report) -> None:
     """Draw the seconds of an epoch."""
-    title = (
-        "Time of training (per sample, where epochs are unequal work)" if report.uneven else "Time of a training epoch"
-    )
-    shown_times = pool(report, partial(times_of, report))
-    figure, _ = bar_chart(report, title, partial(time_unit, report), shown_times, "epochs")
+    title = "Time of a training epoch"
+    if report.uneven:
+        title = "Time of training (per sample, where epochs are unequal work)"
+    times = pool(report, partial(times_of, report))
+    figure, _ = bar_chart(report, title, partial(time_unit, report), times, "epochs")
     section.chart(figure, "epoch_time")
-    read_extremes(section, report, shown_times, partial(time_unit, report))
-    wobble = {key: (high - low) / middle for key, (middle, low, high, n) in report.epoch_times.items() if n > 1}
-    if wobble:
-        worst = max(wobble, key=wobble.get)
-        section.say(
-            f"Epochs of one bar differ by {wobble[worst]:.1%} of their median at most ({name_of(report, *worst)})."
-        )
+    say_extremes(section, report, times, partial(time_unit, report))
+    spreads = {key: (high - low) / middle for key, (middle, low, high, n) in report.epoch_times.items() if n > 1}
+    if spreads:
+        worst = max(spreads, key=spreads.__getitem__)
+        where = name_of(report, *worst)
+        section.say(f"Epochs of one bar differ by at most {spreads[worst]:.1%} of their median ({where}).")
 
 
-def draw_scaled_times(section, report):
+def draw_scaled_times(section: Section, report: Report) -> None:
     """Draw the time relative to fp32."""
     scaled, notes = scaled_times(report)
-    title, unit = "Scaled time (fp32 = 1) with 95% interval", lambda group: "time / time in fp32"
-    figure, places = bar_chart(report, title, unit, scaled, "paired blocks", "not scaled", notes)
+    title = "Scaled time (fp32 = 1) with 95% interval"
+    figure, places = bar_chart(
+        report, title, lambda group: "time / time in fp32", scaled, "paired blocks", "not scaled", notes
+    )
     tallest = max([bar[2] for bar in scaled.values()], default=1)
     for axes in {place[0] for place in places.values()}:
-        axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
+        axes.axhline(1, color=DARK_GREY, linestyle="--", linewidth=1)
         axes.set_ylim(0, 1.35 * tallest)
     section.chart(figure, "scaled_time")
     for precision in list(PRECISIONS)[1:]:
-        found = [
-            speedup
-            for (_, name, baseline), speedup in report.speedups.items()
-            if (name, baseline) == (precision, "fp32")
-        ]
+        found = [speedup for key, speedup in report.speedups.items() if key[1:] == (precision, "fp32")]
         if found and not report.on_cpu:
-            words = Counter(map(partial(judgement, report), found))
-            words = ", ".join(f"{word} in {number}" for word, number in words.items())
+            words = tally(judgement(report, speedup) for speedup in found)
             times = span([1 / speedup["ratio"] for speedup in found], "{:.2f}")
             section.say(f"{precision} takes **{times}** of fp32's time in {count(len(found), 'comparison')}: {words}.")
 
 
-def draw_speed_ups(section, report):
+def draw_speed_ups(section: Section, report: Report) -> None:
     """Draw the speed-ups over fp32 and over tf32."""
-    forests = [number for number in range(len(report.comparisons)) if any(key[0] == number for key in report.speedups)]
-    if forests:
-        style = {"color": "#444444", "linewidth": 2}
-        handles = [Line2D([], [], **style, marker="o", label="over fp32")]
-        handles += [Line2D([], [], **style, marker="o", markerfacecolor="white", label="over tf32")]
-        handles += [Line2D([], [], **style, marker="|", markersize=9, label="95% interval")]
-        handles += [Line2D([], [], color="#444444", linestyle="--", linewidth=1, label="no gain")]
-        lines = {number: max(1, len(set(shown_in(report, number)) - {"fp32"})) for number in forests}
-        inches = lambda band: 1.05 + 0.34 * max(lines[number] for number in band)  # noqa: E731
+    compared = {key[0] for key in report.speedups}
+    lines = {number: max(1, len(set(shown_in(report, number)) - {"fp32"})) for number in sorted(compared)}
+    if lines:
+        style: dict[str, Any] = {"color": DARK_GREY, "linewidth": 2}
+        handles = [
+            Line2D([], [], **style, marker="o", label="over fp32"),
+            Line2D([], [], **style, marker="o", markerfacecolor="white", label="over tf32"),
+            Line2D([], [], **style, marker="|", markersize=9, label="95% interval"),
+            Line2D([], [], color=DARK_GREY, linestyle="--", linewidth=1, label="no gain"),
+        ]
         title = "Speed-up over fp32 and over tf32 with 95% interval"
-        figure, place_images = panels(report, title, inches, handles, forests)
-        right = 1.6 * max(1, *(speedup["high"] or speedup["ratio"] for speedup in report.speedups.values()))
-        for number, (axes,) in place_images:
-            place = forests.index(number) // 3 * 3
-            draw_forest(report, axes, number, right, max(lines[other] for other in forests[place : place + 3]))
+        figure, placed = panels(
+            report, title, lambda band: 1.05 + 0.34 * max(lines[number] for number in band), handles, list(lines)
+        )
+        right = 1.6 * max(1, *(ends_of(speedup)[1] for speedup in report.speedups.values()))
+        for index, (number, (axes,)) in enumerate(placed):
+            start = index // 3 * 3
+            most = max(lines[other] for other, _ in placed[start : start + 3])
+            draw_forest(report, axes, number, right, most)
         section.chart(figure, "speed_up")
     if report.on_cpu:
-        section.say(f"**{LOUD}.** Nothing follows from these ratios.")
-    for baseline in () if report.on_cpu else ("fp32", "tf32"):
-        found = {key: speedup for key, speedup in report.speedups.items() if key[2] == baseline}
-        words = Counter(map(partial(judgement, report), found.values()))
-        if found:
-            text = ", ".join(f"{word} {number}" for word, number in words.items())
-            low, high = (pick(found, key=lambda key: found[key]["ratio"]) for pick in (min, max))
-            text += f"; from **{found[low]['ratio']:.2f}x** ({name_of(report, *low[:2])})"
-            section.say(f"Over {baseline}: {text} to **{found[high]['ratio']:.2f}x** ({name_of(report, *high[:2])}).")
+        section.say(f"**{CPU_WARNING}.** Nothing follows from these ratios.")
+        return
+    for baseline in ("fp32", "tf32"):
+        ratios = {key: speedup["ratio"] for key, speedup in report.speedups.items() if key[2] == baseline}
+        if ratios:
+            words = tally((judgement(report, report.speedups[key]) for key in ratios), "{} {}")
+            by_run = {key[:2]: ratio for key, ratio in ratios.items()}
+            section.say(f"Over {baseline}: {words}; {extremes_text(report, by_run, '{:.2f}x'.format)}.")
         else:
-            section.say(
-                f"Over {baseline} there is no speed-up: no comparison has it and another precision that ended well."
-            )
+            section.say(f"Over {baseline} there is no speed-up: no comparison has it and another precision.")

@@ -1,60 +1,78 @@
 """How ladders are found: runs of which each has one thing more than the one before."""
 
+from collections.abc import Mapping
+
+from .report import Key, Report
 from .style import PRECISIONS
 
-LAYERS = {"eager": (0, 0), "compile": (1, 0), "cuda_graph": (0, 1), "compile_cuda_graph": (1, 1)}
-KINDS = (0, 1, 2, 2, 3)  # what a rung holds: precision, layout, execution (in two parts), batch; added in this order
+LAYERS = {  # execution: (compiled, one CUDA graph)
+    "eager": (0, 0),
+    "compile": (1, 0),
+    "cuda_graph": (0, 1),
+    "compile_cuda_graph": (1, 1),
+}
+KINDS = (0, 1, 2, 2, 3)  # of the items of a rung: precision, layout, execution (twice), batch; added in this order
+Rung = tuple[int, int, int, int, int]  # precision (0 to 2), channels_last, compiled, one CUDA graph, batch size
+Climb = list[tuple[Key, list[int]]]  # (comparison number and precision, items of the rung that were added)
 
 
-def rung_of(group, precision):
-    """Return what a run has: (precision 0 to 2, channels_last, compiled, one CUDA graph, batch size), or None."""
-    layers, size = LAYERS.get(group["runs"][precision][0].get("execution", "eager")), group["batch"][1:]
+def rung_of(group: dict, precision: str) -> Rung | None:
+    """Return what a run has, or None where its execution or batch size is no step of a ladder."""
+    layers = LAYERS.get(group["runs"][precision][0].get("execution", "eager"))
+    size = group["batch"][1:]
+    if layers is None or not size.isdigit():
+        return None
     level = min(list(PRECISIONS).index(precision), 2)
-    layout = int(group["settings"].get("channels_last") == "true")
-    return (level, layout, *layers, int(size)) if layers and size.isdigit() else None
+    channels_last = int(group["settings"].get("channels_last") == "true")
+    return level, channels_last, *layers, int(size)
 
 
-def climb(place, rungs, known, last=0):
-    """Return the longest way up as [(place, what was added)]; what kind was added `last` is not added to again later.
+def climb(place: Key, rungs: Mapping[Key, Rung], known: dict[tuple[Key, int], Climb], last: int = 0) -> Climb:
+    """Return the longest way up from `place`; kinds before `last`, the kind that was added last, are not added again.
 
-    A place is (comparison number, precision). Where a way adds two things at once, the step between was not run.
+    Where a way adds two things at once, the step between was not run. `known` keeps what was found before.
     """
     if (place, last) not in known:
-        ways = [[]]
+        here = rungs[place]
+        ways: list[Climb] = [[]]
         for other, rung in rungs.items():
-            added = [axis for axis in range(5) if rung[axis] > rungs[place][axis]]
-            fewer = any(rung[axis] < rungs[place][axis] for axis in range(5))
-            other_mode = rung[0] == rungs[place][0] and other[1] != place[1]
-            if added and not (fewer or other_mode) and KINDS[added[0]] >= last:
+            added = [axis for axis in range(5) if rung[axis] > here[axis]]
+            fewer = any(rung[axis] < here[axis] for axis in range(5))
+            other_mode = rung[0] == here[0] and other[1] != place[1]
+            if added and not fewer and not other_mode and KINDS[added[0]] >= last:
                 ways.append([(other, added), *climb(other, rungs, known, KINDS[added[-1]])])
         known[place, last] = max(ways, key=lambda way: (len(way), -sum(len(added) for _, added in way)))
     return known[place, last]
 
 
-def name_of_step(rung, precision, axis):
+def name_of_step(rung: Rung, precision: str, axis: int) -> str:
     """Return what a step adds, as a label."""
-    return "+ " * (axis > 0) + (precision, "channels_last", "compile", "CUDA graph", f"batch {rung[4]:,}")[axis]
+    if axis == 0:
+        return precision
+    return "+ " + ("channels_last", "compile", "CUDA graph", f"batch {rung[4]:,}")[axis - 1]
 
 
-def find_ladders(report):
+def find_ladders(report: Report) -> list[list[tuple]]:
     """Return the ladders, each a list of steps (label, comparison number, precision, runs); no runs: it was not run."""
-    families, ladders = {}, []
+    families: dict[tuple, dict[Key, Rung]] = {}
     for number, group in enumerate(report.comparisons):
-        kept = [
-            item for item in group["settings"].items() if item[0] not in ("channels_last", "execution", "batch_size")
-        ]
+        steps = ("channels_last", "execution", "batch_size")
+        equal = tuple(item for item in group["settings"].items() if item[0] not in steps)
         for precision in (name for name, runs in group["runs"].items() if runs):
             if rung := rung_of(group, precision):
-                families.setdefault(tuple(kept), {})[number, precision] = rung
-    for rungs in families.values():
-        rungs, known = dict(sorted(rungs.items(), key=lambda item: item[1][::-1])), {}  # compiled before captured
+                families.setdefault(equal, {})[number, precision] = rung
+    ladders = []
+    for family in families.values():
+        rungs = dict(sorted(family.items(), key=lambda item: item[1][::-1]))  # compiled before captured
+        known: dict[tuple[Key, int], Climb] = {}
         ways = [[(place, [0]), *climb(place, rungs, known)] for place, rung in rungs.items() if rung[0] == 0]
         way = max(ways, key=len, default=[])
         if len({KINDS[axis] for _, added in way[1:] for axis in added}) < 3:
             continue
-        ladders.append([])
+        ladder: list[tuple] = []
         for (number, precision), added in way:
-            labels = [name_of_step(rungs[number, precision], precision, axis) for axis in added]
-            ladders[-1] += [(label, number, precision, []) for label in labels[:-1]]
-            ladders[-1].append((labels[-1], number, precision, report.comparisons[number]["runs"][precision]))
+            *missing, label = [name_of_step(rungs[number, precision], precision, axis) for axis in added]
+            ladder += [(name, number, precision, []) for name in missing]
+            ladder.append((label, number, precision, report.runs(number, precision)))
+        ladders.append(ladder)
     return ladders

@@ -1,101 +1,132 @@
-"""How a chart is laid out: facets, panels, title and legend."""
+"""How a chart is laid out: its panels, title and legend."""
 
 import math
 import textwrap
+from collections.abc import Callable, Iterable
 from itertools import groupby, zip_longest
+from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from .comparisons import runs_of
-from .style import DAGGER, LOUD, PRECISIONS, RED
+from .report import Key, Report, Unit
+from .style import CPU_WARNING, DISTURBED_MARK, GAP_GREY, PRECISIONS, RED
 from .words import plain
 
-MANY = 12  # from more comparisons on, charts leave out those that show little
+MANY = 12  # with more comparisons, charts leave out those that show little
 
 
-def legend_of(groups):
+def legend_of(groups: Iterable[dict]) -> list[Line2D]:
     """Return the legend of lines: the precisions that any of the comparisons has runs of."""
     seen = {run["precision"] for run in runs_of(groups)}
-    styles = {name: style for name, style in PRECISIONS.items() if name in seen}
-    return [
-        Line2D([], [], color=colour, linestyle=line, marker=marker, linewidth=0.8, label=name)
-        for name, (colour, _, line, marker) in styles.items()
-    ]
+    handles = []
+    for name in (name for name in PRECISIONS if name in seen):
+        style: dict[str, Any] = {"linestyle": PRECISIONS[name].line, "marker": PRECISIONS[name].marker}
+        handles.append(Line2D([], [], color=PRECISIONS[name].colour, linewidth=0.8, label=name, **style))
+    return handles
 
 
-def facets(report, most):
-    """Return lists of comparisons of one experiment, device and data; a model with three or more has its own."""
-    found = []
-    for _, members in groupby(report.charted, lambda n: list(report.comparisons[n].values())[:3]):
-        members, begun = list(members), True
-        by_model = [list(same) for _, same in groupby(members, lambda n: report.comparisons[n]["model"])]
-        for same in by_model if len(members) > most else [members]:
+def split_into_panels(report: Report, most: int) -> list[list[int]]:
+    """Return the charted comparisons as panels of one experiment, device and data, each with `most` at most.
+
+    Where they do not fit into one panel, each model gets its own; models with two comparisons or fewer share one.
+    """
+    panels: list[list[int]] = []
+    for _, members in groupby(report.charted, lambda number: list(report.comparisons[number].values())[:3]):
+        numbers = list(members)
+        by_model = [list(same) for _, same in groupby(numbers, lambda number: report.comparisons[number]["model"])]
+        before = len(panels)
+        for same in by_model if len(numbers) > most else [numbers]:
             size = math.ceil(len(same) / math.ceil(len(same) / most))
             for part in (same[start : start + size] for start in range(0, len(same), size)):
-                apart = begun or max(len(found[-1]), len(part)) > 2 or len(found[-1]) + len(part) > most
-                found, begun = [*found, part] if apart else [*found[:-1], found[-1] + part], False
-    return found
+                last = panels[-1] if len(panels) > before else None
+                if last and max(len(last), len(part)) <= 2 and len(last) + len(part) <= most:
+                    last.extend(part)
+                else:
+                    panels.append(part)
+    return panels
 
 
-def facet_rows(report, most=6):
-    """Return the rows of a chart as lists of facets, three at most."""
-    rows = []
-    for facet in facets(report, most):
-        if not rows or len(rows[-1]) == 3 or sum(map(len, rows[-1])) + len(facet) > most:
+def panel_rows(report: Report, most: int = 6) -> list[list[list[int]]]:
+    """Return the rows of a bar chart: up to three panels each, with `most` comparisons at most."""
+    rows: list[list[list[int]]] = []
+    for panel in split_into_panels(report, most):
+        if not rows or len(rows[-1]) == 3 or sum(map(len, rows[-1])) + len(panel) > most:
             rows.append([])
-        rows[-1].append(facet)
+        rows[-1].append(panel)
     return rows
 
 
-def start_chart(report, title, heights, handles):
+def legend_lines(labels: list[str]) -> int:
+    """Return how many lines a legend needs; a column is as wide as its longest label."""
+    letters = [len(label) + 7 for label in labels]
+    for lines in range(1, len(letters)):
+        if sum(max(letters[start : start + lines]) for start in range(0, len(letters), lines)) <= 135:
+            return lines
+    return 1
+
+
+def start_chart(report: Report, title: str, heights: list[float], handles: list) -> tuple[Figure, list[SubFigure]]:
     """Return (figure, subfigures): title and legend above, then one subfigure for each of `heights` in inches."""
-    letters = [len(handle.get_label()) + 7 for handle in handles]  # a column is as wide as its longest label
-    width = lambda lines: sum(max(letters[at : at + lines]) for at in range(0, len(letters), lines))  # noqa: E731
-    lines = next((lines for lines in range(1, len(letters)) if width(lines) <= 135), 1)
-    columns = math.ceil(len(handles) / lines)
-    head = 0.62 + 0.26 * report.on_cpu + 0.2 * bool(report.disturbed) + 0.19 * (lines - 1)
-    figure = plt.figure(figsize=(10, head + sum(heights)), layout="constrained")
-    figure.get_layout_engine().set(hspace=0)  # it would grow with the figure
+    lines = legend_lines([handle.get_label() for handle in handles])
+    head = 0.62 + 0.19 * (lines - 1)
+    if report.on_cpu:
+        head += 0.26
+    if report.disturbed:
+        head += 0.2
+    no_gaps = ConstrainedLayoutEngine(hspace=0)  # they would grow with the figure
+    figure = plt.figure(figsize=(10, head + sum(heights)), layout=no_gaps)
     top, *rows = figure.subfigures(1 + len(heights), 1, squeeze=False, height_ratios=[head, *heights]).flat
     where = f" on {next(iter(report.devices))}" if len(report.devices) == 1 else ""
-    style = {"va": "top", "size": 12, "weight": "bold"}
+    style: dict[str, Any] = {"va": "top", "size": 12, "weight": "bold"}
     top.text(0.008, 1 - 0.06 / head, chart_text(title + where), **style)
     if report.on_cpu:
-        top.text(0.008, 1 - 0.32 / head, LOUD, color=RED, **style)
+        top.text(0.008, 1 - 0.32 / head, CPU_WARNING, color=RED, **style)
     elif report.disturbed:
-        top.text(0.008, 1 - 0.3 / head, f"{DAGGER} throttled or GPU shared: see the table of runs", va="top", size=8.5)
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
-    top.legend(handles=handles, ncols=max(1, columns), frameon=False, fontsize=9, handletextpad=0.5, **place)
+        text = f"{DISTURBED_MARK} throttled or GPU shared: see the table of runs"
+        top.text(0.008, 1 - 0.3 / head, text, va="top", size=8.5)
+    corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+    columns = max(1, math.ceil(len(handles) / lines))
+    top.legend(handles=handles, ncols=columns, frameon=False, fontsize=9, handletextpad=0.5, **corner)
     return figure, rows
 
 
-def chart_text(text):
+def chart_text(text: str) -> str:
     """Return text from a record as Matplotlib shows it: a dollar sign starts no formula."""
     return text.replace("$", r"\$")
 
 
-def panel_title(report, number, *more):
-    """Return the title of a panel: experiment, comparison, and what else is to be said, in lines that fit."""
+def panel_title(report: Report, number: int, *more: str) -> str:
+    """Return the title of a panel: experiment, comparison and `more`, in lines that fit."""
     group = report.comparisons[number]
-    words = [group["title"], *(text for text in more if text)]
-    lines = [
-        line for text in words for line in textwrap.wrap(text.replace(" · ", "\xa0· "), 44)
-    ]  # no line begins with a dot
-    return chart_text("\n".join([group["notebook"], *lines]).replace("\xa0", " "))
+    lines = [group["notebook"]]
+    for text in filter(None, [group["title"], *more]):
+        lines += textwrap.wrap(text.replace(" · ", "\xa0· "), 44)  # no line begins with a dot
+    return chart_text("\n".join(lines).replace("\xa0", " "))
 
 
-def panels(report, title, inches, handles, numbers=None, rows=1, across=3):
+def panels(
+    report: Report,
+    title: str,
+    inches: float | Callable[[list[int]], float],
+    handles: list,
+    numbers: list[int] | None = None,
+    rows: int = 1,
+    across: int = 3,
+) -> tuple[Figure, list[tuple[int, list[Axes]]]]:
     """Return (figure, [(comparison number, its axes from above)]): panels side by side under title and legend.
 
-    `inches` is their height, or a function of the numbers side by side.
+    `inches` is the height of a band of panels, or a function of the comparisons in it.
     """
     numbers = report.charted if numbers is None else numbers
     bands = [numbers[start : start + across] for start in range(0, len(numbers), across or 1)]
-    figure, parts = start_chart(
-        report, title, [inches(band) if callable(inches) else inches for band in bands], handles
-    )
-    place_images = []
+    heights = [inches(band) if callable(inches) else inches for band in bands]
+    figure, parts = start_chart(report, title, heights, handles)
+    placed = []
     for part, band in zip(parts, bands, strict=True):
         columns = part.subplots(rows, across, sharex="col", squeeze=False).T
         for number, column in zip_longest(band, columns):
@@ -104,20 +135,42 @@ def panels(report, title, inches, handles, numbers=None, rows=1, across=3):
                     axes.set_axis_off()
                 continue
             column[0].set_title(panel_title(report, number), size=8.5, loc="left")
-            place_images.append((number, list(column)))
-    return figure, place_images
+            placed.append((number, list(column)))
+    return figure, placed
 
 
-def rate_unit(group):
+def write_gap(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a text upright in the place of a missing bar."""
+    usual = {"size": 8, "color": GAP_GREY, "rotation": 90, "ha": "center", "va": "bottom"}
+    axes.text(x, y, text, **{**usual, **style})
+
+
+def write_label(axes: Axes, text: str, x: float, y: float, offset: tuple[float, float], **style: Any) -> None:
+    """Write the label of a bar or point, `offset` points from it."""
+    axes.annotate(text, (x, y), offset, textcoords="offset points", **{"size": 7.5, "ha": "center", **style})
+
+
+def rate_unit(group: dict) -> str:
     """Return "images per second", or whatever the samples are."""
-    units = {record["sample_unit"] for runs in group["runs"].values() for record in runs} - {None}
+    units = {record["sample_unit"] for record in runs_of([group])} - {None}
     return f"{units.pop() if len(units) == 1 else 'samples'} per second"
 
 
-def name_of(report, number, precision):
+def name_of(report: Report, number: int, precision: str) -> str:
+    """Return the name of a bar in a sentence."""
     return f"{precision}, {plain(report.comparisons[number]['title'])}"
 
 
-def shown_in(report, number):
+def extremes_text(
+    report: Report, values: dict[Key, float], form: Callable[[float], str], unit: Unit | None = None
+) -> str:
+    """Return the smallest and the largest of some values with their names."""
+    low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+    word = f" {plain(unit(report.comparisons[high[0]]))}" if unit else ""
+    text = f"from **{form(values[low])}** ({name_of(report, *low)}) to **{form(values[high])}**"
+    return f"{text}{word} ({name_of(report, *high)})"
+
+
+def shown_in(report: Report, number: int) -> list[str]:
     """Return the precisions that a comparison has runs of."""
     return [name for name, runs in report.comparisons[number]["runs"].items() if runs]

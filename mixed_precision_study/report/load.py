@@ -1,5 +1,7 @@
 """Read the records of a folder and judge them: the report that every section is drawn from."""
 
+from pathlib import Path
+
 from ..analysis.verdict import flags_of
 from ..errors import UserError
 from .bars import pool
@@ -18,89 +20,87 @@ from .verdicts import find_sentences, find_speedups
 from .words import count
 
 
-def load(records_dir):
-    """Return the Report of a folder with run records; "." without records gives way to ../outputs."""
+def load(records_dir: str | Path) -> Report:
+    """Return the Report of a folder with run records; "." without records stands for ../outputs."""
     folder, records, left_out = find_records(records_dir)
     used, more_left_out = sort_out(records)
-    report = Report(folder, used, left_out + more_left_out)
+    report = Report(str(folder), used, left_out + more_left_out)
     report.others = of_other_code(used)
-    report.aside = [one for one in report.others if "other_code-" in one["path"]]  # what run_all.py measures again
-    report.used = [one for one in used if one not in report.aside]
+    report.aside = [record for record in report.others if "other_code-" in record["path"]]
+    report.used = [record for record in used if record not in report.aside]
     kinds = {record["device_type"] for record in report.used}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds
-    names = sorted(set(map(device_of, report.used)))
-    report.devices = {name: [record for record in report.used if device_of(record) == name] for name in names}
+    for record in sorted(report.used, key=device_of):
+        report.devices.setdefault(device_of(record), []).append(record)
     compare(report)
     judge_runs(report)
     report.uneven = uneven_experiments(report)
     report.epoch_times = pool(report, lambda record: record["epoch_seconds"])
-    report.peaks, report.whole = (pool(report, gib(f"{name}_mib"), max) for name in ("peak_allocated", "device_used"))
+    report.peaks = pool(report, gib("peak_allocated_mib"), max)
+    report.whole = pool(report, gib("device_used_mib"), max)
     report.latency = find_latency(report)
     return report
 
 
-def compare(report):
+def compare(report: Report) -> None:
     """Group the records of a report into comparisons, and find those that belong to a ladder or a sweep alone."""
     report.every_group = group_runs(report.used)
     label_groups(report.every_group)
     report.largest = [group for group in report.every_group if group["settings"]["batch_size"] == '"max"']
-    report.comparisons = [group for group in report.every_group if group not in report.largest]  # never mixed
-    report.ways_up = find_ladders(report)
-    for way in report.ways_up:  # each step is a comparison of its own, in which none other may have learned
-        alike = [run for *_, runs in way for run in runs if run["batch_size"] == way[0][3][0]["batch_size"]]
+    report.comparisons = [group for group in report.every_group if group not in report.largest]
+    report.ladders = find_ladders(report)
+    for ladder in report.ladders:  # each step is a comparison of its own, in which no other run may have learned
+        first = ladder[0][3][0]
+        alike = [run for *_, runs in ladder for run in runs if run["batch_size"] == first["batch_size"]]
         mark_diverged(alike, "another step of the ladder")
-    steps = {number for way in report.ways_up for _, number, _, runs in way if runs}
     report.sweeps = sweeps_of(report.comparisons)
     swept = {id(run) for scales in report.sweeps.values() for runs in scales.values() for run in runs}
-    groups = list(enumerate(report.comparisons))
-    steps |= {number for number, group in groups if any(id(run) in swept for run in runs_of([group]))}
-    report.alone = {number for number in steps if sum(map(bool, report.comparisons[number]["runs"].values())) == 1}
-    report.charted = [number for number, _ in groups if number not in report.alone] or [number for number, _ in groups]
+    elsewhere = {number for ladder in report.ladders for _, number, _, runs in ladder if runs}
+    for number, group in enumerate(report.comparisons):
+        if any(id(run) in swept for run in runs_of([group])):
+            elsewhere.add(number)
+    report.alone = {number for number in elsewhere if sum(map(bool, report.comparisons[number]["runs"].values())) == 1}
+    numbers = list(range(len(report.comparisons)))
+    report.charted = [number for number in numbers if number not in report.alone] or numbers
 
 
-def judge_runs(report):
-    """Find what the runs of a report gain over each other, and which of them were disturbed."""
+def judge_runs(report: Report) -> None:
+    """Find the speed-ups of a report's runs, and which runs were disturbed."""
     report.speedups = find_speedups(report)
     report.sentences = find_sentences(report)
-    report.timed = [
-        (number, record)
-        for number, group in enumerate(report.comparisons)
-        for precision in PRECISIONS
-        for record in ok_runs(group, precision)
-    ]
-    report.several_runs = any(
-        len(ok_runs(group, precision)) > 1 for group in report.comparisons for precision in PRECISIONS
-    )
-    report.disturbed = [(number, record) for number, record in report.timed if flags_of(record)]  # in the charts
+    for number, group in enumerate(report.comparisons):
+        for precision in PRECISIONS:
+            runs = ok_runs(group, precision)
+            report.timed += [(number, record) for record in runs]
+            report.several_runs |= len(runs) > 1
+    report.disturbed = [(number, record) for number, record in report.timed if flags_of(record)]
 
 
-def found(report):
+def found(report: Report) -> str:
     """Return how many records were found, used and left out."""
     used, left_out = len(report.used) + len(report.aside), len(report.left_out)
     return f"{count(used + left_out, 'record')} found below {report.folder}: {used} used, {left_out} left out."
 
 
 @chart_style()
-def section(report):
+def section(report: Report) -> Section:
     """Return what was left out, and which records were measured by other code."""
     section = Section()
     if report.left_out:
         section.table([{"left out": path, "why": reason} for path, reason in report.left_out])
     if report.others:
-        rest = (
-            f"{count(len(report.aside), 'record')} that run_all.py had set aside left out"
-            if report.aside
-            else "all of them used"
-        )
+        rest = "all of them are used"
+        if report.aside:
+            rest = f"{count(len(report.aside), 'record')} that run_all.py had set aside left out"
         text = f"{count(len(report.others), 'record')} of another state of the notebook than its newest; {rest}"
         section.say(f"**Other code:** {text}.")
-        rows = [{"of other code": one["path"], "code": one["code_hash"]} for one in report.others]
+        rows = [{"of other code": record["path"], "code": record["code_hash"]} for record in report.others]
         section.table(rows, "Which, and of which code")
     return section
 
 
-def stop_without_records(report):
-    """Stop with one sentence where no record is usable."""
+def stop_without_records(report: Report) -> None:
+    """Raise UserError where no record is usable."""
     if not (report.used or report.aside):
         raise UserError(
             f'no usable run record lies below records_dir = "{report.folder}"; run an experiment notebook or run_all.py'

@@ -1,74 +1,81 @@
 """Section: what fills the memory."""
 
-from collections import Counter
-
 from matplotlib.lines import Line2D
 
 from .bars import draw_stacks, gap_reasons, middle_runs
 from .layout import name_of, panels, shown_in
+from .report import Key, Report
 from .section import Section
-from .style import BREAKDOWN_STYLES, COMPONENTS, DIAMOND, part_handles
+from .style import DIAMOND, MEMORY_STYLES, part_patches
 from .theme import chart_style
 from .verdicts import say_missing
-from .words import count, short
+from .words import count, short, tally
+
+FIELDS = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
 
 
-def ledger_of(record):
-    """Return {component: GiB} of a run, empty where it has no ledger."""
-    parts = {label: record[f"ledger_{name}_mib"] for name, label in COMPONENTS.items()}
-    return {label: max(0, mib) / 1024 for label, mib in parts.items() if mib is not None}
+def memory_parts_of(record: dict) -> dict[str, float]:
+    """Return {part: GiB} of a run, empty where it has no memory breakdown."""
+    values = [record[f"ledger_{name}_mib"] for name in FIELDS]
+    return {part: max(0, mib) / 1024 for part, mib in zip(MEMORY_STYLES, values, strict=True) if mib is not None}
 
 
-def used_by_run(record):
-    """Return the GiB that the device's use rose by, as NVML has it, or None."""
-    sides = record["device_used_mib"], record["device_used_before_mib"]
-    return None if None in sides else (sides[0] - sides[1]) / 1024
+def used_by_run(record: dict) -> float | None:
+    """Return by how many GiB the run raised the device's use, according to NVML, or None."""
+    used, before = record["device_used_mib"], record["device_used_before_mib"]
+    return None if used is None or before is None else (used - before) / 1024
 
 
-def runs_in_ledger(report):
-    """Return {(comparison number, precision): the middle run of those with a ledger}."""
-    return middle_runs(report, lambda record: sum(ledger_of(record).values()))
+def runs_with_breakdown(report: Report) -> dict[Key, dict]:
+    """Return {(comparison number, precision): the middle run of those with a memory breakdown}."""
+    return middle_runs(report, lambda record: sum(memory_parts_of(record).values()))
 
 
 @chart_style()
-def section(report):
-    """Return the chart of what fills the memory, and what is largest in it."""
+def section(report: Report) -> Section:
+    """Return the chart of what fills the memory, and sentences on it."""
     section = Section()
-    in_ledger = runs_in_ledger(report)
-    ledgers = {key: ledger_of(record) for key, record in in_ledger.items()}
-    nvml = {key: used for key, record in in_ledger.items() if (used := used_by_run(record)) is not None}
-    if ledgers:
-        styles = {
-            part: style
-            for part, style in BREAKDOWN_STYLES.items()
-            if any(parts.get(part) for parts in ledgers.values())
-        }
-        handles = part_handles(styles) + [Line2D([], [], **DIAMOND, label="the run's use by NVML")] * bool(nvml)
-        figure, place_images = panels(report, "Memory ledger", 2.9, handles)
-        least = {
-            key: "" if record["ledger_context_mib"] is not None else "\u2265 " for key, record in in_ledger.items()
-        }
-        labels = {key: least[key] + short(sum(parts.values())) for key, parts in ledgers.items()}
-        for number, (axes,) in place_images:
-            draw_stacks(
-                report, axes, number, BREAKDOWN_STYLES, ledgers, gap_reasons(report, "ledger_reason"), labels, 7
-            )
-            axes.set_ylabel("GiB")
-            for x, precision in enumerate(shown_in(report, number)):
-                if (number, precision) in ledgers.keys() & nvml.keys():
-                    axes.plot(x, nvml[number, precision], **DIAMOND)
-        section.chart(figure, "memory_ledger")
-        fullest = {key: max(parts, key=parts.get) for key, parts in ledgers.items()}
-        text = ", ".join(f"{part} in {number}" for part, number in Counter(fullest.values()).most_common())
-        share = {key: ledgers[key][part] / sum(ledgers[key].values()) for key, part in fullest.items()}
-        most = max(share, key=share.get)
-        text += f"; the highest share is that of **{fullest[most]}**: **{share[most]:.0%}** ({name_of(report, *most)})"
-        section.say(f"The largest component of {count(len(ledgers), 'bar')}: {text}.")
-        errors = [abs(r["ledger_error_fraction"]) for _, r in report.timed if r["ledger_error_fraction"] is not None]
-        section.say(
-            f"The ledger's sum differs from NVML's figure by {max(errors):.1%} at most."
-            if errors
-            else "NVML gave no figure."
-        )
-    say_missing(section, report, "A memory ledger", "ledger_activations_mib", "ledger_reason")
+    runs = runs_with_breakdown(report)
+    if runs:
+        draw_breakdowns(section, report, runs)
+        say_largest_parts(section, report, {key: memory_parts_of(record) for key, record in runs.items()})
+    say_missing(section, report, "The memory breakdown", "ledger_activations_mib", "ledger_reason")
     return section
+
+
+def draw_breakdowns(section: Section, report: Report, runs: dict[Key, dict]) -> None:
+    """Draw what fills the memory of some runs. A sum without the context is a lower bound."""
+    stacks = {key: memory_parts_of(record) for key, record in runs.items()}
+    nvml = {key: used for key, record in runs.items() if (used := used_by_run(record)) is not None}
+    styles = {name: style for name, style in MEMORY_STYLES.items() if any(parts.get(name) for parts in stacks.values())}
+    handles: list = part_patches(styles)
+    if nvml:
+        handles.append(Line2D([], [], **DIAMOND, label="the run's use by NVML"))
+    labels = {key: short(sum(parts.values())) for key, parts in stacks.items()}
+    for key, record in runs.items():
+        if record["ledger_context_mib"] is None:
+            labels[key] = "\u2265 " + labels[key]
+    gaps = gap_reasons(report, "ledger_reason")
+    figure, placed = panels(report, "Memory breakdown", 2.9, handles)
+    for number, (axes,) in placed:
+        draw_stacks(report, axes, number, MEMORY_STYLES, stacks, gaps, labels, lift=7)
+        axes.set_ylabel("GiB")
+        for x, precision in enumerate(shown_in(report, number)):
+            if (number, precision) in nvml:
+                axes.plot(x, nvml[number, precision], **DIAMOND)
+    section.chart(figure, "memory_ledger")
+
+
+def say_largest_parts(section: Section, report: Report, stacks: dict[Key, dict[str, float]]) -> None:
+    """Say which part is the largest, and how near the sums come to NVML's figures."""
+    largest = {key: max(parts, key=parts.__getitem__) for key, parts in stacks.items()}
+    shares = {key: stacks[key][part] / sum(stacks[key].values()) for key, part in largest.items()}
+    most = max(shares, key=shares.__getitem__)
+    text = f"**{largest[most]}** with **{shares[most]:.0%}** ({name_of(report, *most)})"
+    parts = tally(largest.values())
+    section.say(f"The largest component of {count(len(stacks), 'bar')}: {parts}; the highest share has {text}.")
+    errors = [abs(r["ledger_error_fraction"]) for _, r in report.timed if r["ledger_error_fraction"] is not None]
+    if errors:
+        section.say(f"The sum of the components differs from NVML's figure by {max(errors):.1%} at most.")
+    else:
+        section.say("NVML gave no figure.")

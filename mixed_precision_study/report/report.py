@@ -1,33 +1,51 @@
 """The data that every section of the report is drawn from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+Key = tuple[int, str]  # number of a comparison, precision
+PairKey = tuple[int, str, str]  # number of a comparison, precision, baseline
+Unit = Callable[[dict], str]  # from a comparison to the unit of its figures
+Bar = tuple[float, float, float, int]  # height, smallest, largest, number of values
 
 
 @dataclass
 class Report:
-    """The records of a folder, grouped into comparisons and judged; `load` fills it, the sections only read it."""
+    """The records of a folder, grouped into comparisons and judged. `load` fills it; the sections only read it.
+
+    A comparison is a dict, see `group_runs`; elsewhere it is named by its number in `comparisons`.
+    """
 
     folder: str = "."
-    used: list = field(default_factory=list)  # records
-    left_out: list = field(default_factory=list)  # (path, why) of the others
-    others: list = field(default_factory=list)  # records measured by other code than the newest of their notebook
-    aside: list = field(default_factory=list)  # of these, what run_all.py had set aside: not used
-    devices: dict = field(default_factory=dict)  # {short name of a device: its records}
+    used: list[dict] = field(default_factory=list)  # records
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of the others
+    others: list[dict] = field(default_factory=list)  # measured by other code than the newest of their notebook
+    aside: list[dict] = field(default_factory=list)  # of these, what run_all.py had set aside: not used
+    devices: dict[str, list[dict]] = field(default_factory=dict)  # {short name of a device: its records}
     on_cpu: bool = False  # every run was on the CPU
-    every_group: list = field(default_factory=list)  # comparisons, also those of the largest batches
-    largest: list = field(default_factory=list)  # comparisons in which each run took its largest batch
-    comparisons: list = field(default_factory=list)  # the others; elsewhere a comparison is its number in this list
-    ways_up: list = field(default_factory=list)  # the ladders, each a list of steps
-    sweeps: dict = field(default_factory=dict)  # of loss scales
-    alone: set = field(default_factory=set)  # numbers of the comparisons that stand in a ladder or a sweep alone
-    charted: list = field(default_factory=list)  # the other numbers
-    speedups: dict = field(default_factory=dict)  # {(number, precision, baseline): paired ratio}
-    sentences: dict = field(default_factory=dict)  # {(number, precision, baseline): verdict}
-    timed: list = field(default_factory=list)  # (number, record) of the runs that ended well
-    disturbed: list = field(default_factory=list)  # of these, the throttled ones and those that shared their GPU
-    several_runs: bool = False  # whether any precision of a comparison has more than one run that ended well
-    uneven: set = field(default_factory=set)  # the experiments whose epochs are unequal work
-    epoch_times: dict = field(default_factory=dict)  # as the next, what pool() returns: seconds
-    peaks: dict = field(default_factory=dict)  # GiB that PyTorch had allocated
-    whole: dict = field(default_factory=dict)  # GiB of the whole device
-    latency: dict = field(default_factory=dict)  # milliseconds of the inference of one sample
+    every_group: list[dict] = field(default_factory=list)  # all comparisons
+    largest: list[dict] = field(default_factory=list)  # comparisons in which each run took its largest batch
+    comparisons: list[dict] = field(default_factory=list)  # the others
+    ladders: list[list[tuple]] = field(default_factory=list)  # see find_ladders
+    sweeps: dict[tuple, dict] = field(default_factory=dict)  # of loss scales, see sweeps_of
+    alone: set[int] = field(default_factory=set)  # comparisons of one precision that only a ladder or sweep shows
+    charted: list[int] = field(default_factory=list)  # the other comparisons
+    speedups: dict[PairKey, dict] = field(default_factory=dict)  # see speedup_between
+    sentences: dict[PairKey, str] = field(default_factory=dict)  # verdicts
+    timed: list[tuple[int, dict]] = field(default_factory=list)  # (comparison, record) of the runs that ended well
+    disturbed: list[tuple[int, dict]] = field(default_factory=list)  # of these, throttled or sharing their GPU
+    several_runs: bool = False  # some precision of a comparison has more than one run that ended well
+    uneven: set[str] = field(default_factory=set)  # experiments whose epochs are unequal work
+    epoch_times: dict[Key, Bar] = field(default_factory=dict)  # seconds
+    peaks: dict[Key, Bar] = field(default_factory=dict)  # GiB that PyTorch had allocated
+    whole: dict[Key, Bar] = field(default_factory=dict)  # GiB of the whole device
+    latency: dict[Key, Bar] = field(default_factory=dict)  # milliseconds of the inference of one sample
+
+    @property
+    def charted_groups(self) -> list[tuple[int, dict]]:
+        """(number, comparison) of the comparisons that have bars in the charts."""
+        return [(number, self.comparisons[number]) for number in self.charted]
+
+    def runs(self, number: int, precision: str) -> list[dict]:
+        """Return the runs of a comparison in one precision."""
+        return self.comparisons[number]["runs"][precision]

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pandas as pd
 import PIL.Image
+from matplotlib.figure import Figure
 
-from .style import PARTS, PRECISIONS, RED
+from .style import MEMORY_STYLES, PRECISIONS, RED
 from .theme import chart_style
 from .words import plain
 
-NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # a dollar sign in a table begins none
+NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
+ROWS_IN_SIGHT = 24  # a longer table can be folded
 
 
 @dataclass
@@ -31,19 +34,19 @@ class Sentence:
 class Table:
     """Rows as dicts, shown as text and never as HTML; a long table may be `folded` under a name."""
 
-    rows: list
+    rows: list[dict]
     folded: str = ""
 
-    def frame(self):
+    def frame(self) -> pd.DataFrame:
         """Return the rows as texts and numbers: whole numbers stay whole."""
         return pd.DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
 
-    def html(self):
+    def html(self) -> str:
         """Return the table as HTML."""
         with pd.option_context("display.max_colwidth", None):  # a reason is shown in full
             page = self.frame().to_html(index=False, border=0, classes=NO_FORMULA)
         page = re.sub("<(t[dh])>", r'<\1 style="text-align: left">', page)
-        if self.folded and self.rows[24:]:
+        if self.folded and len(self.rows) > ROWS_IN_SIGHT:
             return f"<details><summary>{self.folded}: {len(self.rows)} rows</summary>{page}</details>"
         return page
 
@@ -56,19 +59,21 @@ class Table:
 class Chart:
     """A figure of Matplotlib and the name of its file."""
 
-    figure: object
+    figure: Figure
     name: str
 
     @property
-    def alt(self):
+    def alt(self) -> str:
+        """The alternative text of the picture."""
         return f"Chart: {self.name.replace('_', ' ')}"
 
     @cached_property
-    def png(self):
-        """The figure as a PNG; tints of its own colours alone keep the file small."""
-        picture, small, palette = io.BytesIO(), io.BytesIO(), PIL.Image.new("P", (1, 1))
+    def png(self) -> bytes:
+        """The figure as a PNG. A palette with tints of its colours keeps the file small."""
+        picture, small = io.BytesIO(), io.BytesIO()
         with chart_style():
             self.figure.savefig(picture, format="png", dpi=110)
+        palette = PIL.Image.new("P", (1, 1))
         palette.putpalette(palette_of_charts())
         image = PIL.Image.open(picture).convert("RGB").quantize(palette=palette, dither=PIL.Image.Dither.NONE)
         image.save(small, format="png", optimize=True)
@@ -89,60 +94,53 @@ class File:
         """Show nothing."""
 
 
-def palette_of_charts():
-    """Return the tints of the colours of all charts, as a palette of PIL."""
-    steps = (0, *range(4, 25))  # none too near to white, which must stay white
-    colours = [(colour, steps) for colour in (RED, *(style[0] for style in PRECISIONS.values()))]
-    colours += [(colour, (8, 12, 16, 20, 24)) for colour, _ in PARTS]  # 194 tints; a palette holds 256
-    colours = [(bytes.fromhex(colour[1:]), steps) for colour, steps in colours]
-    tints = [[255 - (255 - part) * step // 24 for part in colour] for colour, steps in colours for step in steps]
-    return [part for tint in tints for part in tint]
+def palette_of_charts() -> list[int]:
+    """Return tints of the colours of all charts, 194 in all, as a palette of PIL: red, green, blue, red, ..."""
+    many = (0, *range(4, 25))  # in 24ths; none too near to white, which must stay white
+    few = (8, 12, 16, 20, 24)
+    colours = [(colour, many) for colour in (RED, *(style.colour for style in PRECISIONS.values()))]
+    colours += [(colour, few) for colour, _ in MEMORY_STYLES.values()]
+    palette = []
+    for colour, steps in colours:
+        for step in steps:
+            palette += [255 - (255 - part) * step // 24 for part in bytes.fromhex(colour[1:])]
+    return palette
 
 
 @dataclass
 class Section:
     """A section of the report: its parts in the order in which they are read."""
 
-    parts: list = field(default_factory=list)
+    parts: list[Sentence | Table | Chart | File] = field(default_factory=list)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Sentence | Table | Chart | File]:
         return iter(self.parts)
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """Add a sentence in Markdown."""
         self.parts.append(Sentence(text))
 
-    def table(self, rows, folded=""):
+    def table(self, rows: list[dict], folded: str = "") -> None:
         """Add a table."""
         self.parts.append(Table(rows, folded))
 
-    def chart(self, figure, name):
-        """Add a chart; one without axes is said to be empty."""
+    def chart(self, figure: Figure, name: str) -> None:
+        """Add a chart, or a sentence where it is empty."""
         plt.close(figure)
         if figure.axes:
             self.parts.append(Chart(figure, name))
         else:  # as where every run searched its largest batch: those have a chart of their own
-            self.say(f"Nothing to draw as {name.replace('_', ' ')}: no runs at a batch size that was asked for.")
-
-    @property
-    def sentences(self):
-        return [part.text for part in self.parts if isinstance(part, Sentence)]
-
-    @property
-    def tables(self):
-        return [part.rows for part in self.parts if isinstance(part, Table)]
-
-    @property
-    def charts(self):
-        return {part.name: part.figure for part in self.parts if isinstance(part, Chart)}
+            self.say(f"Nothing to draw as {name.replace('_', ' ')}: no run has a fixed batch size.")
 
 
-def save(part, folder):
-    """Write a chart or a file into a folder; return None, or a sentence where that is not allowed."""
-    files = {Chart: lambda: (f"{part.name}.png", part.png), File: lambda: (part.name, part.content)}
-    if type(part) not in files:
+def save(part: Sentence | Table | Chart | File, folder: str | Path) -> Sentence | None:
+    """Write a chart or a file into a folder; return a sentence where that is not allowed."""
+    if isinstance(part, Chart):
+        name, content = f"{part.name}.png", part.png
+    elif isinstance(part, File):
+        name, content = part.name, part.content
+    else:
         return None
-    name, content = files[type(part)]()
     try:
         (Path(folder) / name).write_bytes(content)
     except OSError as error:

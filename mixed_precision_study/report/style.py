@@ -1,54 +1,101 @@
 """Colours, hatches, line styles and marks: the same in every chart."""
 
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 from matplotlib.patches import Patch
 
-PRECISIONS = {  # order, colour, hatch, line style and marker: the same in every chart
-    "fp32": ("#000000", "", "-", "o"),
-    "tf32": ("#0072b2", "", "--", "s"),
-    "amp_fp16": ("#e69f00", "", "-", "^"),
-    "amp_bf16": ("#009e73", "//", "--", "v"),
-    "o2_fp16": ("#cc79a7", "\\\\", "-.", "D"),
-    "o3_fp16": ("#d55e00", "xx", ":", "X"),
-}
-LOUD, RED = "CPU plumbing check: not a measurement", "#b00020"
-DAGGER, UNPAIRED_MARK = "†", "‡"
-PARTS = (  # colour and hatch of what is stacked in a bar: no colour of a precision, told apart by the colour-blind
-    *(("#332288", ""), ("#88ccee", ""), ("#117733", "xx"), ("#ddcc77", "//"), ("#44aa99", ""), ("#cc6677", "\\\\")),
-    *(("#882255", ""), ("#bbbbbb", "..")),
-)
-BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
 
-DIAMOND = {"marker": "D", "markerfacecolor": "white", "markeredgecolor": "black", "linestyle": "none", "markersize": 5}
-FOOT = {"facecolor": "#d5d5d5", "hatch": "....", "edgecolor": "#555555", "linewidth": 0}
-IDLE_LOOK = ("#e8e8e8", "")
-FAMILY_LOOKS = {  # the same in every report; kernels of the other families are grey
-    **{"convolution": PARTS[0], "depthwise convolution": (PARTS[0][0], "//"), "matmul": PARTS[1]},
-    **{"attention": (PARTS[1][0], "xx"), "normalisation": PARTS[2], "elementwise": PARTS[3]},
-    **{"recurrent cell": PARTS[4], "softmax and loss": (PARTS[4][0], "//"), "layout change": PARTS[5]},
-    **{"copy": (PARTS[5][0], ""), "optimizer": PARTS[6], "reduction": (PARTS[6][0], "xx")},
-}
-COMPONENTS = {  # part of the field's name: what it is called here
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "masters": "fp32 master copies",
-    "data": "data set",
-    "activations": "activations and workspace",
-    "slack": "allocator slack",
-    "context": "context and libraries",
-}
-BREAKDOWN_STYLES = dict(zip(COMPONENTS.values(), PARTS, strict=True))
-GREYS = dict(zip(PRECISIONS, ("#7c7c7c", "#8e8e8e", "#a0a0a0", "#b0b0b0", "#bdbdbd", "#cacaca"), strict=True))
+class PrecisionStyle(NamedTuple):
+    """How a precision is drawn; `grey` is for published figures."""
+
+    colour: str
+    hatch: str
+    line: str
+    marker: str
+    grey: str
 
 
-def line_style(precision):
+PRECISIONS = {  # in the order of every table and chart
+    "fp32": PrecisionStyle("#000000", "", "-", "o", "#7c7c7c"),
+    "tf32": PrecisionStyle("#0072b2", "", "--", "s", "#8e8e8e"),
+    "amp_fp16": PrecisionStyle("#e69f00", "", "-", "^", "#a0a0a0"),
+    "amp_bf16": PrecisionStyle("#009e73", "//", "--", "v", "#b0b0b0"),
+    "o2_fp16": PrecisionStyle("#cc79a7", "\\\\", "-.", "D", "#bdbdbd"),
+    "o3_fp16": PrecisionStyle("#d55e00", "xx", ":", "X", "#cacaca"),
+}
+GREYS = {name: style.grey for name, style in PRECISIONS.items()}
+CPU_WARNING = "CPU plumbing check: not a measurement"
+RED = "#b00020"
+DARK_GREY = "#444444"  # reference lines, and legend entries that stand for all precisions
+GAP_GREY = "#555555"  # text in the place of a missing bar
+INTERVAL_GREY = "#8b8b8b"
+DISTURBED_MARK = "†"
+UNPAIRED_MARK = "‡"
+BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
+DIAMOND: dict[str, Any] = {
+    "marker": "D",
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+    "linestyle": "none",
+    "markersize": 5,
+}
+DATA_SET_STYLE: dict[str, Any] = {"facecolor": "#d5d5d5", "hatch": "....", "edgecolor": "#555555", "linewidth": 0}
+
+FAMILY_STYLES = {  # the same in every report; kernels of the other families are grey
+    "convolution": ("#332288", ""),
+    "depthwise convolution": ("#332288", "//"),
+    "matmul": ("#88ccee", ""),
+    "attention": ("#88ccee", "xx"),
+    "normalisation": ("#117733", "xx"),
+    "elementwise": ("#ddcc77", "//"),
+    "recurrent cell": ("#44aa99", ""),
+    "softmax and loss": ("#44aa99", "//"),
+    "layout change": ("#cc6677", "\\\\"),
+    "copy": ("#cc6677", ""),
+    "optimizer": ("#882255", ""),
+    "reduction": ("#882255", "xx"),
+}
+OTHER_KERNELS = ("#bbbbbb", "..")
+IDLE_STYLE = ("#e8e8e8", "")
+MEMORY_STYLES = {  # part of the memory: colour and hatch; no colour of a precision; safe for the colour-blind
+    "parameters": ("#332288", ""),
+    "gradients": ("#88ccee", ""),
+    "optimizer": ("#117733", "xx"),
+    "fp32 master copies": ("#ddcc77", "//"),
+    "data set": ("#44aa99", ""),
+    "activations and workspace": ("#cc6677", "\\\\"),
+    "allocator slack": ("#882255", ""),
+    "context and libraries": ("#bbbbbb", ".."),
+}
+
+
+def line_style(precision: str) -> dict[str, Any]:
     """Return how the curve of a precision looks, as arguments of Matplotlib."""
-    colour, _, line, marker = PRECISIONS[precision]
+    colour, _, line, marker, _ = PRECISIONS[precision]
     style = {"color": colour, "linestyle": line, "marker": marker, "markersize": 6, "linewidth": 1.4}
     return style | {"markeredgecolor": "white", "markeredgewidth": 0.5, "label": precision}
 
 
-def part_handles(styles):
+def bar_style(precision: str) -> dict[str, Any]:
+    """Return how the bar of a precision looks, as arguments of Matplotlib."""
+    return {
+        "color": PRECISIONS[precision].colour,
+        "hatch": PRECISIONS[precision].hatch,
+        "edgecolor": "white",
+        "linewidth": 0,
+    }
+
+
+def precision_patches(precisions: Iterable[str]) -> list[Patch]:
+    """Return the legend of the bars of some precisions."""
+    styles = [(name, PRECISIONS[name]) for name in precisions]
+    return [Patch(facecolor=style.colour, hatch=style.hatch, edgecolor="white", label=name) for name, style in styles]
+
+
+def part_patches(styles: dict[str, tuple[str, str]]) -> list[Patch]:
     """Return the legend of stacked parts."""
-    style = {"edgecolor": "white", "linewidth": 0.4}
-    return [Patch(facecolor=colour, hatch=hatch, label=part, **style) for part, (colour, hatch) in styles.items()]
+    return [
+        Patch(facecolor=colour, hatch=hatch, label=part, edgecolor="white", linewidth=0.4)
+        for part, (colour, hatch) in styles.items()
+    ]

@@ -1,32 +1,41 @@
-"""How numbers and texts of a record are written."""
+"""How numbers and texts from records are written."""
 
 import html
 import re
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 
-def plain(text):
-    """Return `text` from a record on one line, and so that neither Markdown nor HTML in it takes effect."""
+def plain(text: object) -> str:
+    """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect."""
     return re.sub(r"([\\`*_\[\]$|~])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
 
 
-def count(number, word):
-    return f"{number} {word}{'s' * (number != 1)}"
+def count(number: int, word: str) -> str:
+    """Return "1 run" or "2 runs"."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
-def natural(text):
+def tally(words: Iterable[str], form: str = "{} in {}") -> str:
+    """Return how often each word occurs, the commonest first: "faster in 3, slower in 1"."""
+    return ", ".join(form.format(word, number) for word, number in Counter(words).most_common())
+
+
+def natural(text: object) -> list[int | str]:
     """Return a sort key that puts resnet18 before resnet101."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(text))]
 
 
-def short(number):
-    """Return a number with three digits that count."""
+def short(number: float) -> str:
+    """Return a number with three significant digits."""
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:#.3g}".rstrip(".")
 
 
-def span(numbers, form="{}"):
-    """Return "smallest to largest", or the one number where they look alike."""
+def span(numbers: Collection[float], form: str = "{}") -> str:
+    """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
 
 
-def percent(share):
+def percent(share: float | None) -> str:
+    """Return a share as a percentage, or "-" where it is unknown."""
     return "-" if share is None else f"{share:.0%}"

@@ -10,7 +10,6 @@ from drawn_reports import SECTION
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.published.matching import published_text
-from mixed_precision_study.report.results import COLOURS
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.style import PRECISIONS
 
@@ -54,9 +53,8 @@ def test_a_section_that_is_drawn_again_is_the_same(tmp_path):
                 assert (one.name, one.png) == (other.name, other.png)
 
 
-def test_precisions_have_one_order_and_one_colour_everywhere():
-    assert list(PRECISIONS) == list(COLOURS) == list(PRECISION_NAMES)
-    assert {name: style[0] for name, style in PRECISIONS.items()} == COLOURS
+def test_precisions_have_one_order_everywhere():
+    assert list(PRECISIONS) == list(PRECISION_NAMES)
 
 
 def test_the_published_results_are_one_file():

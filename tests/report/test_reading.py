@@ -1,0 +1,97 @@
+"""Which records are used: flaws, copies, records of the CPU, synthetic data, other code."""
+
+import made_up_records as made_up
+import pytest
+from drawn_reports import flat, said_in, write_all
+
+from mixed_precision_study.errors import UserError
+from mixed_precision_study.report.comparisons import group_runs
+from mixed_precision_study.report.load import found, load
+from mixed_precision_study.report.reading import sort_out
+
+
+def test_missing_folder_ends_in_one_line(tmp_path):
+    with pytest.raises(UserError, match="records_dir") as caught:
+        load(str(tmp_path / "gone"))
+    assert "\n" not in str(caught.value)
+    assert len(caught.value._render_traceback_()) == 1
+
+
+def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
+    write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    report = load(".")
+    assert report.folder == "../outputs"
+    assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kernel_family_fractions", ["convolution"]),
+        ("kernel_family_fractions", [["convolution", -1.0]]),
+        ("throttle_fractions", [["power cap", None]]),
+        ("throttle_fractions", [[0.5, "power cap"]]),
+        ("loss_scale_trace", [[0]]),
+        ("loss_scale_trace", [["first", 65536.0]]),
+        ("overflow_steps", [[3]]),
+        ("block_seconds", [1.0, None]),
+        ("block_seconds", [1.0, 0.0]),
+        ("block_seconds", {"first": 1.0}),
+        ("metric", ["high"]),
+        ("throttled", "yes"),
+    ],
+)
+def test_a_record_with_a_nonsense_field_is_left_out(field, value):
+    record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
+    used, ((_, reason),) = sort_out([record])
+    assert used == [] and field in reason
+
+
+def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
+    killed = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **made_up.NOT_STARTED, gpu_uuid=None)
+    one = made_up.make("cifar_resnet", "fp32")
+    two = made_up.make("cifar_resnet", "fp32", device=made_up.TURING)
+    used, left_out = sort_out([flat(killed, "a"), flat(one, "b")])
+    assert left_out == [] and len(group_runs(used)) == 1
+    used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert len(group_runs(used)) == 3
+    killed.gpu_uuid = "GPU-2"  # what run_all.py knows: the GPU, not yet the data
+    used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
+    assert [group["device"] for group in group_runs(used)] == ["H200", "RTX 2080 Ti"]
+
+
+def test_real_data_is_kept_though_a_synthetic_copy_is_newer():
+    real = made_up.make("lstm_language_model", "fp32")
+    fake = made_up.make("lstm_language_model", "fp32", dataset_used="synthetic", synthetic=True)
+    fake.finished_at = "2030-01-01T00:00:00+00:00"
+    used, ((path, reason),) = sort_out([flat(fake, "fake"), flat(real, "real")])
+    assert [record["path"] for record in used] == ["real"]
+    assert path == "fake" and reason.startswith("synthetic data")
+
+
+def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path):
+    def write(folder, code, day, precision):
+        finished = f"2026-01-0{day}T00:00:00+00:00"
+        write_all(tmp_path / folder, made_up.make("cifar_resnet", precision, code_hash=code, finished_at=finished))
+
+    write(".", "new", 3, "fp32")
+    write("other_code-old", "old", 1, "tf32")  # not yet measured again
+    write("elsewhere", "old", 2, "amp_fp16")
+    write("elsewhere", None, 1, "amp_bf16")  # by hand, or before the hash was noted
+    report = load(tmp_path)
+    assert {one["precision"] for one in report.others} == {"tf32", "amp_fp16"}
+    assert {one["precision"] for one in report.used} == {"fp32", "amp_fp16", "amp_bf16"}
+    assert "1 record that run_all.py had set aside" in said_in("load", report)
+
+
+def test_runs_of_one_name_on_two_machines_are_all_used_and_only_the_stuck_one_is_marked(tmp_path):
+    for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
+        gpu = {**made_up.H200, "gpu_uuid": machine}
+        good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
+        write_all(tmp_path / machine, good, made_up.make("cifar_resnet", "amp_fp16", device=gpu, metric=metric))
+    report = load(tmp_path)
+    ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in report.used}
+    assert len(ends) == 4 and not report.left_out and len(report.every_group) == 1
+    assert [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
