@@ -220,7 +220,7 @@ def rows_of_ladders(report: Report, ladders: list[list[Step]]) -> list[dict]:
 
 @chart_style()
 def section(report: Report) -> Section:
-    """Return the chart and the tables of the ladders, and which step gains most."""
+    """Return the chart and the tables of the ladders, and which step brings most."""
     section = Section()
     ladders = measured_ladders(report)
     if not ladders:

@@ -27,22 +27,22 @@ def rung_of(group: dict, precision: str) -> Rung | None:
     return level, channels_last, *layers, int(size)
 
 
-def climb(place: Key, rungs: Mapping[Key, Rung], known: dict[tuple[Key, int], Climb], last: int = 0) -> Climb:
-    """Return the longest way up from `place`; kinds before `last`, the kind that was added last, are not added again.
+def climb(start: Key, rungs: Mapping[Key, Rung], known: dict[tuple[Key, int], Climb], last: int = 0) -> Climb:
+    """Return the longest way up from `start`. Kinds before `last`, the kind that was added last, are not added again.
 
-    Where a way adds two things at once, the step between was not run. `known` keeps what was found before.
+    Where a way adds two things at once, the step between was not run. `known` is a cache.
     """
-    if (place, last) not in known:
-        here = rungs[place]
+    if (start, last) not in known:
+        here = rungs[start]
         ways: list[Climb] = [[]]
         for other, rung in rungs.items():
             added = [axis for axis in range(5) if rung[axis] > here[axis]]
             fewer = any(rung[axis] < here[axis] for axis in range(5))
-            other_mode = rung[0] == here[0] and other[1] != place[1]
+            other_mode = rung[0] == here[0] and other[1] != start[1]
             if added and not fewer and not other_mode and KINDS[added[0]] >= last:
                 ways.append([(other, added), *climb(other, rungs, known, KINDS[added[-1]])])
-        known[place, last] = max(ways, key=lambda way: (len(way), -sum(len(added) for _, added in way)))
-    return known[place, last]
+        known[start, last] = max(ways, key=lambda way: (len(way), -sum(len(added) for _, added in way)))
+    return known[start, last]
 
 
 def name_of_step(rung: Rung, precision: str, axis: int) -> str:
@@ -65,7 +65,7 @@ def find_ladders(report: Report) -> list[list[tuple]]:
     for family in families.values():
         rungs = dict(sorted(family.items(), key=lambda item: item[1][::-1]))  # compiled before captured
         known: dict[tuple[Key, int], Climb] = {}
-        ways = [[(place, [0]), *climb(place, rungs, known)] for place, rung in rungs.items() if rung[0] == 0]
+        ways = [[(start, [0]), *climb(start, rungs, known)] for start, rung in rungs.items() if rung[0] == 0]
         way = max(ways, key=len, default=[])
         if len({KINDS[axis] for _, added in way[1:] for axis in added}) < 3:
             continue

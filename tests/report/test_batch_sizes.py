@@ -67,7 +67,7 @@ def test_the_largest_batch_has_its_resolution(searched):
 
 
 def test_the_largest_batches_are_not_mixed_with_the_others():
-    report, charts = drawn(made_up.write_batches)
+    report, charts = drawn(made_up.write_batches, "epoch_time", "memory_use", "batch_sizes")
     assert "each at its largest batch (512 and 256): faster" in said_in("batch_sizes", report)
     rows = rows_of(report)
     sizes = {name: (row["largest that trained"], row["out of memory at"]) for name, row in rows.items()}

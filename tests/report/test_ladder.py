@@ -126,7 +126,7 @@ def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its
     assert (said.count("oom"), said.count("-")) == (1, 4)  # three of its own, one of amp_fp16 beside it
 
 
-def test_a_ladder_of_single_precisions_alone_is_still_charted(tmp_path):
+def test_a_ladder_of_single_precisions_is_still_charted(tmp_path):
     ways = [("fp32", False, "eager", 64), ("tf32", True, "eager", 64), ("tf32", True, "compile", 64)]
     for precision, layout, execution, size in ways:
         values = {"channels_last": layout, "execution": execution, "batch_size": size}

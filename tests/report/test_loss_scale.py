@@ -9,7 +9,7 @@ from mixed_precision_study.report.loss_scale import skipped_percent
 
 
 def test_a_sweep_of_loss_scales_has_its_chart():
-    report, charts = drawn(made_up.write_sweep)
+    report, charts = drawn(made_up.write_sweep, "loss_scale")
     assert "loss_scale_sweep" in charts
     said = said_in("loss_scale", report)
     assert "amp_fp16, resnet18: 3 of 4 fixed scales from 1 to 1,048,576 ended well" in said
