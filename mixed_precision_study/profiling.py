@@ -109,7 +109,18 @@ aten = torch.ops.aten
 MATMULS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm)
 
 
-def conv_backward_flops(grad, image, weight, bias, stride, padding, dilation, transposed, *rest, **_) -> int:
+def conv_backward_flops(
+    grad: torch.Tensor,
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+    **_: Any,
+) -> int:
     """Return the FLOPs of a convolution's backward pass: those of the forward pass for each gradient asked for.
 
     PyTorch's own formula (2.9 to 2.15) counts the weight's gradient of a grouped convolution many times over.
@@ -118,12 +129,12 @@ def conv_backward_flops(grad, image, weight, bias, stride, padding, dilation, tr
     return wanted * conv_flop_count(list(image.shape), list(weight.shape), list(grad.shape), transposed=transposed)
 
 
-def rnn_flops(words, weights, *_, **__) -> int:
+def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
     """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and column of the batch."""
     return 2 * words.shape[0] * words.shape[1] * sum(weight.numel() for weight in weights if weight.dim() == 2)
 
 
-def rnn_backward_flops(words, weights, *_, **__) -> int:
+def rnn_backward_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
     """Return the FLOPs of a cuDNN RNN's backward pass: twice those of the forward pass."""
     return 2 * rnn_flops(words, weights)
 

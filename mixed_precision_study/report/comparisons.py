@@ -15,8 +15,9 @@ from .words import count, natural, plain
 
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
     """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
-    for index, reason in find_diverged([run | {"run_id": index} for index, run in enumerate(runs)]).items():
-        runs[index].update(status="diverged", reason=reason.replace("another precision", others))
+    numbered = {str(index): run for index, run in enumerate(runs)}
+    for name, reason in find_diverged([run | {"run_id": name} for name, run in numbered.items()]).items():
+        numbered[name].update(status="diverged", reason=reason.replace("another precision", others))
 
 
 def group_runs(records: list[dict]) -> list[dict]:

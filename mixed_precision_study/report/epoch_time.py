@@ -21,7 +21,7 @@ from .words import count, span, tally
 
 def uneven_experiments(report: Report) -> set[str]:
     """Return the experiments whose epochs are unequal work; an incomplete last batch makes less than 1%."""
-    samples: dict[str, list[int]] = {}
+    samples: dict[str, list[float]] = {}
     for record in runs_of(group for _, group in report.charted_groups):
         if record["status"] == "ok":
             samples.setdefault(record["notebook"], []).append(samples_in_epoch(record))

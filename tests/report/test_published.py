@@ -274,7 +274,7 @@ def test_notes_with_markup_are_shown_as_text(judged):
 
 
 def test_sentences_count_rows_times_and_claims(judged):
-    text = "\n".join(said_in("articles", judged[0].report))
+    text = said_in("articles", judged[0].report)
     for figures in ("14 of 42 published rows", "**177** (o2_fp16, T4) to **619** (fp32, K80)", "Of 14 claims of colab"):
         assert figures in text
     assert "**20.0** (o3_fp16, H200) to **60.0** (fp32, H200)" in text

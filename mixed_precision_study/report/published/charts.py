@@ -112,7 +112,7 @@ def say_range(section: Section, name: str, entries: list[Entry]) -> None:
     for where, is_published in (("published", True), ("here", False)):
         timed = [entry for entry in entries if entry.published == is_published and entry.seconds]
         ends = [pick(timed, key=lambda entry: entry.seconds or 0) for pick in (min, max)] if timed else []
-        texts = [f"**{short(one.seconds)}** ({one.precision}, {plain(one.label.splitlines()[0])})" for one in ends]
+        texts = [f"**{short(one.seconds or 0)}** ({one.precision}, {plain(one.label.splitlines()[0])})" for one in ends]
         if texts:
             parts.append(f"{where} from {' to '.join(dict.fromkeys(texts))}")
     section.say(f"{plain(name)}, seconds per epoch: {'; '.join(parts) or 'nothing to compare'}.")
