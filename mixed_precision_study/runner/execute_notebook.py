@@ -79,10 +79,12 @@ def note_beats(client: Any, process: Any, path: Path) -> None:
     while True:
         code = process.poll()
         if code is not None:  # noted at once: papermill forgets the process when it cleans up
-            path.with_name("kernel_exit").write_text(str(code))
+            with suppress(OSError):  # process.py notices where the folder has been removed
+                path.with_name("kernel_exit").write_text(str(code))
             return
         if client.hb_channel.is_beating() and path.with_name("cell").exists():
-            path.touch()
+            with suppress(OSError):
+                path.touch()
         time.sleep(0.5)
 
 
@@ -126,7 +128,7 @@ def main(notebook: str, executed: str, parameter_file: str, folder_name: str, pa
     def note_cell(cell: Any, cell_index: int) -> None:
         with suppress(OSError):
             (folder / "progress").unlink()  # of the cell before
-        with suppress(OSError):  # process.py says so where the folder has been removed
+        with suppress(OSError):
             (folder / "cell").write_text(f"{cell_index + 1}/{count}")
 
     try:

@@ -53,5 +53,5 @@ class PrivateOutput(iostream.IOPubThread):
 
 
 if __name__ == "__main__":
-    kernelapp.IOPubThread = PrivateOutput
+    kernelapp.IOPubThread = PrivateOutput  # type: ignore[misc]
     kernelapp.IPKernelApp.launch_instance()

@@ -282,6 +282,9 @@ def finish_comparison(slot: DeviceSlot) -> None:
 
 def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     """Start the run of a device. Where that fails, the run waits or goes to another device."""
+    if path := folder_in_the_way(slot.run):
+        leave_out(slot, f"a folder is in the place of {relative_to_root(path)}")
+        return
     try:
         slot.running = queue.executor.launch(slot.run, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
@@ -296,9 +299,27 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
         queue.view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
+def folder_in_the_way(run: Run) -> Path | None:
+    """Return a folder that is in the place of a file of the run, or None."""
+    files = (run.record_path, run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml"))
+    return next(filter(Path.is_dir, files), None)
+
+
+def leave_out(slot: DeviceSlot, reason: str) -> None:
+    """Give up a run without a record, and say so. The rest goes on."""
+    say(f"{slot.device.label}  {slot.run.run_id}  is left out  {reason}; move it away and give the same command again")
+    slot.run = None
+    slot.attempt = 1
+
+
 def finish_if_ended(slot: DeviceSlot, queue: RunQueue) -> None:
     """Ask the executor for the run of a device, and finish it if it has ended."""
-    outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+    try:
+        outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+    except IsADirectoryError as error:  # it came while the run was going on
+        slot.running = None
+        leave_out(slot, str(error))
+        return
     if outcome is not None:
         finish(slot, outcome, queue)
 

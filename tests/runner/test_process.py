@@ -116,7 +116,7 @@ def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monke
     starts = tmp_path / "starts"
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'ipykernel_launcher' in sys.orig_argv:\n"
+        f"if {execute_notebook.KERNEL!r} in sys.orig_argv:\n"
         f"    with open({str(starts)!r}, 'a') as file:\n"
         "        file.write('x')\n"
         f"    if os.path.getsize({str(starts)!r}) <= int(os.environ['BROKEN_STARTS']):\n"
