@@ -61,9 +61,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="overrides")
-    parser.add_argument(
-        "--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto for one that runs here"
-    )
+    parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     parser.add_argument("--no-progress-bar", action="store_true")
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file")
     args = parser.parse_intermixed_args(argv)
@@ -228,8 +226,8 @@ def summarise(study: str, folder: Path, notebook: Path) -> bool:
     parameters = {"records_dir": relative_to_root(folder)}
     try:
         process, private = start_notebook(notebook, executed, parameters, log_path, environment)
-    except IsADirectoryError as error:
-        say(f"no summary was made, the records are whole: {error}")
+    except (IsADirectoryError, PermissionError) as error:  # a folder in its place
+        say(f"the summary failed, the records are whole: {error}")
         return False
     try:
         if process.wait(SUMMARY_SECONDS) == 0:

@@ -135,7 +135,7 @@ def start_notebook(
     """Start execute_notebook.py and return (process, private folder). The parameters go through a file."""
     parameter_file = log_path.with_suffix(".yaml")
     for path in (executed, log_path, parameter_file):  # what is read after the run must come from it
-        remove_file(path)
+        path.unlink(missing_ok=True)
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
     paths = [relative_to_root(path) for path in (notebook, executed, parameter_file)]
@@ -151,7 +151,8 @@ def start_notebook(
 
 
 def launch(run: Run, study: str, commit: str | None, device: Device, attempt: int = 1) -> RunningProcess:
-    """Start a run. Raise nvml.GpuLost where its GPU is gone."""
+    """Start a run. Raise nvml.GpuLost where its GPU is gone, IsADirectoryError where its results have no place."""
+    check_places(run)
     gpu = nvml.gpu_state(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
     record_before = signature(run.record_path)
@@ -162,11 +163,11 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
 
-def remove_file(path: Path) -> None:
-    """Remove a file, a link or a pipe. Raise IsADirectoryError where the path is a folder."""
-    if path.is_dir() and not path.is_symlink():
-        raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
-    path.unlink(missing_ok=True)
+def check_places(run: Run) -> None:
+    """Raise IsADirectoryError where a folder is in the place of a file of the run."""
+    for path in (run.record_path, run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml")):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
 
 
 def hash_now(run: Run) -> str:

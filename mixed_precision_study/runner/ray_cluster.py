@@ -150,7 +150,7 @@ def asks_for_credentials() -> bool:
     if os.environ.get("RAY_USE_TLS") == "1":
         return True
     try:
-        from ray._raylet import AuthenticationMode, get_authentication_mode
+        from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
     except ImportError:  # Ray before 2.52
         return False
     return get_authentication_mode() != AuthenticationMode.DISABLED
@@ -185,6 +185,7 @@ class Cluster:
         """Send a run to the actor of a device. Raise nvml.GpuLost where it has died and cannot be restarted."""
         if device not in self.workers:
             self.restart(device)
+        process.check_places(run)
         worker = self.workers[device]
         folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
         there = (run.run_id, run.precision, {**run.parameters, "data_dir": folder})

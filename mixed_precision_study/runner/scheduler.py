@@ -282,14 +282,13 @@ def finish_comparison(slot: DeviceSlot) -> None:
 
 def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     """Start the run of a device. Where that fails, the run waits or goes to another device."""
-    if path := folder_in_the_way(slot.run):
-        leave_out(slot, f"a folder is in the place of {relative_to_root(path)}")
-        return
     try:
         slot.running = queue.executor.launch(slot.run, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
         slot.lost_in_run = False
         remove_device(slot, queue, str(error))
+    except IsADirectoryError as error:
+        leave_out(slot, str(error))
     except OSError as error:
         if error.errno not in NO_ROOM_FOR_PROCESS or slot.attempt >= START_ATTEMPTS:
             raise
@@ -297,12 +296,6 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     else:
         slot.first_progress = None
         queue.view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
-
-
-def folder_in_the_way(run: Run) -> Path | None:
-    """Return a folder that is in the place of a file of the run, or None."""
-    files = (run.record_path, run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml"))
-    return next(filter(Path.is_dir, files), None)
 
 
 def leave_out(slot: DeviceSlot, reason: str) -> None:
