@@ -24,6 +24,7 @@ from jupyter_client import BlockingKernelClient
 from tiny_suite import (
     ON_CPU,
     ROOT,
+    as_other_user,
     begun,
     command,
     entry,
@@ -106,18 +107,7 @@ def gpu_memory(monkeypatch):
     return states
 
 
-def as_other_user(code, *words):
-    """Run Python as a user who owns nothing here and return what it said. Only root can."""
-    options = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", code, *map(str, words)], capture_output=True, text=True, **options
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 ATTEMPTS = """
-import os, socket, sys
 for path in sys.argv[1:]:
     for attempt in (lambda: open(path).read(), lambda: socket.socket(socket.AF_UNIX).connect(path)):
         try:
@@ -559,7 +549,8 @@ def test_marked_processes_of_other_users_are_left_alone(tmp_path):
 def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path):
     """As when a host runs out of memory or stops: none of them can tidy up. Files of the user stay."""
     logs, other = tmp_path / "logs", tmp_path / "run-mine"
-    dead, living, of_others, without_owner = private = [run_process.private_folder() for _ in range(4)]
+    private = [run_process.private_folder() for _ in range(4)]  # the last is of nobody
+    dead, living, of_others = private[:3]
     for folder, owner in ((dead, tmp_path), (living, tmp_path), (of_others, other)):
         (folder / run_process.OWNER_FILE).write_text(str(owner))
     for folder in (logs, other):
@@ -582,7 +573,6 @@ def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path
 
 
 HOLD = """
-import fcntl, sys
 try:
     fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)
     print("holds it")
