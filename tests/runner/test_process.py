@@ -139,11 +139,11 @@ def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
         (tmp_path / "go").touch()
         assert runner.wait(timeout=60) == 0
     assert len(processes) >= 2  # papermill and its kernel
+    assert not connections
     assert (connection["transport"], connection["ip"], mode) == ("ipc", str(folder / "kernel"), 0o700)
     assert (len(connection["key"]) >= 32, file_mode) == (True, 0o600)
     sockets = {"kernel-1", "kernel-2", "kernel-3", "kernel-4", "kernel-5", run_kernel.SOCKET}
     assert sockets | {"cell"} <= {path.name for path in files}
-    assert not connections
     assert refused == ""
     assert not any("sh" in Path(words[0]).name for words in command_lines)
     assert noted == f"{folder}\n"

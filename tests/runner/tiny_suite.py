@@ -164,7 +164,7 @@ def as_other_user(code, *words):
 
 
 def read_records(folder):
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json")) if path.is_file()]
 
 
 def records_of(folder):
