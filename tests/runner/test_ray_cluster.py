@@ -62,7 +62,7 @@ def suite(tmp_path_factory):
 def below(mode):
     """Yield a short new folder for a cluster's files, below one with this mode."""
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as parent:
-        os.chmod(parent, mode)
+        Path(parent).chmod(mode)
         yield Path(parent) / "t"
 
 
@@ -260,11 +260,11 @@ def test_another_user_cannot_exchange_the_code_of_a_running_batch(suite, tmp_pat
     assert runner.returncode == 0, rest + errors
 
 
-@pytest.mark.parametrize("token", ["none", "wrong"])
-def test_without_its_token_a_cluster_runs_nothing(suite, tmp_path, two_nodes, monkeypatch, token):
+@pytest.mark.parametrize("given", ["none", "wrong"])
+def test_without_its_token_a_cluster_runs_nothing(suite, tmp_path, two_nodes, monkeypatch, given):
     cluster, _ = two_nodes
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
-    if token == "none":
+    if given == "none":
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     done = call(suite, "ends", "--output-dir", tmp_path / "out", "--ray", cluster.address)
     assert done.returncode == 2
@@ -310,7 +310,7 @@ def test_cluster_whose_files_others_may_write_is_refused(open_cluster, monkeypat
 def test_folder_that_others_may_write_is_told_from_others(outer, inner, refused):
     with tempfile.TemporaryDirectory() as name:
         folders = {"outer": Path(name) / "outer", "inner": Path(name) / "outer" / "inner", None: None}
-        os.chmod(name, 0o755)
+        Path(name).chmod(0o755)
         for folder, mode in ((folders["outer"], outer), (folders["inner"], inner)):
             folder.mkdir()
             folder.chmod(mode)
