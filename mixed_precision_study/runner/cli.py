@@ -61,7 +61,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="overrides")
-    parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, auto or local")
+    parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     parser.add_argument("--no-progress-bar", action="store_true")
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file")
     args = parser.parse_intermixed_args(argv)
@@ -220,25 +220,33 @@ def summarise(study: str, folder: Path, notebook: Path) -> bool:
         say(f"there is no {notebook.name} beside the studies file, so no summary was made")
         return True
     executed = folder / "summary.ipynb"
+    page = folder / "summary.html"
     log_path = folder / "logs" / "summary.log"
     environment = child_environment(study, folder)
     parameters = {"records_dir": relative_to_root(folder)}
-    process, private = start_notebook(notebook, executed, parameters, log_path, environment)
+    try:
+        process, private = start_notebook(notebook, executed, parameters, log_path, environment)
+    except (IsADirectoryError, PermissionError) as error:  # a folder in its place
+        say(f"the summary failed, the records are whole: {error}")
+        return False
     try:
         if process.wait(SUMMARY_SECONDS) == 0:
-            export = ["-m", "nbconvert", "--to", "html", "--no-input", glob.escape(relative_to_root(executed))]
+            with suppress(OSError):
+                page.unlink(missing_ok=True)
+            export = ["-m", "nbconvert", "--to", "html", "--no-input", "--output-dir", str(folder)]
+            export.append(glob.escape(str(executed)))  # the whole path: a relative one may begin with a dash
             process = start(export, log_path, {**environment, RUN_FOLDER_ENV: str(private)})
             process.wait(SUMMARY_SECONDS)
     except subprocess.TimeoutExpired:
         say(f"the summary has not ended within {SUMMARY_SECONDS / 60:g} minutes and is stopped")
     finally:
         kill_run(process, private)
-    if process.returncode:
+    if process.returncode or not page.is_file():
         say(f"the summary failed, the records are whole; see {relative_to_root(log_path)}")
         return False
     for path in (log_path, log_path.with_suffix(".yaml")):
         path.unlink()
-    say(f"summary: {relative_to_root(executed.with_suffix('.html'))}")
+    say(f"summary: {relative_to_root(page)}")
     return True
 
 
@@ -250,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"run_all.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk
-        advice = "finished runs are kept; the same command, without --fresh, runs the rest"
+        advice = "records that are there still count; the same command, without --fresh, runs the rest"
         print(f"run_all.py: stopped: {error}; {advice}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -27,6 +27,7 @@ import psutil
 import yaml
 import zmq
 from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpec
 from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
@@ -34,6 +35,7 @@ from traitlets.config import Config
 from ..files import written_whole
 from .notebook_file import hash_of
 
+KERNEL = "mixed_precision_study.runner.kernel"
 DEAD_KERNEL_EXIT = 138  # as in papermill's own command line
 START_SECONDS = 120  # a kernel that has not answered by then has not started
 
@@ -55,7 +57,13 @@ class WholeFiles(LocalHandler):
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel whose heartbeat is noted as soon as it has a client."""
+    """A kernel of this Python. Its heartbeat is noted as soon as it has a client."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """How to start it. An installed kernelspec may be of another Python, so none is looked up."""
+        command = [sys.executable, "-m", KERNEL, "-f", "{connection_file}"]
+        return KernelSpec(argv=command, display_name="Python 3", language="python")
 
     def client(self, **options: Any) -> Any:
         client = super().client(**options)
@@ -71,10 +79,12 @@ def note_beats(client: Any, process: Any, path: Path) -> None:
     while True:
         code = process.poll()
         if code is not None:  # noted at once: papermill forgets the process when it cleans up
-            path.with_name("kernel_exit").write_text(str(code))
+            with suppress(OSError):  # process.py notices where the folder has been removed
+                path.with_name("kernel_exit").write_text(str(code))
             return
         if client.hb_channel.is_beating() and path.with_name("cell").exists():
-            path.touch()
+            with suppress(OSError):
+                path.touch()
         time.sleep(0.5)
 
 
@@ -118,7 +128,8 @@ def main(notebook: str, executed: str, parameter_file: str, folder_name: str, pa
     def note_cell(cell: Any, cell_index: int) -> None:
         with suppress(OSError):
             (folder / "progress").unlink()  # of the cell before
-        (folder / "cell").write_text(f"{cell_index + 1}/{count}")
+        with suppress(OSError):
+            (folder / "cell").write_text(f"{cell_index + 1}/{count}")
 
     try:
         papermill.execute_notebook(

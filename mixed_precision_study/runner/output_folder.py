@@ -15,10 +15,20 @@ from ..errors import UserError
 from ..record import utc_now
 from . import estimates
 from .paths import ROOT, relative_to_root
-from .process import OUTPUT_FOLDER_ENV, PRIVATE_FOLDERS_FILE, PRIVATE_PREFIX, kill_processes_with, read_small_file
+from .process import (
+    OUTPUT_FOLDER_ENV,
+    OWNER_FILE,
+    PRIVATE_FOLDERS_FILE,
+    PRIVATE_PREFIX,
+    RUN_FOLDER_ENV,
+    kill_processes_with,
+    processes_with,
+    read_small_file,
+)
 from .status import say
 
 TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
+LOCK_MODE = 0o600  # whoever can open the file can hold the lock
 HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
 
 
@@ -48,12 +58,19 @@ def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes could not: half-written files and the private folders of their runs."""
     noted = folder / "logs" / PRIVATE_FOLDERS_FILE
     temporary = (Path(tempfile.gettempdir()), Path("/tmp"))
-    for private in map(Path, read_small_file(noted).splitlines()):  # anybody may have written this file
-        if private.name.startswith(PRIVATE_PREFIX) and private.parent in temporary:
+    for private in map(Path, read_small_file(noted).splitlines()):  # anybody may have written or copied this file
+        named_like_ours = private.name.startswith(PRIVATE_PREFIX) and private.parent in temporary
+        if named_like_ours and belongs_to(private, folder) and not processes_with(RUN_FOLDER_ENV, str(private)):
             shutil.rmtree(private, ignore_errors=True)
     with suppress(OSError):
         for path in (noted, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
             path.unlink(missing_ok=True)
+
+
+def belongs_to(private: Path, folder: Path) -> bool:
+    """Return whether a private folder is of a run that writes into the output folder."""
+    owner = private / OWNER_FILE
+    return not private.is_symlink() and not owner.is_symlink() and read_small_file(owner) == str(folder)
 
 
 def check_fresh(folder: Path) -> None:
@@ -83,10 +100,13 @@ def make(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of an output folder. Raise UserError naming the process that holds it."""
-    lock = FileLock(folder / "logs" / ".lock")
+    path = folder / "logs" / ".lock"
+    lock = FileLock(path, mode=LOCK_MODE)
     owner = folder / "logs" / ".lock_owner"
     try:
         lock.acquire(timeout=0)
+        with suppress(PermissionError):  # another user's
+            path.chmod(LOCK_MODE)  # it may be older than this mode
     except Timeout:  # before OSError: it is one
         who = read_small_file(owner) or "just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
@@ -95,12 +115,20 @@ def locked(folder: Path) -> Iterator[None]:
         reason = f"cannot be locked ({getattr(error, 'strerror', None) or error}); choose another --output-dir"
         raise UserError(f"the output folder {folder} {reason}.") from None
     try:
-        owner.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}", encoding="utf-8")
+        with suppress(OSError):
+            write_anew(owner, f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
         yield
     finally:
         with suppress(OSError):
             owner.unlink()
         lock.release()
+
+
+def write_anew(path: Path, text: str) -> None:
+    """Write a new file. What was there, such as a link to somebody's file, is removed and not followed."""
+    path.unlink(missing_ok=True)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
 
 
 def set_aside(folder: Path) -> None:

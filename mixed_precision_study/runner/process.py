@@ -4,6 +4,7 @@ A run is execute_notebook.py in a session of its own, with its kernel below it. 
 variable that names the run, so they can be found and ended even after their parents have died.
 """
 
+import errno
 import json
 import os
 import re
@@ -45,6 +46,7 @@ PROGRESS_ENV = "MIXED_PRECISION_PROGRESS"  # environment variable: the file in w
 PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
 PROBE_SECONDS = 60
 PRIVATE_PREFIX = "run-"  # names of private folders begin with it
+OWNER_FILE = "output_folder"  # in a private folder: whose run it is
 PRIVATE_FOLDERS_FILE = ".private"  # in logs/: the private folders that the next start removes after a SIGKILL
 OOM_COUNTERS = (
     "/sys/fs/cgroup{group}/memory.events",
@@ -132,11 +134,14 @@ def start_notebook(
 ) -> tuple[subprocess.Popen, Path]:
     """Start execute_notebook.py and return (process, private folder). The parameters go through a file."""
     parameter_file = log_path.with_suffix(".yaml")
+    for path in (executed, log_path, parameter_file):  # what is read after the run must come from it
+        path.unlink(missing_ok=True)
     parameter_file.write_text(yaml.safe_dump(parameters), encoding="utf-8")
     private = private_folder()
     paths = [relative_to_root(path) for path in (notebook, executed, parameter_file)]
     environment = {**environment, RUN_FOLDER_ENV: str(private), PROGRESS_ENV: str(private / "progress")}
     try:
+        (private / OWNER_FILE).write_text(environment[OUTPUT_FOLDER_ENV], encoding="utf-8")
         with (log_path.parent / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
             noted.write(f"{private}\n")
         return start(["-m", EXECUTE, *paths, str(private), str(os.getpid())], log_path, environment), private
@@ -146,16 +151,23 @@ def start_notebook(
 
 
 def launch(run: Run, study: str, commit: str | None, device: Device, attempt: int = 1) -> RunningProcess:
-    """Start a run. Raise nvml.GpuLost where its GPU is gone."""
+    """Start a run. Raise nvml.GpuLost where its GPU is gone, IsADirectoryError where its results have no place."""
+    check_places(run)
     gpu = nvml.gpu_state(device.visible) if device.visible else None
     executed = run.folder / f"{run.run_id}.ipynb"
-    executed.unlink(missing_ok=True)  # what is read after the run must come from it
     record_before = signature(run.record_path)
     kills = oom_kills()
     code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
+
+
+def check_places(run: Run) -> None:
+    """Raise IsADirectoryError where a folder is in the place of a file of the run."""
+    for path in (run.record_path, run.folder / f"{run.run_id}.ipynb", run.log_path, run.log_path.with_suffix(".yaml")):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
 
 
 def hash_now(run: Run) -> str:
@@ -301,7 +313,7 @@ def note_signs_of_life(running: RunningProcess) -> None:
         running.beat = beat
         running.beat_seen = time.monotonic()
     progress = progress_of(running)
-    if progress != running.progress:
+    if progress and progress != running.progress:  # "": its private folder has been removed
         running.progress = progress
         running.progress_seen = time.monotonic()
 
@@ -314,6 +326,8 @@ def reason_to_stop(running: RunningProcess, limit: float, stall: float) -> str:
     still = now - running.progress_seen
     if elapsed > limit:
         return f"stopped after {elapsed / 60:.3g} minutes (--timeout)"
+    if silent > SILENCE_SECONDS and not running.private.is_dir():
+        return f"stopped: its private folder {running.private.name} has been removed, so nobody could watch it"
     if silent > SILENCE_SECONDS:
         return f"stopped: the kernel gave no sign of life for {silent / 60:.3g} minutes"
     if 0 < stall < still:
@@ -325,12 +339,14 @@ def reason_to_stop(running: RunningProcess, limit: float, stall: float) -> str:
 def end_run(running: RunningProcess) -> RunOutcome:
     """End what is left of a run, write its record where it has none, and return its outcome."""
     run = running.run
-    in_cell = cell_of(running)
+    in_cell = cell_of(running) or running.progress
     kernel_exit = read_small_file(running.private / "kernel_exit")
     stop(running)
     record = read_record(run.record_path) if signature(run.record_path) != running.record_before else None
     exit_code = running.process.returncode
     remark = ""
+    if not record and not run.log_path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(run.folder))
     if record:
         if running.stopped or exit_code:
             remark = f"; after the record: {running.stopped or failure_reason(run)}"
@@ -444,7 +460,8 @@ def write_ending(running: Any, status: str, reason: str) -> dict:
 def failure_reason(run: Run) -> str:
     """Return in one line why papermill failed: the notebook's last error, else the last line of the log."""
     lines = [line for line in read_log(run).split("\n") if line.strip()]
-    text = last_error(run.folder / f"{run.run_id}.ipynb") or (lines[-1] if lines else "it ended without a word")
+    silent = "it ended without a word" if run.log_path.exists() else "its log has been removed"
+    text = last_error(run.folder / f"{run.run_id}.ipynb") or (lines[-1] if lines else silent)
     text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
         if len(folder) > 1:
@@ -477,7 +494,7 @@ def read_log(run: Run) -> str:
 def read_small_file(path: Path) -> str:
     """Return the text of a file, or "" where it cannot be read."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8") if path.is_file() else ""  # a pipe would be waited for
     except (OSError, ValueError):
         return ""
 
@@ -493,7 +510,7 @@ def signature(path: Path) -> tuple[int, int] | None:
 def read_record(path: Path) -> dict | None:
     """Return a record as a flat dict, or None where it cannot be read, is of another run or cannot be used."""
     with suppress(OSError, *MALFORMED):
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "")
         if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
             return record if has_valid_fields(record) else None
     return None

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -37,6 +38,7 @@ POLL_SECONDS = 0.3  # between two questions to an actor
 CLEAR_SECONDS = 30  # for a GPU to free the memory of a run
 GRPC_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))  # answered by a frame of type 4
 DATA_ENV = "MIXED_PRECISION_DATA"  # environment variable of a node: the folder of its data
+NOBODY = 65534  # owner of what belongs to users that a container does not know
 DATA_FOLDER = "~/.cache/mixed-precision-study"
 
 
@@ -75,6 +77,16 @@ class Worker:
         import ray
 
         return socket.gethostname(), ray.get_runtime_context().get_node_id(), tuple(self.device)
+
+    def danger(self) -> str:
+        """Return how others could run programs in this cluster, and what to do, or ""."""
+        if not asks_for_credentials():
+            advice = "start its nodes and run_all.py with RAY_AUTH_MODE=token (Ray 2.52 or newer)"
+            return f"whoever reaches this cluster can run programs in it; {advice}"
+        if folder := writable_by_others(PACKAGE):
+            advice = "start it after umask 077 with --temp-dir below a folder that only you can enter (mode 700)"
+            return f"others on {socket.gethostname()} may change programs of this cluster in {folder}; {advice}"
+        return ""
 
     def device_works(self) -> bool:
         return process.device_works(self.device)
@@ -133,6 +145,32 @@ def data_folder(wanted: str) -> str:
     return str(Path(os.environ.get(DATA_ENV, DATA_FOLDER)).expanduser())
 
 
+def asks_for_credentials() -> bool:
+    """Return whether the cluster of this process wants a token, or certificates (TLS)."""
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return True
+    try:
+        from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+    except ImportError:  # Ray before 2.52
+        return False
+    return get_authentication_mode() != AuthenticationMode.DISABLED
+
+
+def writable_by_others(path: Path) -> Path | None:
+    """Return a folder on the way to `path` in which another user could put other files, or None."""
+    if os.name != "posix":
+        return None
+    for folder in (*reversed(path.parents), path):
+        state = folder.stat()
+        foreign = state.st_uid not in (0, os.getuid(), NOBODY)
+        loose = state.st_mode & 0o022 and not state.st_mode & stat.S_ISVTX
+        if foreign or loose:
+            return folder
+        if not state.st_mode & 0o011:  # nobody else gets any further
+            return None
+    return None
+
+
 class Cluster:
     """The executor: the functions of the module process, for devices that are actors."""
 
@@ -147,6 +185,7 @@ class Cluster:
         """Send a run to the actor of a device. Raise nvml.GpuLost where it has died and cannot be restarted."""
         if device not in self.workers:
             self.restart(device)
+        process.check_places(run)
         worker = self.workers[device]
         folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
         there = (run.run_id, run.precision, {**run.parameters, "data_dir": folder})
@@ -249,7 +288,8 @@ def save(run: Run, record: dict | None, files: dict[str, bytes]) -> None:
     """Write what has come back. The record is last because it is what counts."""
     for name, content in files.items():
         folder = run.folder if name.endswith(".ipynb") else run.folder / "logs"
-        with written_whole(folder / name) as temporary:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(IsADirectoryError), written_whole(folder / name) as temporary:
             temporary.write_bytes(content)
     if record:
         write_flat(record, run.record_path)
@@ -269,11 +309,11 @@ def pack(folder: str | Path) -> None:
 
 def check_reachable(address: str) -> None:
     """Raise UserError where nothing that may be Ray listens at `host:port`. Ray itself would try for minutes."""
-    if address in ("auto", "local"):
+    if address == "auto":
         return
     found = re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address)
     if not found:
-        raise UserError(f"--ray {address} must be auto, local, HOST:PORT or ray://HOST:PORT.")
+        raise UserError(f"--ray {address} must be auto, HOST:PORT or ray://HOST:PORT.")
     try:
         with socket.create_connection((found[1], int(found[2])), timeout=CONNECT_SECONDS) as there:
             there.sendall(GRPC_HELLO)
@@ -286,10 +326,10 @@ def check_reachable(address: str) -> None:
 
 @contextmanager
 def connected(address: str, jobs: int | None, gpus_wanted: bool) -> Iterator[Cluster]:
-    """Yield a Cluster on the Ray cluster at `address` ("auto": one that runs here; "local": one started for this)."""
+    """Yield a Cluster on the Ray cluster at `address` ("auto": one that runs here)."""
+    if address == "local":
+        raise UserError("--ray is for a cluster; the GPUs of this machine are used without it. Leave --ray local out.")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address == "local":  # its ports are open to other hosts, so ask them for a token (Ray 2.52 and newer)
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ModuleNotFoundError:
@@ -297,18 +337,21 @@ def connected(address: str, jobs: int | None, gpus_wanted: bool) -> Iterator[Clu
     check_reachable(address)
     with tempfile.TemporaryDirectory() as folder:
         pack(folder)
-        options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {"address": address}
-        options |= {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"working_dir": folder}}
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(**options)
+            ray.init(address, runtime_env={"working_dir": folder}, **quiet)
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler would end this process silently
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             advice = "where it wants a token, set RAY_AUTH_MODE=token"
             raise UserError(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
         try:
-            yield Cluster(ray, *start_workers(ray, jobs, gpus_wanted))
+            workers, nodes = start_workers(ray, jobs, gpus_wanted)
+            for danger in ray.get([worker.danger.remote() for worker in workers.values()]):
+                if danger:
+                    raise UserError(f"--ray {address}: {danger}.")
+            yield Cluster(ray, workers, nodes)
         finally:
             ray.shutdown()
 

@@ -287,6 +287,8 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     except nvml.GpuLost as error:
         slot.lost_in_run = False
         remove_device(slot, queue, str(error))
+    except IsADirectoryError as error:
+        leave_out(slot, str(error))
     except OSError as error:
         if error.errno not in NO_ROOM_FOR_PROCESS or slot.attempt >= START_ATTEMPTS:
             raise
@@ -296,9 +298,21 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
         queue.view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
 
 
+def leave_out(slot: DeviceSlot, reason: str) -> None:
+    """Give up a run without a record, and say so. The rest goes on."""
+    say(f"{slot.device.label}  {slot.run.run_id}  is left out  {reason}; move it away and give the same command again")
+    slot.run = None
+    slot.attempt = 1
+
+
 def finish_if_ended(slot: DeviceSlot, queue: RunQueue) -> None:
     """Ask the executor for the run of a device, and finish it if it has ended."""
-    outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+    try:
+        outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+    except IsADirectoryError as error:  # it came while the run was going on
+        slot.running = None
+        leave_out(slot, str(error))
+        return
     if outcome is not None:
         finish(slot, outcome, queue)
 

@@ -29,6 +29,7 @@ from tiny_suite import (
     AFTER,
     ON_CPU,
     PARAMETERS,
+    ROOT,
     START,
     WRITE,
     begun,
@@ -227,11 +228,17 @@ def not_under_nohup():
 
 
 def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path, not_under_nohup):
+    """The terminal is the batch's own, so the system itself tells the batch that it has gone."""
     terminal, other = pty.openpty()
-    with started(suite, tmp_path, stdout=other, stderr=other) as (runner, output):
+
+    def take_terminal():
+        os.setsid()
+        fcntl.ioctl(other, termios.TIOCSCTTY, 0)
+
+    streams = {"stdin": other, "stdout": other, "stderr": other}
+    with started(suite, tmp_path, **streams, preexec_fn=take_terminal) as (runner, output):
         os.close(other)
         os.close(terminal)
-        runner.send_signal(signal.SIGHUP)
         for seed in range(2):
             (tmp_path / f"go-{seed}").touch()
         assert runner.wait(timeout=30) == 1
@@ -266,6 +273,105 @@ def test_second_batch_on_a_folder_is_refused_naming_the_first(suite, tmp_path):
     assert runner.returncode == 0, said
     assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
     assert not list(tmp_path.glob("out.archived*"))
+
+
+def test_batch_on_a_copy_of_a_running_output_folder_leaves_the_original_alone(suite, tmp_path):
+    """The copy names the private folders of the runs that are still going on."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "go").touch()
+    with started(suite, tmp_path) as (runner, output):
+        private = [Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in survivors("wait")]
+        copy = tmp_path / "copy"
+        shutil.copytree(output, copy)
+        assert (copy / "logs" / run_process.PRIVATE_FOLDERS_FILE).read_text()
+        second = call(suite, "wait", "--output-dir", copy, "-p", "data_dir", data)
+        assert all(folder.exists() for folder in private)
+        (tmp_path / "go").touch()
+        said, _ = runner.communicate(timeout=60)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert runner.returncode == 0, said
+    for folder in (output, copy):
+        assert [record["status"] for record in whole(folder).values()] == ["ok"] * 3
+
+
+def test_removed_output_folder_stops_the_batch_and_is_the_reason(suite, tmp_path):
+    with started(suite, tmp_path) as (runner, output):
+        shutil.rmtree(output)
+        (tmp_path / "go-0").touch()
+        _, errors = runner.communicate(timeout=60)
+    assert runner.returncode == 1
+    assert re.fullmatch(rf"run_all.py: stopped: .*{output}.*\n", errors)
+    assert "without a word" not in errors
+    assert not survivors("wait")
+    assert all(record["status"] == "ok" for record in read_records(output))  # the notebook makes its folder anew
+    (tmp_path / "go").touch()
+    again = call(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("blocked", ["json", "ipynb", "log", "yaml"])
+def test_folder_in_the_place_of_a_file_costs_only_its_run(suite, tmp_path, blocked):
+    output = tmp_path / "out"
+    (tmp_path / "go").touch()
+    words = ("wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
+    first = call(suite, *words, "--dry-run").stdout.split()
+    run_id = next(word for word in first if word.startswith("tiny-"))
+    folder = output / "logs" if blocked in ("log", "yaml") else output
+    in_the_way = folder / f"{run_id}.{blocked}"
+    in_the_way.mkdir(parents=True)
+    done = call(suite, *words)
+    assert done.returncode == 1
+    assert re.search(rf"{run_id}  is left out .*{in_the_way}", done.stdout)
+    assert [
+        record["status"]
+        for record in map(json.loads, (path.read_text() for path in output.glob("*.json") if path.is_file()))
+    ] == ["ok"] * 2
+    in_the_way.rmdir()
+    again = call(suite, *words)
+    assert "2 finished already" in again.stdout
+    assert again.returncode == 0
+    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+
+
+def test_pipe_or_link_in_the_place_of_a_file_is_neither_waited_for_nor_followed(suite, tmp_path):
+    output, precious = tmp_path / "out", tmp_path / "precious"
+    (tmp_path / "go").touch()
+    precious.write_text("mine")
+    words = ("wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
+    first, second, third = dict.fromkeys(re.findall(r"tiny-\S+", call(suite, *words, "--dry-run").stdout))
+    (output / "logs").mkdir(parents=True)
+    for path in (f"{first}.json", f"{first}.ipynb", f"logs/{first}.log"):
+        os.mkfifo(output / path)
+    for path in (f"{second}.json", f"{second}.ipynb", f"logs/{second}.log", f"logs/{second}.yaml"):
+        (output / path).symlink_to(precious)
+    (output / f"{third}.json").symlink_to("/dev/zero")
+    done = call(suite, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+    assert precious.read_text() == "mine"
+
+
+def test_report_is_where_it_is_said_to_be(suite, tmp_path):
+    """Below a folder that looks like an option, and whatever Jupyter's own settings are."""
+    for name in ("studies.yaml", "tiny.ipynb"):
+        shutil.copy(suite / name, tmp_path / name)
+    write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."', "print('a report of', records_dir)")
+    settings = tmp_path / "jupyter"
+    settings.mkdir()
+    elsewhere = f"c.FilesWriter.build_directory = {str(tmp_path / 'elsewhere')!r}"
+    (settings / "jupyter_nbconvert_config.py").write_text(elsewhere)
+    output = ROOT / f"-test-{os.getpid()}"
+    words = command(tmp_path, "nearly", "--output-dir", f"./{output.name}", "-p", "mode", "ok")
+    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(settings)}
+    try:
+        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"summary: {output.name}/summary.html" in done.stdout
+        assert "a report of" in (output / "summary.html").read_text()
+    finally:
+        shutil.rmtree(output, ignore_errors=True)
 
 
 @contextlib.contextmanager

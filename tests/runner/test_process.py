@@ -4,11 +4,14 @@ import contextlib
 import errno
 import json
 import os
+import queue
 import re
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -17,17 +20,33 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from tiny_suite import ON_CPU, begun, command, entry, main, read_records, survivors, wait_for, write_suite
+from jupyter_client import BlockingKernelClient
+from tiny_suite import (
+    ON_CPU,
+    ROOT,
+    as_other_user,
+    begun,
+    command,
+    entry,
+    main,
+    read_records,
+    survivors,
+    wait_for,
+    write_notebook,
+    write_suite,
+)
 
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.gpu import nvml as gpu_nvml
 from mixed_precision_study.runner import cli, estimates, execute_notebook, output_folder, scheduler, status
+from mixed_precision_study.runner import kernel as run_kernel
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import Run
 
 FP32 = {"precisions": ["fp32"]}
 STUDIES = {
-    **{mode: [entry(mode)] for mode in ("freeze", "ok", "wait", "stall", "train")},
+    **{mode: [entry(mode)] for mode in ("freeze", "ok", "wait", "stall", "train", "hang")},
     "poison": [
         {"notebook": "tiny", "minutes": 9, "parameters": {"mode": "poison", "precisions": ["fp32", "amp_bf16"]}},
         {"notebook": "tiny", "parameters": FP32, "sweep": {"seed": [0, 1, 2]}},
@@ -36,6 +55,7 @@ STUDIES = {
 }
 GPUS = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(3)]
 CPU = Device(0, "cpu0")
+PORTS = ("shell", "iopub", "stdin", "control", "hb")
 
 
 @pytest.fixture(scope="module")
@@ -87,28 +107,112 @@ def gpu_memory(monkeypatch):
     return states
 
 
+ATTEMPTS = """
+for path in sys.argv[1:]:
+    for attempt in (lambda: open(path).read(), lambda: socket.socket(socket.AF_UNIX).connect(path)):
+        try:
+            attempt()
+        except PermissionError:
+            continue
+        except OSError as error:
+            print(path, error)
+        else:
+            print("could use", path)
+"""
+
+
 def test_kernel_is_reached_through_a_private_folder_only(suite, tmp_path):
-    """One port is left, on this host: ipykernel's pipe for the output of forks, which takes no commands."""
+    """No port is left: not even that of ipykernel for the output of forked processes."""
     words = command(suite, "wait", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path)
     with endless(*words, stdout=subprocess.DEVNULL) as runner:
         wait_for(lambda: begun(tmp_path))
         processes = survivors("wait")
         (folder,) = {Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in processes}
-        listening = [one for process in processes for one in process.net_connections() if one.status == "LISTEN"]
+        connections = [one for process in processes for one in process.net_connections("inet")]
         connection = json.loads((folder / "kernel.json").read_text())
-        names = {path.name for path in folder.iterdir()}
+        file_mode = stat.S_IMODE((folder / "kernel.json").stat().st_mode)
+        files = sorted(folder.iterdir())
         noted = (tmp_path / "out" / "logs" / run_process.PRIVATE_FOLDERS_FILE).read_text()
         mode = stat.S_IMODE(folder.stat().st_mode) & 0o777
         command_lines = [process.cmdline() for process in processes]
+        refused = as_other_user(ATTEMPTS, *files) if os.geteuid() == 0 else ""
         (tmp_path / "go").touch()
         assert runner.wait(timeout=60) == 0
     assert len(processes) >= 2  # papermill and its kernel
+    assert not connections
     assert (connection["transport"], connection["ip"], mode) == ("ipc", str(folder / "kernel"), 0o700)
-    assert {"kernel-1", "kernel-2", "kernel-3", "kernel-4", "kernel-5", "cell"} <= names
-    assert [one.laddr.ip for one in listening] in ([], ["127.0.0.1"])
+    assert (len(connection["key"]) >= 32, file_mode) == (True, 0o600)
+    sockets = {"kernel-1", "kernel-2", "kernel-3", "kernel-4", "kernel-5", run_kernel.SOCKET}
+    assert sockets | {"cell"} <= {path.name for path in files}
+    assert refused == ""
     assert not any("sh" in Path(words[0]).name for words in command_lines)
     assert noted == f"{folder}\n"
     assert not folder.exists()
+
+
+@contextlib.contextmanager
+def executing(tmp_path, folder, *sources, **environment):
+    """Start execute_notebook.py with these cells and yield its process, as start_notebook would with this folder."""
+    write_notebook(tmp_path / "small.ipynb", *sources)
+    (tmp_path / "small.yaml").write_text("{}")
+    folder.mkdir(mode=0o700, parents=True)
+    paths = [tmp_path / "small.ipynb", tmp_path / "executed.ipynb", tmp_path / "small.yaml", folder]
+    words = [sys.executable, "-m", run_process.EXECUTE, *map(str, paths), str(os.getpid())]
+    environment = {**os.environ, **environment, "PYTHONPATH": str(ROOT)}
+    with endless(*words, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as process:
+        yield process
+
+
+def outputs_of(path):
+    cells = json.loads(path.read_text())["cells"]
+    return "".join("".join(output.get("text", ())) for cell in cells for output in cell["outputs"])
+
+
+WAIT_FOR_GO = "import time, pathlib\nwhile not pathlib.Path({!r}).exists():\n    time.sleep(0.05)"
+
+
+def test_where_only_ports_are_possible_the_key_is_in_a_private_file(tmp_path):
+    """A path too long for sockets takes the way of Windows. There the key is what keeps others out."""
+    folder = tmp_path / ("x" * 100)
+    with executing(tmp_path, folder, WAIT_FOR_GO.format(str(tmp_path / "go"))) as process:
+        wait_for(lambda: (folder / "cell").exists())
+        connection = json.loads((folder / "kernel.json").read_text())
+        file_mode = stat.S_IMODE((folder / "kernel.json").stat().st_mode)
+        kernel = psutil.Process(int((folder / "session").read_text()))
+        ports = {one.laddr for one in kernel.net_connections("inet") if one.status == "LISTEN"}
+        stranger = BlockingKernelClient()
+        stranger.load_connection_info({**connection, "key": "no"})
+        stranger.start_channels()
+        stranger.execute(f"open({str(tmp_path / 'harm')!r}, 'w')")
+        with pytest.raises(queue.Empty):
+            stranger.get_shell_msg(timeout=1)
+        stranger.stop_channels()
+        (tmp_path / "go").touch()
+        assert process.wait(timeout=60) == 0
+    assert (connection["transport"], len(connection["key"]) >= 32, file_mode) == ("tcp", True, 0o600)
+    assert {port.port for port in ports} == {connection[f"{name}_port"] for name in PORTS}
+    assert {port.ip for port in ports} == {"127.0.0.1"}
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork")
+def test_output_of_forked_processes_is_in_the_notebook(tmp_path):
+    with tempfile.TemporaryDirectory() as short:
+        code = "import os, sys\nif os.fork() == 0:\n    print('from a fork', flush=True)\n    os._exit(0)\nos.wait()"
+        with executing(tmp_path, Path(short) / "run", code, "import time; time.sleep(1)") as process:
+            assert process.wait(timeout=60) == 0
+    assert "from a fork" in outputs_of(tmp_path / "executed.ipynb")
+
+
+def test_kernel_is_of_this_python_whatever_kernelspecs_there_are(tmp_path):
+    """`ipython kernel install --user` of another Python leaves such a file."""
+    spec = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["/bin/false"], "display_name": "Another", "language": "python"}))
+    where = {"JUPYTER_PATH": str(tmp_path / "jupyter"), "JUPYTER_PREFER_ENV_PATH": "0"}
+    with executing(tmp_path, tmp_path / "run", "import sys; print(sys.executable)", **where) as process:
+        assert process.wait(timeout=60) == 0
+    assert outputs_of(tmp_path / "executed.ipynb") == f"{sys.executable}\n"
 
 
 def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monkeypatch, capsys):
@@ -116,7 +220,7 @@ def test_start_that_fails_is_tried_again_and_a_third_time(suite, tmp_path, monke
     starts = tmp_path / "starts"
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
-        "if 'ipykernel_launcher' in sys.orig_argv:\n"
+        f"if {execute_notebook.KERNEL!r} in sys.orig_argv:\n"
         f"    with open({str(starts)!r}, 'a') as file:\n"
         "        file.write('x')\n"
         f"    if os.path.getsize({str(starts)!r}) <= int(os.environ['BROKEN_STARTS']):\n"
@@ -147,6 +251,25 @@ def test_kernel_without_a_heartbeat_is_ended(suite, tmp_path, monkeypatch):
     assert not survivors("freeze")
 
 
+def test_run_whose_private_folder_is_removed_says_so(suite, tmp_path, monkeypatch):
+    """As by a cleaner of the temporary folder. The kernel lives, but nobody could tell when it no longer does."""
+
+    def watch():
+        wait_for(lambda: begun(tmp_path))
+        (private,) = {process.environ()[run_process.RUN_FOLDER_ENV] for process in survivors("wait")}
+        shutil.rmtree(private)
+        monkeypatch.setattr(run_process, "SILENCE_SECONDS", 3)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert main(suite, "wait", *ON_CPU, "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path) == 1
+    watcher.join()
+    (record,) = read_records(tmp_path / "out")
+    assert record["status"] == "timeout"
+    assert re.search(r"its private folder run-\w+ has been removed", record["reason"])
+    assert not survivors("wait")
+
+
 def test_run_that_takes_longer_than_the_silence_allowed_is_left_alone_while_it_answers(suite, tmp_path, monkeypatch):
     def watch():
         wait_for(lambda: begun(tmp_path))
@@ -171,16 +294,12 @@ def test_what_outlives_a_killed_runner_ends_by_itself_and_leaves_nothing(suite, 
     assert not read_records(tmp_path / "out")
 
 
-def test_run_without_a_parent_ends_all_its_children(tmp_path, monkeypatch):
-    """A child that ends by itself at that moment does not spare the others."""
-    children = [Mock(**{"kill.side_effect": psutil.NoSuchProcess(1)}), Mock()]
-    (tmp_path / "run").mkdir()
-    monkeypatch.setattr(execute_notebook.psutil.Process, "children", lambda process, recursive: children)
-    monkeypatch.setattr(execute_notebook.os, "_exit", Mock())
-    execute_notebook.end_with_parent(0, tmp_path / "run")
-    children[1].kill.assert_called_once()
-    execute_notebook.os._exit.assert_called_once_with(1)
-    assert not (tmp_path / "run").exists()
+def test_run_without_a_parent_ends_all_its_children(suite, tmp_path):
+    """The kernel has a child of its own, which would go on for ten minutes."""
+    words = command(suite, "hang", "--output-dir", tmp_path / "out")
+    with endless(*words, stdout=subprocess.DEVNULL):
+        wait_for(lambda: any("time.sleep(600)" in " ".join(process.cmdline()) for process in survivors("hang")))
+    wait_for(lambda: not survivors("hang"), 10)
 
 
 @pytest.fixture
@@ -429,18 +548,65 @@ def test_marked_processes_of_other_users_are_left_alone(tmp_path):
 
 def test_next_batch_removes_what_processes_killed_at_one_blow_have_left(tmp_path):
     """As when a host runs out of memory or stops: none of them can tidy up. Files of the user stay."""
-    private, logs, other = run_process.private_folder(), tmp_path / "logs", tmp_path / "run-mine"
-    (private / "kernel.json").touch()
+    logs, other = tmp_path / "logs", tmp_path / "run-mine"
+    private = [run_process.private_folder() for _ in range(4)]  # the last is of nobody
+    dead, living, of_others = private[:3]
+    for folder, owner in ((dead, tmp_path), (living, tmp_path), (of_others, other)):
+        (folder / run_process.OWNER_FILE).write_text(str(owner))
     for folder in (logs, other):
         folder.mkdir()
-    (logs / run_process.PRIVATE_FOLDERS_FILE).write_text(f"{private}\n{private}-gone\n{other}\n")
+    noted = logs / run_process.PRIVATE_FOLDERS_FILE
+    noted.write_text("".join(f"{folder}\n" for folder in (*private, f"{dead}-gone", other)))
     half = [tmp_path / ".a-run.json.4711.tmp", tmp_path / ".a-run.ipynb.4711.tmp", logs / ".batch.json.4711.tmp"]
     for path in (*half, tmp_path / ".my.tmp"):
         path.touch()
-    with output_folder.held(tmp_path, False):
-        assert not any(path.exists() for path in (private, logs / run_process.PRIVATE_FOLDERS_FILE, *half))
-        half[0].touch()  # by a kernel that is killed now
+    try:
+        with endless(env={**os.environ, run_process.RUN_FOLDER_ENV: str(living)}):
+            with output_folder.held(tmp_path, False):
+                assert not any(path.exists() for path in (dead, noted, *half))
+                half[0].touch()  # by a kernel that is killed now
+            assert all(folder.exists() for folder in private[1:])
+    finally:
+        for folder in private:
+            shutil.rmtree(folder, ignore_errors=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs", "run-mine"]
+
+
+HOLD = """
+try:
+    fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    print("holds it")
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
+@pytest.mark.parametrize("before", ["new", "old"])
+def test_another_user_cannot_hold_the_lock(before):
+    """A lock may be older than its mode."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        lock = folder / "logs" / ".lock"
+        lock.parent.mkdir()
+        folder.chmod(0o755)
+        if before == "old":
+            lock.touch(0o644)
+            assert as_other_user(HOLD, lock) == "holds it\n"
+        with output_folder.held(folder, False):
+            pass
+        assert as_other_user(HOLD, lock) == "refused\n"
+
+
+def test_note_of_the_owner_follows_no_link(tmp_path):
+    """An output folder may come from anywhere."""
+    precious, logs = tmp_path / "precious", tmp_path / "out" / "logs"
+    precious.write_text("mine")
+    logs.mkdir(parents=True)
+    (logs / ".lock_owner").symlink_to(precious)
+    with output_folder.held(tmp_path / "out", False), pytest.raises(UserError, match=f"process {os.getpid()} on"):
+        output_folder.held(tmp_path / "out", False).__enter__()
+    assert precious.read_text() == "mine"
 
 
 def test_released_output_folder_leaves_no_process_behind(tmp_path):

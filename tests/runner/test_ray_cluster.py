@@ -4,18 +4,23 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
+from pathlib import Path
 from unittest.mock import Mock
 
+import psutil
 import pytest
 from tiny_suite import (
     ON_CPU,
+    as_other_user,
     begun,
     call,
     command,
@@ -34,6 +39,7 @@ from mixed_precision_study.runner import cli, ray_cluster, status
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import Run
+from mixed_precision_study.runner.process import read_small_file
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
@@ -52,16 +58,54 @@ def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("cluster"), STUDIES)
 
 
+@contextlib.contextmanager
+def below(mode):
+    """Yield a short new folder for a cluster's files, below one with this mode."""
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as parent:
+        Path(parent).chmod(mode)
+        yield Path(parent) / "t"
+
+
 @pytest.fixture(scope="module")
 def two_nodes():
-    """A cluster of a head and another node, and that other node."""
+    """A cluster of a head and another node, as the README starts one, and that other node."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-    try:
-        yield cluster, cluster.add_node(**NODE)
-    finally:
-        cluster.shutdown()
+    with pytest.MonkeyPatch.context() as patch, below(0o700) as folder:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex())
+        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # on a busy machine
+        ray._raylet.Config.initialize("")  # this process has read them before
+        head = {**NODE, "include_dashboard": False, "temp_dir": str(folder)}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            yield cluster, cluster.add_node(**NODE)
+        finally:
+            cluster.shutdown()
+    ray._raylet.Config.initialize("")
+
+
+@pytest.fixture(scope="module")
+def open_cluster():
+    """The address and the folder of a cluster that asks nobody for a token, in a folder that all can reach."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "180"}
+    with below(0o755) as folder:
+        words = ["--head", "--block", "--port=0", "--num-cpus=1", "--num-gpus=0", "--include-dashboard=false"]
+        words += ["--object-store-memory=80000000", f"--temp-dir={folder}"]
+        command_line = [sys.executable, "-m", "ray.scripts.scripts", "start", *words]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with subprocess.Popen(command_line, env=environment, start_new_session=True, **silent) as node:
+            try:
+                address = wait_for(lambda: read_small_file(folder / "ray_current_cluster"), 200)
+                yield address, folder
+            finally:
+                node.terminate()
+                node.wait(30)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if str(folder) in " ".join(process.cmdline()):
+                    process.kill()
 
 
 def test_what_a_node_needs_travels_there(tmp_path):
@@ -191,21 +235,93 @@ def test_what_answers_at_the_address_is_asked_whether_it_may_be_ray(monkeypatch,
         server_thread.join()
 
 
-def test_cluster_of_this_machine_asks_for_a_token(monkeypatch):
-    """The ports of Ray are open to other hosts, and what can reach them can run programs."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "")  # so that it is put back
-    monkeypatch.delenv("RAY_AUTH_MODE")
-    modes = []
+EXCHANGE = """
+for path in sys.argv[1:]:
+    for attempt in (os.rename, shutil.copytree):
+        try:
+            attempt(path, path + "-old")
+        except PermissionError:
+            print("refused")
+"""
 
-    def refuse(**options):
-        modes.append(os.environ.get("RAY_AUTH_MODE"))
-        raise ConnectionError("no.\nmore")
 
-    monkeypatch.setattr(ray, "init", refuse)
-    for address in ("auto", "local"):
-        with pytest.raises(UserError, match=r"reached \(no\); .*RAY_AUTH_MODE=token"):
-            ray_cluster.connected(address, 1, False).__enter__()
-    assert modes == [None, "token"]
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can start another user's process")
+def test_another_user_cannot_exchange_the_code_of_a_running_batch(suite, tmp_path, two_nodes):
+    """Ray lets everybody write to the folders in which it keeps our code. The folder above them is closed."""
+    cluster, _ = two_nodes
+    with waiting(suite, tmp_path, cluster, 1) as runner:
+        resources = Path(cluster.head_node.get_session_dir_path()) / "runtime_resources"
+        packages = list(resources.glob("working_dir_files*/**/_ray_pkg_*/"))
+        said = as_other_user(EXCHANGE, *packages)
+        (tmp_path / "go").touch()
+        rest, errors = runner.communicate(timeout=120)
+    assert packages
+    assert said == "refused\n" * 2 * len(packages)
+    assert runner.returncode == 0, rest + errors
+
+
+@pytest.mark.parametrize("given", ["none", "wrong"])
+def test_without_its_token_a_cluster_runs_nothing(suite, tmp_path, two_nodes, monkeypatch, given):
+    cluster, _ = two_nodes
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    if given == "none":
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    done = call(suite, "ends", "--output-dir", tmp_path / "out", "--ray", cluster.address)
+    assert done.returncode == 2
+    assert f"run_all.py: --ray {cluster.address}: " in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_open_cluster_is_refused(suite, tmp_path, open_cluster, monkeypatch):
+    address, _ = open_cluster
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    done = call(suite, "ends", "--output-dir", tmp_path / "out", "--ray", address)
+    assert done.returncode == 2
+    (sentence,) = re.findall(f"^run_all.py: --ray {address}: .*$", done.stderr, re.MULTILINE)
+    assert "RAY_AUTH_MODE=token" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_cluster_whose_files_others_may_write_is_refused(open_cluster, monkeypatch):
+    _, folder = open_cluster
+    resources = next(folder.glob("session_2*/runtime_resources"))
+    assert ray_cluster.writable_by_others(resources) == folder
+    monkeypatch.setattr(ray_cluster, "asks_for_credentials", lambda: True)
+    monkeypatch.setattr(ray_cluster, "PACKAGE", resources)
+    danger = ray_cluster.Worker(False).danger()
+    assert str(folder) in danger
+    assert "--temp-dir" in danger
+    folder.parent.chmod(0o700)
+    assert ray_cluster.Worker(False).danger() == ""
+
+
+@pytest.mark.parametrize(
+    "outer, inner, refused",
+    [
+        (0o755, 0o755, None),
+        (0o755, 0o775, "inner"),
+        (0o755, 0o777, "inner"),
+        (0o755, 0o1777, None),  # sticky: others may add files and not exchange any
+        (0o777, 0o700, "outer"),
+        (0o700, 0o777, None),
+        (0o710, 0o770, "inner"),  # for the group
+    ],
+)
+def test_folder_that_others_may_write_is_told_from_others(outer, inner, refused):
+    with tempfile.TemporaryDirectory() as name:
+        folders = {"outer": Path(name) / "outer", "inner": Path(name) / "outer" / "inner", None: None}
+        Path(name).chmod(0o755)
+        for folder, mode in ((folders["outer"], outer), (folders["inner"], inner)):
+            folder.mkdir()
+            folder.chmod(mode)
+        assert ray_cluster.writable_by_others(folders["inner"]) == folders[refused]
+
+
+def test_gpus_of_this_machine_need_no_cluster(suite, capsys):
+    assert main(suite, "ends", "--ray", "local") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "without it" in said
 
 
 def test_device_that_no_node_has_is_one_sentence(monkeypatch, capsys):
