@@ -1,5 +1,6 @@
 """How an experiment notebook shows its own results."""
 
+import math
 import statistics
 
 import matplotlib.pyplot as plt
@@ -11,6 +12,39 @@ from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import flags_of, verdict
 from ..record import LEDGER_AT_PEAK, flat_record
 from .style import PRECISIONS
+
+SIGNIFICANT_DIGITS = 4  # of the smallest number of a column
+
+
+def as_text(table):
+    """Return a table for people: gaps are empty, a column has one number of decimals, a column of gaps is left out."""
+    shown = table.dropna(axis="columns", how="all")
+    texts = {name: column_as_text(column) for name, column in shown.items()}
+    texts = {name: column for name, column in texts.items() if any(column)}
+    return pd.DataFrame(texts, index=table.index)
+
+
+def column_as_text(column):
+    """Return the cells of a column as texts."""
+    known = column.dropna()
+    if not pd.api.types.is_numeric_dtype(known) or pd.api.types.is_bool_dtype(known):
+        return ["" if pd.isna(value) else str(value) for value in column]
+    decimals = decimals_of(known)
+    return ["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in column]
+
+
+def decimals_of(numbers):
+    """Return how many decimals the numbers of a column get: none for whole ones, at most 4."""
+    sizes = [abs(number) for number in numbers if number]
+    if all(size == int(size) for size in sizes):
+        return 0
+    return min(4, max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(min(sizes)))))
+
+
+def show_table(table):
+    """Display a table with every column and the whole text of each cell."""
+    with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
+        display(as_text(table))
 
 
 def results_table(records):
@@ -51,7 +85,7 @@ def probes_table(records):
     """Return every probe of the search for the largest batch, in the order in which they were made."""
     columns = ["batch size", "status", "peak MiB", "samples/s"]
     tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
-    return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
+    return pd.concat(tables, keys=[record.precision for record in records]).infer_objects().round(0).convert_dtypes()
 
 
 COLOURS = {name: style[0] for name, style in PRECISIONS.items()}
@@ -86,16 +120,14 @@ def draw_results(records):
     curves.set(xlabel="epoch", ylabel=records[0].metric_name.replace("_", " "))
     curves.xaxis.get_major_locator().set_params(integer=True)
     if any(record.device_type == "cpu" for record in records):
-        figure.suptitle("CPU plumbing check: not a measurement", color="firebrick")
+        figure.suptitle("CPU smoke test: not a measurement", color="firebrick")
     return figure
 
 
 def read_results(records):
     """Return one sentence per precision and baseline: how much faster, whether that can be measured, and why."""
     if any(record.device_type == "cpu" for record in records):
-        return (
-            "These runs were on the CPU: they show that the notebook works and say nothing about what a precision buys."
-        )
+        return "These runs were a smoke test on the CPU: they say nothing about what a precision buys."
     flat = {record.precision: flat_record(record) for record in records}
     sentences = [
         verdict(flat[name], flat[base], paired_ratio(paired_runs([flat[name]], [flat[base]])))
@@ -110,12 +142,12 @@ def read_results(records):
 
 def show(records):
     """Display the results of a notebook: one table, one figure, and a sentence for each precision."""
-    display(results_table(records))
+    show_table(results_table(records))
     ledger = ledger_table(records)
     if len(ledger):
-        display(ledger)
+        show_table(ledger)
     if any(record.batch_probes for record in records):
-        display(probes_table(records))
+        show_table(probes_table(records))
     draw_results(records)
     plt.show()
     print(read_results(records))

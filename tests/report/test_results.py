@@ -1,6 +1,11 @@
 """The table, chart and sentences at the end of an experiment notebook."""
 
+import math
+import re
+
 import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
 
 from mixed_precision_study import record as records
 from mixed_precision_study.report import results
@@ -38,6 +43,54 @@ def test_the_table_has_what_explains_a_run_and_a_gap_where_it_was_not_measured()
     columns = ["GPU busy", "on Tensor Cores", "J/1000 samples"]
     assert table.loc["fp32", columns].tolist() == [0.88, 0.5, 12.3]
     assert table.loc["tf32", columns].isna().all()  # never zero
+
+
+def shown_by(records, monkeypatch, capsys):
+    """Return what show() displays: the tables as HTML."""
+    tables = []
+    monkeypatch.setattr(results, "display", lambda table: tables.append(table._repr_html_()))
+    results.show(records)
+    plt.close("all")
+    capsys.readouterr()
+    return tables
+
+
+REASON = "amp_fp16 needs an NVIDIA GPU; this run is on the CPU, and this reason goes on far beyond fifty letters"
+
+
+def test_a_reader_sees_neither_gaps_by_name_nor_cut_reasons_nor_an_empty_table(monkeypatch, capsys):
+    known = {"batch_size_used": 128, "step_ms_median": 15329.9, "skipped_steps": 0, "metric": [math.nan]}
+    refused = run("amp_fp16", status="unsupported", device="cpu")
+    refused.reason = REASON
+    tables = shown_by([run("fp32", (2.5,), device="cpu", **known), refused], monkeypatch, capsys)
+    (table,) = tables  # no second one
+    assert REASON in table
+    assert not re.search(r"None|&lt;NA&gt;|NaN|nan", table)
+    assert "peak MiB" not in table  # nobody has measured it
+
+
+def test_what_every_search_found_is_shown_without_gaps_by_name(monkeypatch, capsys):
+    probes = {"batch_probes": [[128, "ok", 7.4, 99.6], [256, "oom", None, None]]}
+    tables = shown_by([run("fp32", (2.5,), **probes), run("tf32", (1.5,))], monkeypatch, capsys)
+    assert len(tables) == 2
+    assert "<td>7</td>" in tables[1] and "<td>100</td>" in tables[1]
+    assert not any(re.search(r"None|&lt;NA&gt;|NaN", table) for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts"),
+    [
+        ([15329.9, 17262.54], ["15,330", "17,263"]),
+        ([30.66, 34.525], ["30.66", "34.52"]),
+        ([0.1171875, 0.9, None], ["0.1172", "0.9000", ""]),
+        ([128, None], ["128", ""]),
+        ([2.0, 3.0], ["2", "3"]),
+        ([0.0, 0.00001], ["0.0000", "0.0000"]),
+    ],
+)
+def test_a_column_has_one_number_of_decimals(numbers, texts):
+    table = pd.DataFrame({"column": numbers}).convert_dtypes()
+    assert results.as_text(table)["column"].tolist() == texts
 
 
 LEDGER = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
@@ -132,7 +185,7 @@ def test_the_cpu_is_never_judged():
     cpu = [run("fp32", (2.0, 2.0), device="cpu"), run("amp_bf16", (1.0, 1.0), device="cpu")]
     assert "say nothing" in results.read_results(cpu)
     figure = results.draw_results(cpu)
-    assert figure.get_suptitle() == "CPU plumbing check: not a measurement"
+    assert figure.get_suptitle() == "CPU smoke test: not a measurement"
     plt.close(figure)
 
 
