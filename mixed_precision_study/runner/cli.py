@@ -88,8 +88,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parameter = (
         "set a parameter in every notebook that has it, for example -p epochs 10; NOTEBOOK.NAME: in that one alone"
     )
-    pairs = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE"), "dest": "overrides"}
-    parser.add_argument("-p", help=parameter, **pairs)
+    pair = ("NAME", "VALUE")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
