@@ -120,7 +120,8 @@ def run_in_words(run: Run, progress: str, elapsed: float, left: float | None) ->
     The line should fit 80 columns, so it repeats nothing. The log has the whole name.
     """
     rest = "" if left is None else f", {duration_text(left)} left"
-    where = progress.partition(f", {run.precision}, ")[2] or progress or "starting"
+    steps = progress.partition(", ")[2].removeprefix(f"{run.precision}, ")
+    where = steps or progress or "starting"
     return f"{short_name(run)}  {where}  {duration_text(elapsed)}{rest}"
 
 

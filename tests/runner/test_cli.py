@@ -380,7 +380,7 @@ def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
         (["-p", "csv_path", "folder"], "is no file"),
         (["-p", "tiny.csv_path", "nowhere.csv"], "is no file"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 def test_folders_are_checked_before_the_devices(suite, tmp_path, capsys, monkeypatch, words, sentence):
     """Looking at the devices loads PyTorch. What is refused leaves nothing behind."""
