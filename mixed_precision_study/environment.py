@@ -72,9 +72,9 @@ def choose_device() -> "torch.device":
         print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
     else:
         print(
-            "No GPU: everything runs on the CPU. That checks the installation but measures nothing. To get a GPU, on"
-            " Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose Settings > Accelerator; elsewhere"
-            " install a driver and a CUDA build of PyTorch."
+            "No GPU: everything runs on the CPU. That checks the installation; the timings mean nothing. To get a GPU,"
+            " on Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose Settings > Accelerator;"
+            " elsewhere install a driver and a CUDA build of PyTorch."
         )
     return device
 

@@ -8,7 +8,7 @@ import ast
 import difflib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,9 +85,9 @@ def check_precisions(names: Any) -> list[str]:
     """Return a list of precision modes; raise UserError if it is empty or a name is unknown or repeated."""
     known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
     if not known or len(set(names)) < len(names):
-        raise UserError(
-            f"precisions is {names!r}; it must be a list with some of {', '.join(PRECISION_NAMES)}, each once."
-        )
+        wanted = f"it must be a list with some of {', '.join(PRECISION_NAMES)}, each once"
+        how = '; papermill takes a list with -y: -y "precisions: [fp32, tf32]"' if isinstance(names, str) else ""
+        raise UserError(f"precisions is {names!r}; {wanted}{how}.")
     return names
 
 
@@ -281,10 +281,10 @@ def as_literal(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | list) else repr(value)
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a hint that lists `names`, the nearest one first."""
+def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
+    """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    known = f"it has {', '.join(sorted(names))}."
+    known = f"{intro} {', '.join(names)}."
     return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
 
 
@@ -293,7 +293,7 @@ def check_names(notebook: str, names: Iterable[str], declared: Sequence[Paramete
     known = [one.name for one in declared]
     for name in names:
         if name not in known:
-            raise UserError(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, known)}")
+            raise UserError(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, sorted(known))}")
 
 
 def check_values(notebook: str, values: dict, declared: Sequence[Parameter] | None = None) -> dict:
@@ -357,11 +357,12 @@ def is_timm_model(notebook: str, model: str) -> bool:
     return declared.models and model not in (declared.default, *declared.choices)
 
 
-def check_timm_model(name: str) -> None:
-    """Raise UserError with the nearest names if timm has no such model."""
-    import timm
+def check_timm_model(name: str, names: Collection[str] | None = None) -> None:
+    """Raise UserError with the nearest names if timm has no such model. Without `names`, timm is loaded and asked."""
+    if names is None:
+        import timm
 
-    names = timm.list_models()
+        names = timm.list_models()
     if name not in names:
         near = ", ".join(difflib.get_close_matches(name, names, n=5)) or "see timm.list_models()"
         raise UserError(f"model {name!r} is not in timm; the nearest names: {near}.")

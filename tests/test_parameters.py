@@ -17,6 +17,7 @@ from mixed_precision_study.parameters import (
     names_set_by_cells,
     parameters_cell,
 )
+from mixed_precision_study.runner.plan import timm_models
 
 CIFAR = {one.name: one.default for one in parameters.CIFAR_RESNET}
 ADDED = "# Parameters\n"  # as papermill begins the cell that it adds
@@ -67,6 +68,7 @@ def test_right_parameters_pass_and_a_whole_rate_becomes_a_float():
         ({"precisions": []}, "precisions is"),
         ({"precisions": "fp32"}, "it must be a list"),
         ({"precisions": ["fp32", "fp32"]}, "each once"),
+        ({"precisions": '["fp32"]'}, "papermill takes a list with -y"),
         ({"precisions": [["fp32"]]}, "it must be a list"),
         ({"data_dir": None}, "data_dir is None; it must be text in quotes"),
         ({"model": 18}, "model is 18; it must be text"),
@@ -101,6 +103,18 @@ def test_a_model_of_timm_is_looked_up_and_the_nearest_ones_are_named():
     with pytest.raises(UserError, match=r"'resnet19' is not in timm; the nearest names: .*resnet18"):
         check_parameters("cifar_resnet", names)
     assert check_parameters("cifar_resnet", names | {"model": "mobilenetv3_small_050"}).model == "mobilenetv3_small_050"
+
+
+def test_the_models_that_run_all_reads_from_timms_source_are_timms_own():
+    import timm
+
+    assert timm_models() == sorted(timm.list_models())
+
+
+def test_a_wrong_list_is_not_sent_to_papermill():
+    with pytest.raises(UserError) as stopped:
+        check_values("cifar_resnet", CIFAR | {"precisions": ["fp99"]})
+    assert "papermill" not in str(stopped.value)
 
 
 def test_an_output_folder_that_cannot_be_written_stops_with_one_sentence(tmp_path):

@@ -41,7 +41,7 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
         reason = (record["reason"] or "no reason was recorded").rstrip(".")  # a reason may be a whole sentence
         return f"{name} {status}: {reason}."
     if record["device_type"] == "cpu":
-        return f"{name} ran on the CPU, which proves that it works and measures nothing."
+        return f"{name} ran on the CPU: a smoke test, which measures nothing."
     case, because = find_bottleneck(record)
     if base["status"] != "ok":
         return f"{name} has no {against} to be compared with ({base['status']}); {because}."

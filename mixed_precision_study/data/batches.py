@@ -66,6 +66,11 @@ class TrainingData:
     largest_batch: int = 2**20
     prefetch: bool = False
 
+    @property
+    def title(self) -> str:
+        """Return the name of the data, and where they came from if that is not the same word."""
+        return self.used if self.source == self.used else f"{self.used} ({self.source})"
+
     def set_batch_size(self, size: int) -> None:
         """Prepare for training with this batch size. Called before each training."""
 

@@ -47,7 +47,7 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
     Raises UserError if data that were asked for by name are not available.
     """
     data = Cifar(settings, device, read(settings.dataset, settings.data_dir, device))
-    print(f"{data.used} ({data.source}): {data.train_samples:,} training and {data.eval_samples:,} test images")
+    print(f"{data.title}: {data.train_samples:,} training and {data.eval_samples:,} test images")
     startup.lap("data")
     return data
 

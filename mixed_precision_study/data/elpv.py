@@ -53,7 +53,7 @@ def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
             f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
         )
     data = NumberedImages(settings, device, images)
-    print(f"{data.used} ({data.source}): {data.train_samples:,} training and {data.eval_samples:,} held-out images")
+    print(f"{data.title}: {data.train_samples:,} training and {data.eval_samples:,} held-out images")
     startup.lap("data")
     return data
 

@@ -52,7 +52,7 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Text":
     """
     data = Text(settings, device, read(settings.dataset, settings.data_dir, device))
     words = f"{data.train_samples:,} training words, vocabulary {len(data.vocabulary):,}"
-    print(f"{data.used} ({data.source}): {words}")
+    print(f"{data.title}: {words}")
     startup.lap("data")
     return data
 

@@ -1,5 +1,6 @@
 """How an experiment notebook shows its own results."""
 
+import math
 import statistics
 
 import matplotlib.pyplot as plt
@@ -25,6 +26,39 @@ COLUMNS = {  # title: (field of the record, digits)
     "device MiB": ("device_used_mib", 0),
     "J/1000 samples": ("joules_per_1000_samples", 1),
 }
+
+SIGNIFICANT_DIGITS = 4  # of the smallest number of a column
+
+
+def as_text(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table for people: gaps are empty, a column has one number of decimals, a column of gaps is left out."""
+    shown = table.dropna(axis="columns", how="all")
+    texts = {name: column_as_text(column) for name, column in shown.items()}
+    texts = {name: column for name, column in texts.items() if any(column)}
+    return pd.DataFrame(texts, index=table.index)
+
+
+def column_as_text(column: pd.Series) -> list[str]:
+    """Return the cells of a column as texts."""
+    known = column.dropna()
+    if not pd.api.types.is_numeric_dtype(known) or pd.api.types.is_bool_dtype(known):
+        return ["" if pd.isna(value) else str(value) for value in column]
+    decimals = decimals_of(known)
+    return ["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in column]
+
+
+def decimals_of(numbers: pd.Series) -> int:
+    """Return how many decimals the numbers of a column get: none for whole ones, at most 4."""
+    sizes = [abs(number) for number in numbers if number]
+    if all(size == int(size) for size in sizes):
+        return 0
+    return min(4, max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(min(sizes)))))
+
+
+def show_table(table: pd.DataFrame) -> None:
+    """Display a table with every column and the whole text of each cell."""
+    with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
+        display(as_text(table))
 
 
 def results_table(records: list[RunRecord]) -> pd.DataFrame:
@@ -57,7 +91,7 @@ def probes_table(records: list[RunRecord]) -> pd.DataFrame:
     """Return every probe of the search for the largest batch, in the order in which they were made."""
     columns = ["batch size", "status", "peak MiB", "samples/s"]
     tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
-    return pd.concat(tables, keys=[record.precision for record in records]).round(0).convert_dtypes()
+    return pd.concat(tables, keys=[record.precision for record in records]).infer_objects().round(0).convert_dtypes()
 
 
 def draw_bar(axes: Axes, x: int, record: RunRecord, height: float | None) -> None:
@@ -101,7 +135,7 @@ def draw_results(records: list[RunRecord]) -> Figure:
 def read_results(records: list[RunRecord]) -> str:
     """Return one sentence per precision and baseline: how much faster, whether that can be measured, and why."""
     if any(record.device_type == "cpu" for record in records):
-        return "These runs were on the CPU. They show that the notebook works and say nothing about speed."
+        return "These runs were a smoke test on the CPU: they say nothing about what a precision buys."
     flat = {record.precision: flat_record(record) for record in records}
     sentences = [
         verdict(flat[name], flat[base], paired_ratio(paired_runs([flat[name]], [flat[base]])))
@@ -116,12 +150,12 @@ def read_results(records: list[RunRecord]) -> str:
 
 def show(records: list[RunRecord]) -> None:
     """Display the results of a notebook: tables, one figure, and a sentence for each precision."""
-    display(results_table(records))
+    show_table(results_table(records))
     memory = memory_table(records)
     if len(memory):
-        display(memory)
+        show_table(memory)
     if any(record.batch_probes for record in records):
-        display(probes_table(records))
+        show_table(probes_table(records))
     draw_results(records)
     plt.show()
     print(read_results(records))

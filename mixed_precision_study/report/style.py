@@ -25,7 +25,7 @@ PRECISIONS = {  # in the order of every table and chart
     "o3_fp16": PrecisionStyle("#d55e00", "xx", ":", "X", "#cacaca"),
 }
 GREYS = {name: style.grey for name, style in PRECISIONS.items()}
-CPU_WARNING = "CPU plumbing check: not a measurement"
+CPU_WARNING = "CPU smoke test: not a measurement"
 RED = "#b00020"
 DARK_GREY = "#444444"  # reference lines, and legend entries that stand for all precisions
 GAP_GREY = "#555555"  # text in the place of a missing bar

@@ -10,27 +10,29 @@ import glob
 import importlib.util
 import io
 import math
+import re
 import signal
 import subprocess
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ..commit import suite_commit
 from ..errors import UserError
+from ..parameters import did_you_mean
 from . import estimates, process, ray_cluster
 from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held
-from .paths import ROOT, expanded, relative_to_root
-from .plan import Comparison, check_csv, check_values, plan
+from .paths import ROOT, check_given, check_writable, expanded, relative_to_root, shown
+from .plan import Comparison, check_overrides, check_paths, check_values, plan
 from .process import RETRIED, RUN_FOLDER_ENV, child_environment, kill_run, read_record, start, start_notebook
 from .scheduler import jobs_of, run_comparisons, set_aside_records, take_job, unfinished
 from .status import TolerantStream, log_in, say, table
-from .studies import load_studies, parse_overrides
+from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
@@ -45,26 +47,70 @@ class PlannedStudy(NamedTuple):
     left_out: list[str]  # notebooks that need a GPU
 
 
+class Parser(ArgumentParser):
+    """A parser whose errors are one sentence, like all others of run_all.py."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with argparse's message, made clearer."""
+        unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
+        if unknown:
+            option = next((word for word in unknown[1].split() if word.startswith("-")), unknown[1])
+            options = re.findall(r"--[a-z-]+", self.format_usage())
+            raise UserError(
+                f"unknown option {option}; {did_you_mean(option.partition('=')[0], options, 'possible are')}"
+            )
+        message = message.removeprefix("argument ").replace("expected 2 arguments", "expected a name and a value")
+        raise UserError(f"{message}; --help explains every option.")
+
+
+def minutes(text: str) -> float:
+    """Return a number of minutes for argparse."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no number of minutes") from None
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number for argparse."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no whole number") from None
+
+
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
-    """Return the command line as a namespace. Raise UserError at a wrong value; argparse ends with status 2."""
-    parser = ArgumentParser(prog="run_all.py", description=__doc__.split("\n")[0])
+    """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
+    parser = Parser(prog="run_all.py", description=__doc__.split("\n")[0])
     parser.add_argument("studies", nargs="*", metavar="STUDY", help="names from studies.yaml (default: quick)")
+    only = "run these notebooks of a study alone, for example --only cifar_resnet"
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NOTEBOOK", help=only)
+    parameter = (
+        "set a parameter in every notebook that has it, for example -p epochs 10; NOTEBOOK.NAME: in that one alone"
+    )
+    pair = ("NAME", "VALUE")
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
-    parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help="none: the reduced form on the CPU")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
-    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help="of one run; default: a day")
+    parser.add_argument(
+        "--gpus", default="all", metavar="all|none|0,1", help="which GPUs (default: all); none: a smoke test on the CPU"
+    )
+    parser.add_argument("--jobs", type=whole_number, metavar="N", help="runs at once on the CPU (default: 1)")
+    parser.add_argument(
+        "--timeout", type=minutes, default=1440, metavar="MINUTES", help="end a run that takes longer; default: a day"
+    )
     stall = "end a run after so long without a new cell or training step; default: 60, 0: never"
-    parser.add_argument("--stall-minutes", type=float, default=60, metavar="MINUTES", help=stall)
+    parser.add_argument("--stall-minutes", type=minutes, default=60, metavar="MINUTES", help=stall)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
-    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="overrides")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
-    parser.add_argument("--no-progress-bar", action="store_true")
-    parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file")
+    parser.add_argument("--no-progress-bar", action="store_true", help="plain lines only")
+    file = "another file in the form of notebooks/studies.yaml, beside its notebooks"
+    parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
+    args.only = [Path(word).name.removesuffix(".ipynb") for word in args.only]
     if args.ray and args.gpus not in ("all", "none"):
         raise UserError(f"--gpus {args.gpus} is for this machine; with --ray it is all or none.")
     for name, value in (("--output-dir", args.output_dir), ("--ray", args.ray)):
@@ -83,24 +129,39 @@ def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
     studies = load_studies(args.file)
     overrides = parse_overrides(args.overrides)
+    names = list(dict.fromkeys(args.studies or ["quick"]))
+    if args.list:
+        names = [name for name, study in studies.items() if not args.only or {*args.only} & {*notebooks_of([study])}]
+    studies = chosen_studies(studies, names or list(studies), args.only)
+    notices = check_overrides(studies.values(), args.file.parent, overrides)
     if args.list:
         list_studies(studies, overrides, args)
         return 0
-    names = list(dict.fromkeys(args.studies or ["quick"]))
-    unknown = [name for name in names if name not in studies]
-    if unknown:
-        raise UserError(f"unknown study {', '.join(unknown)}; possible are {', '.join(studies)}.")
     missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
+    check_folders(list(studies), overrides, args)
     with devices_for(args) as (executor, devices):
         on_gpu = bool(devices[0].visible)
-        planned = plan_studies({name: studies[name] for name in names}, overrides, on_gpu, args)
+        planned = plan_studies(studies, overrides, on_gpu, args)
+        for notice in notices:
+            say(notice)
         if not args.dry_run:
             return run_studies(planned, devices, args, executor)
         for study in planned:
             dry_run(study, devices, args)
         return 0
+
+
+def check_folders(studies: list[str], overrides: dict, args: Namespace) -> None:
+    """Raise UserError at a folder or file that cannot be used, before anything slow such as loading PyTorch."""
+    if not args.dry_run:
+        for study in studies:
+            check_writable(output_folder(args.output_dir, study, len(studies) > 1))
+    for name, (path, _) in overrides.items():
+        parameter = name.rpartition(".")[2]
+        if path and parameter in PATHS and not args.ray:  # with Ray it lies on the nodes
+            check_given(parameter, path)
 
 
 def list_studies(studies: dict[str, dict], overrides: dict, args: Namespace) -> None:
@@ -129,14 +190,14 @@ def plan_studies(studies: dict[str, dict], overrides: dict, on_gpu: bool, args: 
         folder = output_folder(args.output_dir, name, len(studies) > 1)
         comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
-            advice = "without one run a study with a CPU form: python run_all.py quick"
+            advice = "without one, run the smoke test: python run_all.py quick"
             raise UserError(f"study {name} needs a GPU; {advice}")
-        check_values(comparisons)
-        if not args.ray:  # with Ray it lies on the nodes
-            check_csv(comparisons)
+        if not args.ray:
+            check_paths(comparisons)
+        check_values(comparisons, overrides)
         planned.append(PlannedStudy(name, comparisons, folder, left_out))
     if not on_gpu:
-        say("NO GPU: the reduced CPU form runs; it proves that everything works and measures nothing.")
+        say("NO GPU: a smoke test runs on the CPU; its timings mean nothing.")
     for name, _, _, left_out in planned:
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
@@ -193,7 +254,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     set_aside_records(comparisons)
     finished = len(runs) - len(unfinished(runs, args.fresh, args.retry_failed))
     on_devices = ", ".join(f"{device.label} ({device.name})" for device in devices)
-    where = f"{len(runs)} runs into {relative_to_root(folder)} on {on_devices}"
+    where = f"{len(runs)} runs into {shown(folder)} on {on_devices}"
     say(f"{name}: {where}; {finished} finished already and skipped")
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
@@ -209,7 +270,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
         raise
     records = [read_record(run.record_path) for run in runs]
     if failed := sum(record["status"] in RETRIED for record in records if record):
-        logs = relative_to_root(folder / "logs")
+        logs = shown(folder / "logs")
         say(f"{failed} of {len(runs)} runs failed; logs in {logs}; --retry-failed runs them again")
     return summary_made and not failed and all(records)
 
@@ -242,11 +303,11 @@ def summarise(study: str, folder: Path, notebook: Path) -> bool:
     finally:
         kill_run(process, private)
     if process.returncode or not page.is_file():
-        say(f"the summary failed, the records are whole; see {relative_to_root(log_path)}")
+        say(f"the summary failed, the records are whole; see {shown(log_path)}")
         return False
     for path in (log_path, log_path.with_suffix(".yaml")):
         path.unlink()
-    say(f"summary: {relative_to_root(page)}")
+    say(f"report, to open in a browser: {shown(page)}")
     return True
 
 

@@ -3,12 +3,10 @@
 import ast
 import functools
 import itertools
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping
-from contextlib import redirect_stdout, suppress
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +15,11 @@ from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you
 from ..parameters import check_values as check_declared_values
 from ..record import run_id_of
 from .notebook_file import MALFORMED, code_cells, hash_of, package_state
-from .paths import ROOT, python_path, relative_to_root
-from .studies import shortened
+from .paths import check_given, relative_to_root
+from .studies import PATHS, notebooks_of, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
+WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
@@ -99,7 +98,7 @@ def fitted(name: str, value: Any, default: Any, notebook: str) -> Any:
     limit = 2**32 if name == "seed" else 2**63
     if type(value) is int and abs(value) >= limit and not isinstance(default, float):
         raise UserError(f"{name} is {shortened(value)}; it must be below {limit}.")
-    if name == "batch_size" and value == "max":
+    if name in WORDS and value == WORDS[name]:
         return value
     is_scale = name == "loss_scale"  # "dynamic" or a number
     if (isinstance(default, float) and type(value) in (int, str)) or (is_scale and isinstance(value, str)):
@@ -107,7 +106,9 @@ def fitted(name: str, value: Any, default: Any, notebook: str) -> Any:
             value = float(value)  # YAML reads 1e-3 as text
     if default is None or type(value) is type(default) or (is_scale and type(value) in (int, float)):
         return value
-    wanted = '"dynamic" or a number' if is_scale else TYPE_WORDS.get(type(default), type(default).__name__)
+    wanted = "a number" if is_scale else TYPE_WORDS.get(type(default), type(default).__name__)
+    if name in WORDS:
+        wanted = f'"{WORDS[name]}" or {wanted}'
     raise UserError(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
 
 
@@ -124,16 +125,51 @@ def fitted_precisions(value: Any) -> list[str]:
 
 
 def merged_parameters(notebook: str, defaults: dict, given: dict, overrides: dict[str, tuple[str, Any]]) -> dict:
-    """Return the notebook's defaults, replaced by `given` and then by the -p `overrides`."""
-    unknown = [name for name in (*given, *overrides) if name not in defaults]
+    """Return the notebook's defaults, replaced by `given` and then by the `overrides` that it gets."""
+    unknown = [name for name in given if name not in defaults]
     if unknown:
-        raise UserError(f"notebook {notebook} has no parameter {unknown[0]}; {did_you_mean(str(unknown[0]), defaults)}")
+        raise no_such_parameter(str(unknown[0]), {notebook: defaults})
     parameters = {**defaults, **given}
     for name, (text, value) in overrides.items():
         # Where the notebook wants text, a number or a date is text too.
         plain = isinstance(defaults[name], str) and not isinstance(value, str | list | dict) and name != "loss_scale"
         parameters[name] = text if plain else value
     return {name: fitted(name, value, defaults[name], notebook) for name, value in parameters.items()}
+
+
+def no_such_parameter(name: str, defaults: dict[str, dict]) -> UserError:
+    """Return the error for a parameter that none of {notebook: its defaults} has."""
+    known = sorted({key for values in defaults.values() for key in values})
+    if len(defaults) == 1:
+        return UserError(f"notebook {next(iter(defaults))} has no parameter {name}; {did_you_mean(name, known)}")
+    hint = did_you_mean(name, known, "they have")
+    return UserError(f"none of the notebooks {', '.join(defaults)} has a parameter {name}; {hint}")
+
+
+def overrides_of(notebook: str, defaults: dict, overrides: dict[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+    """Return those -p overrides that a notebook gets. One for it alone, NOTEBOOK.NAME, goes before NAME."""
+    for_all = {name: value for name, value in overrides.items() if name in defaults}
+    split = {tuple(name.rpartition(".")[::2]): value for name, value in overrides.items()}
+    return {**for_all, **{name: value for (owner, name), value in split.items() if owner == notebook}}
+
+
+def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: dict[str, tuple[str, Any]]) -> list[str]:
+    """Return a sentence for each -p that only some notebooks of the studies know. Raise UserError where none does."""
+    defaults = {name: notebook_defaults(notebooks / f"{name}.ipynb") for name in notebooks_of(studies)}
+    notices = []
+    for name in overrides:
+        owner, _, parameter = name.rpartition(".")
+        if owner and owner not in defaults:
+            hint = did_you_mean(owner, defaults, "possible are")
+            raise UserError(f"-p {name}: no notebook {owner} is asked for; {hint}")
+        asked = {owner: defaults[owner]} if owner else defaults
+        knowing = [notebook for notebook, values in asked.items() if parameter in values]
+        if not knowing:
+            raise no_such_parameter(parameter, asked)
+        if len(knowing) < len(asked):
+            others = ", ".join(notebook for notebook in asked if notebook not in knowing)
+            notices.append(f"-p {name} is for {', '.join(knowing)}; without such a parameter: {others}")
+    return notices
 
 
 def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
@@ -178,13 +214,14 @@ def plan(
         if not on_gpu and "cpu" not in entry:
             left_out.append(name)
             continue
+        own_overrides = overrides_of(name, defaults, overrides)
         given = entry.get("parameters", {}) if on_gpu else entry["cpu"]
         sweep = entry.get("sweep", {}) if on_gpu else {}
         own = [merged_parameters(name, defaults, {**given, **values}, {}) for values in combinations_of(sweep)]
         minutes = entry.get("minutes", 1) / sum(map(trainings_of, own))  # of one training, without the overrides
-        sweep = {key: values for key, values in sweep.items() if key not in overrides}
+        sweep = {key: values for key, values in sweep.items() if key not in own_overrides}
         for combination in combinations_of(sweep):
-            parameters = merged_parameters(name, defaults, {**given, **combination}, overrides)
+            parameters = merged_parameters(name, defaults, {**given, **combination}, own_overrides)
             passes = passes_of(parameters)
             # Two entries, or two values of a swept `repeats`, may ask for the same run, or for runs to be compared.
             runs = comparisons.setdefault(run_id_of(name, {**parameters, **passes[0]}, "any"), {})
@@ -200,52 +237,61 @@ def plan(
     return [list(runs.values()) for runs in longest_first], left_out
 
 
-def check_values(comparisons: Iterable[Comparison]) -> None:
+def check_values(comparisons: Collection[Comparison], overrides: Iterable[str] = ()) -> None:
     """Raise UserError at the first value that a notebook of the suite would refuse.
 
-    Unknown models are looked up in timm by another process, which loads PyTorch. That takes seconds and must not hold
-    memory of a GPU that is about to be measured. Where the look-up fails, each notebook still checks for itself.
+    `overrides` are the names set by -p. Each sentence about a value begins with the name of its parameter.
     """
-    models = []
     for run, *_ in comparisons:
         notebook = run.notebook.stem
-        if notebook not in EXPERIMENTS:
-            continue  # it checks for itself
         try:
-            values = check_declared_values(notebook, run.parameters)
+            check_run(notebook, run.parameters)
         except UserError as error:
-            raise UserError(f"notebook {notebook}: {error}") from None
-        if is_timm_model(notebook, values["model"]):
-            models.append([notebook, values["model"]])
-    if not models:
+            name = str(error).split()[0]
+            hint = hint_at_others(name, notebook, comparisons) if name in overrides else ""
+            raise UserError(f"notebook {notebook}: {error}{hint}") from None
+
+
+def check_run(notebook: str, parameters: dict) -> None:
+    """Raise UserError at the first wrong parameter. A notebook that is not the suite's own checks for itself."""
+    if notebook not in EXPERIMENTS:
         return
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": python_path()}
-    command = [sys.executable, "-m", "mixed_precision_study.runner.plan"]
-    done = subprocess.run(
-        command, input=json.dumps(models), cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0 and (refusal := json.loads(done.stdout)):
-        raise UserError(refusal)
+    values = check_declared_values(notebook, parameters)
+    if is_timm_model(notebook, values["model"]) and (models := timm_models()):
+        check_timm_model(values["model"], models)
 
 
-def check_csv(comparisons: Iterable[Comparison]) -> None:
-    """Raise UserError at the first csv_path that is no file on this machine."""
-    for path in filter(None, (run.parameters.get("csv_path") for run, *_ in comparisons)):
-        if not os.path.isfile(ROOT / path):
-            raise UserError(f"csv_path {path} is no file here; give the CSV that names your images.")
+def hint_at_others(name: str, refusing: str, comparisons: Iterable[Comparison]) -> str:
+    """Return which other notebooks take the value of a parameter, and how to give it to them; "" if none does."""
+    taking = []
+    for run, *_ in comparisons:
+        notebook = run.notebook.stem
+        if notebook != refusing and notebook not in taking and name in run.parameters:
+            with suppress(UserError):
+                check_run(notebook, run.parameters)
+                taking.append(notebook)
+    if not taking:
+        return ""
+    return f" For {' or '.join(taking)} alone, add --only NOTEBOOK or write -p NOTEBOOK.{name} VALUE."
 
 
-def first_refusal(models: Iterable[tuple[str, str]]) -> str | None:
-    """Return the sentence about the first of [(notebook, model)] that timm does not have, or None."""
-    for notebook, model in models:
-        try:
-            check_timm_model(model)
-        except UserError as error:
-            return f"notebook {notebook}: {error}"
-    return None
+@functools.cache
+def timm_models() -> list[str]:
+    """Return the models of timm, read from its source. It is empty where that cannot be read.
+
+    Loading timm takes many seconds and could hold memory of a GPU. Each notebook asks timm itself.
+    """
+    found = find_spec("timm")
+    if found is None or found.origin is None:
+        return []
+    sources = (path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py"))
+    names = [re.findall(r"^@register_model\s+def (\w+)", source, re.MULTILINE) for source in sources]
+    return sorted(itertools.chain(*names))
 
 
-if __name__ == "__main__":  # the process that check_values starts
-    with redirect_stdout(sys.stderr):  # packages may print when they are loaded
-        refusal = first_refusal(json.load(sys.stdin))
-    print(json.dumps(refusal))
+def check_paths(comparisons: Iterable[Comparison]) -> None:
+    """Raise UserError at the first csv_path or data_dir that is none on this machine."""
+    for run, *_ in comparisons:
+        for name in PATHS:
+            if path := run.parameters.get(name):
+                check_given(name, path)

@@ -262,6 +262,8 @@ def cell_of(running: RunningProcess) -> str:
 def progress_of(running: RunningProcess) -> str:
     """Return how far a run is, such as "cell 9/40, amp_fp16, epoch 2/3, step 50/390", or "" before the first cell."""
     cell = cell_of(running)
+    if not cell:  # also where the next one is just being written
+        return running.progress
     steps = read_small_file(running.private / "progress")
     return ", ".join(filter(None, (cell and f"cell {cell}", steps)))
 

@@ -480,7 +480,7 @@ def draw(queue: RunQueue, slots: list[DeviceSlot]) -> None:
             elapsed = time.monotonic() - slot.running.started
             of_run, measured = seconds_left(slot, expected(slot.run), progress)
             known = measured or queue.seconds
-            text = status.run_in_words(slot.run.run_id, progress, elapsed, of_run if known else None)
+            text = status.run_in_words(slot.run, progress, elapsed, of_run if known else None)
             left += of_run
         texts[slot.device.label] = text + status.gpu_in_words(executor.gpu_state(slot.device))
         if not slot.lost:

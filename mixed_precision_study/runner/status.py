@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from ..gpu.nvml import GpuState
 from .estimates import duration_text
-from .plan import Comparison
+from .plan import Comparison, Run
 from .process import read_record
 
 LOG = logging.getLogger("mixed_precision.runner")
@@ -114,10 +114,22 @@ def end_in_words(seconds: float | None) -> str:
     return f"{duration_text(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
 
 
-def run_in_words(run_id: str, progress: str, elapsed: float, left: float | None) -> str:
-    """Return how far a run is: cell and step, time so far, and seconds left (None: not known)."""
-    rest = "" if left is None else f", about {duration_text(left)} left"
-    return f"{run_id}  {progress or 'starting'}  {duration_text(elapsed)}{rest}"
+def run_in_words(run: Run, progress: str, elapsed: float, left: float | None) -> str:
+    """Return how far a run is: its short name, epoch and step or cell, time so far, and seconds left (None: not known).
+
+    The line should fit 80 columns, so it repeats nothing. The log has the whole name.
+    """
+    rest = "" if left is None else f", {duration_text(left)} left"
+    steps = progress.partition(", ")[2].removeprefix(f"{run.precision}, ")
+    where = steps or progress or "starting"
+    return f"{short_name(run)}  {where}  {duration_text(elapsed)}{rest}"
+
+
+def short_name(run: Run) -> str:
+    """Return model, precision, batch size, and the number of a later repetition."""
+    number = run.parameters.get("repeat") or 0
+    again = f" #{number + 1}" if number else ""
+    return f"{run.parameters['model']} {run.precision} b{run.parameters['batch_size']}{again}"
 
 
 def gpu_in_words(state: GpuState | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from ..errors import UserError
+from ..parameters import did_you_mean
 from .paths import expanded, relative_to_root
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
@@ -57,6 +58,42 @@ def check_entry(entry: Any, where: str) -> None:
             raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {HELP}.")
 
 
+def chosen_studies(studies: dict[str, dict], names: Iterable[str], only: Iterable[str]) -> dict[str, dict]:
+    """Return the studies with these names, and of their entries those that run the notebooks `only` (none: all).
+
+    Raise UserError at an unknown name, and where nothing is left of a study.
+    """
+    every = notebooks_of(studies.values())
+    for name in names:
+        if name in every and name not in studies:
+            raise UserError(f"{name} is a notebook, not a study; write --only {name}.")
+        if name not in studies:
+            raise UserError(f"unknown study {name}; {did_you_mean(name, studies, 'possible are')}")
+    chosen = {name: studies[name] for name in names}
+    there = notebooks_of(chosen.values())
+    for name in only:
+        if name in studies and name not in every:
+            raise UserError(f"{name} is a study, not a notebook; write it before --only.")
+        if name not in there:
+            hint = did_you_mean(name, there, "possible are")
+            raise UserError(f"--only {name}: no such notebook in {', '.join(chosen)}; {hint}")
+    for name in chosen if only else ():
+        chosen[name] = limited(studies[name], only)
+        if not chosen[name]["runs"]:
+            raise UserError(f"study {name} runs none of {', '.join(only)}; leave the study out.")
+    return chosen
+
+
+def limited(study: dict, only: Iterable[str]) -> dict:
+    """Return a study with those of its entries alone that run one of these notebooks."""
+    return {**study, "runs": [entry for entry in study["runs"] if entry["notebook"] in only]}
+
+
+def notebooks_of(studies: Iterable[dict]) -> list[str]:
+    """Return the notebooks that studies run, each once."""
+    return list(dict.fromkeys(entry["notebook"] for study in studies for entry in study["runs"]))
+
+
 def shortened(value: Any) -> str:
     """Return a value as text, at most its first 100 letters."""
     text = str(value)
@@ -64,16 +101,20 @@ def shortened(value: Any) -> str:
 
 
 def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (text, value)} of the -p options. Values are read as YAML; those of PATHS are whole paths."""
+    """Return {name: (text, value)} of the -p options. Values are read as YAML; those of PATHS are whole paths.
+
+    A name is that of a parameter, or NOTEBOOK.NAME for one notebook alone.
+    """
     overrides: dict[str, tuple[str, Any]] = {}
     for name, text in pairs:
-        if name == "output_dir":
+        parameter = name.rpartition(".")[2]
+        if parameter == "output_dir":
             raise UserError("output_dir cannot be set with -p; use --output-dir DIR.")
-        if name == "repeat":
+        if parameter == "repeat":
             raise UserError("repeat cannot be set with -p: run_all.py numbers the repetitions; use -p repeats N.")
-        if name == "data_dir" and not text:
-            raise UserError("data_dir is empty; give a folder, or leave -p data_dir out.")
-        if name in PATHS:
+        if parameter == "data_dir" and not text:
+            raise UserError(f"data_dir is empty; give a folder, or leave -p {name} out.")
+        if parameter in PATHS:
             path = relative_to_root(expanded(text, f"-p {name}")) if text else text
             overrides[name] = (path, path)
             continue

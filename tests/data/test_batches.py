@@ -267,3 +267,12 @@ def test_the_example_in_the_docstring_of_training_data_works():
     assert [len(y) for _, y in data.eval_batches(torch.float32, 2)] == [2, 1]
     assert data.test_batches(torch.float32, 2) is None
     assert len(data.example(3)[0]) == 3
+
+
+@pytest.mark.parametrize(
+    ("used", "source", "title"), [("synthetic", "synthetic", "synthetic"), ("elpv", "package", "elpv (package)")]
+)
+def test_the_title_of_data_says_nothing_twice(used, source, title):
+    data = TrainingData()
+    data.used, data.source = used, source
+    assert data.title == title

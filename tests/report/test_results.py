@@ -1,6 +1,11 @@
 """The table, chart and sentences at the end of an experiment notebook."""
 
+import math
+import re
+
 import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
 
 from mixed_precision_study import record as records
 from mixed_precision_study.report import results
@@ -35,6 +40,54 @@ def test_whole_numbers_stay_whole_beside_a_run_without_them():
     table, probes = results.results_table(runs).to_string(), results.probes_table(runs).to_string()
     assert " 128 " in table and " 7 " in table and " 2.5 " in table and "128.0" not in table and " 7.0 " not in table
     assert " 128 " in probes and " 256 " in probes and ".0" not in probes
+
+
+def shown_by(records, monkeypatch, capsys):
+    """Return what show() displays: the tables as HTML."""
+    tables = []
+    monkeypatch.setattr(results, "display", lambda table: tables.append(table._repr_html_()))
+    results.show(records)
+    plt.close("all")
+    capsys.readouterr()
+    return tables
+
+
+REASON = "amp_fp16 needs an NVIDIA GPU; this run is on the CPU, and this reason goes on far beyond fifty letters"
+
+
+def test_a_reader_sees_neither_gaps_by_name_nor_cut_reasons_nor_an_empty_table(monkeypatch, capsys):
+    known = {"batch_size_used": 128, "step_ms_median": 15329.9, "skipped_steps": 0, "metric": [math.nan]}
+    refused = run("amp_fp16", status="unsupported", device="cpu")
+    refused.reason = REASON
+    tables = shown_by([run("fp32", (2.5,), device="cpu", **known), refused], monkeypatch, capsys)
+    (table,) = tables  # no second one
+    assert REASON in table
+    assert not re.search(r"None|&lt;NA&gt;|NaN|nan", table)
+    assert "peak MiB" not in table  # nobody has measured it
+
+
+def test_what_every_search_found_is_shown_without_gaps_by_name(monkeypatch, capsys):
+    probes = {"batch_probes": [[128, "ok", 7.4, 99.6], [256, "oom", None, None]]}
+    tables = shown_by([run("fp32", (2.5,), **probes), run("tf32", (1.5,))], monkeypatch, capsys)
+    assert len(tables) == 2
+    assert "<td>7</td>" in tables[1] and "<td>100</td>" in tables[1]
+    assert not any(re.search(r"None|&lt;NA&gt;|NaN", table) for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "texts"),
+    [
+        ([15329.9, 17262.54], ["15,330", "17,263"]),
+        ([30.66, 34.525], ["30.66", "34.52"]),
+        ([0.1171875, 0.9, None], ["0.1172", "0.9000", ""]),
+        ([128, None], ["128", ""]),
+        ([2.0, 3.0], ["2", "3"]),
+        ([0.0, 0.00001], ["0.0000", "0.0000"]),
+    ],
+)
+def test_a_column_has_one_number_of_decimals(numbers, texts):
+    table = pd.DataFrame({"column": numbers}).convert_dtypes()
+    assert results.as_text(table)["column"].tolist() == texts
 
 
 def test_the_memory_table_has_a_row_for_every_precision_that_was_measured():

@@ -4,8 +4,12 @@ import contextlib
 import json
 import os
 import re
+import select
+import shutil
 import subprocess
 import sys
+import tempfile
+import time
 import types
 from unittest.mock import Mock
 
@@ -34,7 +38,7 @@ from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, w
 from mixed_precision_study.runner import cli, estimates, output_folder
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, choose_devices, visible_gpus
-from mixed_precision_study.runner.paths import relative_to_root
+from mixed_precision_study.runner.paths import check_writable, relative_to_root
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
 from mixed_precision_study.runner.scheduler import (
     DeviceSlot,
@@ -54,6 +58,7 @@ STUDIES = {
     "mix": [entry(precisions=BOTH, lr=1), entry("flat", precisions=BOTH), entry("late"), entry("fail")],
     "one": [entry()],
     "flaky": [entry("flaky")],
+    "train": [entry("train")],
     "hang": [entry("hang", precisions=["fp32", "tf32"])],
     "gpu_only": [{"notebook": "tiny", "minutes": 4, "sweep": {"model": ["a", "b"], "seed": [0, 1]}}],
 }
@@ -253,10 +258,10 @@ def test_sigterm_ends_all_and_writes_no_record(bare, tmp_path):
 
 
 WRONG = {
-    "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one."),
+    "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one, train."),
     "parameter": (["one", "-p", "epoch", "3"], "notebook tiny has no parameter epoch; it has batch_size"),
     "precision": (["one", "-p", "precisions", "fp32,fp64"], "unknown precision fp64; possible are fp32, tf32"),
-    "whole number": (["one", "-p", "batch_size", "1.5"], "batch_size of notebook tiny must be a whole number, not 1.5"),
+    "whole number": (["one", "-p", "batch_size", "1.5"], 'batch_size of notebook tiny must be "max" or a whole number'),
     "flag": (["one", "-p", "channels_last", "1"], "channels_last of notebook tiny must be true or false, not 1"),
     "number": (["one", "-p", "lr", "fast"], "lr of notebook tiny must be a number, not 'fast'"),
     "text": (["one", "-p", "model", "[a]"], "model of notebook tiny must be text"),
@@ -363,6 +368,135 @@ def test_output_folder_that_cannot_be_written(suite, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(suite, "one", *ON_CPU, "--output-dir", tmp_path / "file" / "out") == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--output-dir", "file"], "cannot be written"),
+        (["--output-dir", "file/below/it"], "cannot be written"),
+        (["-p", "data_dir", "file"], "is no folder"),
+        (["-p", "tiny.data_dir", "file"], "is no folder"),
+        (["-p", "csv_path", "folder"], "is no file"),
+        (["-p", "tiny.csv_path", "nowhere.csv"], "is no file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_folders_are_checked_before_the_devices(suite, tmp_path, capsys, monkeypatch, words, sentence):
+    """Looking at the devices loads PyTorch. What is refused leaves nothing behind."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(cli, "choose_devices", Mock(side_effect=AssertionError("too late")))
+    assert main(suite, "one", *ON_CPU, "--output-dir", "new/out", *words) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert said.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX users")
+def test_folder_of_somebody_else_is_refused_and_left_as_it_is(tmp_path):
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    user = os.geteuid()
+    theirs.chmod(0o555)
+    try:
+        if user == 0:  # who may write everywhere
+            os.seteuid(65534)
+        with pytest.raises(UserError, match="cannot be written"):
+            check_writable(theirs / "out")
+    finally:
+        os.seteuid(user)
+    assert not list(theirs.iterdir())
+
+
+def test_folder_and_model_are_refused_without_loading_pytorch(tmp_path):
+    """With the notebooks of the suite, in seconds that leave no room for it: timm loads PyTorch."""
+    (tmp_path / "file").write_text("")
+    loud = tmp_path / "modules" / "torch"
+    loud.mkdir(parents=True)
+    (loud / "__init__.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w'); raise ImportError")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "modules")}
+    for words, sentence in (
+        (["--output-dir", "file", "-p", "model", "efficientnet_b0"], "cannot be written"),
+        (["--output-dir", "out", "-p", "model", "resnt18"], "the nearest names: resnet18"),
+    ):
+        words = [sys.executable, str(ROOT / "run_all.py"), "layout", *ON_CPU, *words]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
+        assert done.returncode == 2
+        assert sentence in done.stderr
+        assert not (tmp_path / "loaded").exists()
+
+
+def test_only_runs_one_notebook_and_its_parameter_reaches_it(bare, tmp_path):
+    folder = write_suite(tmp_path, {"both": [entry(), {**entry(), "notebook": "small"}]})
+    write_notebook(folder / "small.ipynb", PARAMETERS.replace('csv_path = ""\n', ""), START, WRITE)
+    words = ("both", "--output-dir", tmp_path / "out", "--only", "tiny", "-p", "tiny.seed", 7, "-p", "seed", 3)
+    done = call(folder, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(record["notebook"], record["seed"]) for record in read_records(tmp_path / "out")] == [("tiny", 7)]
+
+
+def test_report_that_is_named_opens_from_where_the_user_stands(suite, tmp_path):
+    """An output folder in the checkout, the user elsewhere; and one below the folder in which the user stands."""
+    (ROOT / "outputs").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".test-", dir=ROOT / "outputs") as inside:
+        for folder, said in (
+            (inside, os.path.join(inside, "summary.html")),
+            ("mine", os.path.join("mine", "summary.html")),
+        ):
+            done = call(suite, "one", "--output-dir", folder, cwd=tmp_path)
+            named = re.findall(r"\S+summary\.html", done.stdout)
+            assert named == [said]
+            assert (tmp_path / named[0]).is_file()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_progress_is_seen_on_a_narrow_terminal(bare, tmp_path, columns):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    terminal, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    long_name = ["-p", "model", "tf_efficientnet_b0", "-p", "precisions", "amp_bf16"]
+    words = command(bare, "train", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, *long_name)
+    words.remove("--no-progress-bar")
+    shown = b""
+    until = time.monotonic() + 30
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=other) as runner:
+        os.close(other)
+        try:
+            while b"step 30/40" not in shown and time.monotonic() < until:
+                if select.select([terminal], [], [], 1)[0]:
+                    shown += os.read(terminal, 4096)
+        finally:
+            runner.kill()
+    os.close(terminal)
+    lines = re.split(r"[\r\n]|\x1b\[A", shown.decode(errors="replace"))
+    assert any(re.search(r"^cpu0  tf_efficientnet_b0 amp_bf16 .*epoch 2/2, step 30/40  0:\d\d", line) for line in lines)
+    assert all(len(line) <= columns for line in lines)
+
+
+def test_a_run_never_falls_back_to_its_start(one_run):
+    """Its cell is read while a process writes it, as the one that executes the notebook does."""
+    private = run_process.private_folder()
+    code = "import sys, pathlib\nfor n in range(20_000): pathlib.Path(sys.argv[1]).write_text(f'{n % 60}/60')"
+    with subprocess.Popen([sys.executable, "-c", code, str(private / "cell")]) as writer:
+        running = run_process.RunningProcess(one_run, Device(0, "cpu0"), None, writer, private, None)
+        wait_for(lambda: (private / "cell").exists() and (private / "cell").read_text())
+        run_process.note_signs_of_life(running)
+        while not running.progress:
+            run_process.note_signs_of_life(running)
+        seen = []
+        while writer.poll() is None:
+            seen.append(run_process.progress_of(running))
+            run_process.note_signs_of_life(running)
+    shutil.rmtree(private)
+    assert len(seen) > 100
+    assert all(seen)
 
 
 @pytest.mark.parametrize("option", ["--output-dir", "data_dir"])

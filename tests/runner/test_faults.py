@@ -502,8 +502,8 @@ def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
             runner.kill()
     os.close(other)
     text = "".join(shown)
-    assert re.search(r"cpu0  tiny-\S+  starting  0:\d\d", text)
-    assert re.search(r"cpu1  tiny-\S+  cell 4/6  0:\d\d, about 0:\d\d left", text)
+    assert re.search(r"cpu0  tiny fp32 b4  starting  0:\d\d", text)
+    assert re.search(r"cpu1  tiny fp32 b4  cell 4/6  0:\d\d, 0:\d\d left", text)
     assert "end: known after the first run" in text
     assert re.search(r"0:\d\d left, end about \d\d:\d\d", text)
     assert "\r" not in said

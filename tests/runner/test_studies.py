@@ -1,5 +1,6 @@
 """studies.yaml against the notebooks it names: every entry can be planned as it stands, with and without a GPU."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,93 @@ def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(study, na
     assert sentence in said
     assert said.count("\n") == 1
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "notebooks", "value"),
+    [
+        (["--only", "cifar_resnet"], ["cifar_resnet"], None),
+        (["--only", "notebooks/cifar_resnet.ipynb", "-p", "model", "resnet34"], ["cifar_resnet"], "-resnet34-"),
+        (["-p", "cifar_resnet.model", "resnet34"], EXPERIMENTS, "cifar_resnet-resnet34-"),
+        (["-p", "model", "gru", "--only", "lstm_language_model"], ["lstm_language_model"], "-gru-"),
+        (["--only", "efficientnet_regression", "cifar_resnet"], EXPERIMENTS[:2], None),
+        (["-p", "lstm_language_model.seed", "7", "-p", "seed", "3"], EXPERIMENTS, "lstm-auto-fp32-b8-s7"),
+    ],
+)
+def test_quick_can_be_limited_to_notebooks_and_a_parameter_to_one(words, notebooks, value, capsys):
+    assert cli.main(["quick", "--gpus", "none", "--dry-run", *words]) == 0
+    runs = [line.strip() for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert {run.split("-")[0] for run in runs} == set(notebooks)
+    assert value is None or any(value in run for run in runs)
+
+
+@pytest.mark.parametrize(("name", "value"), [("channels_last", "true"), ("csv_path", "my.csv"), ("bptt", "5")])
+def test_a_parameter_goes_to_the_notebooks_that_have_it_and_that_is_said(name, value, tmp_path, capsys):
+    (tmp_path / "my.csv").touch()
+    having = [book for book in EXPERIMENTS if name in notebook_defaults(NOTEBOOKS / f"{book}.ipynb")]
+    plans = []
+    for words in ([], ["-p", name, value]):
+        assert cli.main(["quick", "--gpus", "none", "--dry-run", *words]) == 0
+        said = capsys.readouterr().out
+        plans.append({line.strip() for line in said.splitlines() if line.startswith("  ")})
+    assert {run.split("-")[0] for run in plans[1] - plans[0]} == set(having)
+    notice = next(line for line in said.splitlines() if line.startswith(f"-p {name} "))
+    assert all(book in notice for book in EXPERIMENTS)
+
+
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        (["quik"], ["did you mean quick?"]),
+        (["cifar_resnet"], ["--only cifar_resnet"]),
+        (["--only", "cifar_resnt"], ["did you mean cifar_resnet?"]),
+        (["--only", "cifar_resnet", "quick"], ["before --only"]),
+        (["layout", "--only", "lstm_language_model"], ["no such notebook in layout"]),
+        (["quick", "layout", "--only", "lstm_language_model"], ["study layout runs none of lstm_language_model"]),
+        (["-p", "bacth_size", "64"], ["did you mean batch_size?"]),
+        (["-p", "cifar_resnt.model", "resnet18"], ["did you mean cifar_resnet?"]),
+        (["-p", "cifar_resnet.modle", "resnet18"], ["notebook cifar_resnet", "did you mean model?"]),
+        (["-p", "cifar_resnet.bptt", "5"], ["cifar_resnet has no parameter bptt"]),
+        (["-p", "model", "resnet18"], ["possible are lstm", "cifar_resnet", "--only", "-p NOTEBOOK.model"]),
+        (["-p", "batch_size", "abc"], ['"max" or a whole number']),
+        (["--dryrun"], ["--dryrun", "did you mean --dry-run?"]),
+        (["--only"], ["--only", "--help"]),
+        (["-p", "batch_size"], ["-p", "a name and a value"]),
+        (["--timeout", "x"], ["--timeout", "'x' is no number of minutes"]),
+        (["--jobs", "1.5"], ["--jobs", "'1.5' is no whole number"]),
+        (["--fresh", "--retry-failed"], ["--retry-failed", "--fresh"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_word_is_one_sentence_that_says_what_to_write(words, hints, capsys):
+    assert cli.main([*words, "--gpus", "none"]) == 2
+    said = capsys.readouterr()
+    assert all(hint in said.err for hint in hints)
+    assert said.err.count("\n") == 1
+    assert "usage:" not in said.err
+
+
+def test_no_hint_at_other_notebooks_where_none_would_take_the_value(capsys):
+    assert cli.main(["quick", "--gpus", "none", "-p", "batch_size", "-1"]) == 2
+    assert "--only" not in capsys.readouterr().err
+
+
+def test_list_shows_the_studies_that_run_a_notebook(capsys):
+    assert cli.main(["--list", "--only", "lstm_language_model"]) == 0
+    said = capsys.readouterr().out
+    assert "\nlayout " not in said
+    assert said.startswith("quick ")
+
+
+def test_every_option_has_a_help_text(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    options = capsys.readouterr().out.partition("\noptions:\n")[2]
+    described = re.findall(r"^  (-.+?)(?:  +|\n +)(\w.*)$", options, re.MULTILINE)
+    assert len(described) == len(re.findall(r"^  -", options, re.MULTILINE)) > 10
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for option, _ in described:
+        assert f"`{re.match('[a-z-]+', option)[0]}" in readme or option.startswith("-h"), option
 
 
 def test_every_planned_run_of_every_study_is_accepted():
