@@ -1,53 +1,12 @@
 """Which records are used, and why the others are left out."""
 
-import math
 from pathlib import Path
 
 from ..errors import UserError
-from ..record import NOT_WRITTEN, RunRecord, comparison_key, read_records
-from .style import PRECISIONS
+from ..record import FIELDS, RunRecord, comparison_key, flaw, read_records
 
-FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 PLACE = ("device_type", "gpu_name")
 LATE = (*PLACE, "dataset_used", "synthetic")  # what a run finds out only when it has started
-NUMBER = int | float
-ITEMS = {  # the type of a list's items, or the types of a pair
-    **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), (NUMBER | None,)),
-    **dict.fromkeys(("block_seconds", "overflow_steps"), (NUMBER,)),
-    **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), (str, NUMBER)),
-    "loss_scale_trace": (NUMBER, NUMBER | None),
-}
-
-
-def wrong_item(items, types):
-    """Return the first item that is not of the one type, or no list of the several types, as text; else None."""
-    for item in items:
-        parts = [item] if len(types) == 1 else item
-        if not isinstance(parts, list) or len(parts) != len(types) or not all(map(isinstance, parts, types)):
-            return repr(item)[:60]
-    return None
-
-
-def flaw(record):
-    """Return why the record cannot be used, or None."""
-    for name, spec in FIELDS.items():
-        if not isinstance(record[name], spec.type | int if spec.type == float | None else spec.type):
-            return f"{name} cannot be {str(record[name])[:60]!r}"
-    if record["schema_version"] != RunRecord.schema_version:
-        return f"schema version {record['schema_version']}; this notebook reads {RunRecord.schema_version}"
-    if record["precision"] not in PRECISIONS:
-        return f"unknown precision {record['precision']!r}"
-    for name, types in ITEMS.items():
-        if wrong := wrong_item(record[name], types):
-            return f"{name} cannot hold {wrong}"
-    for name in ("kernel_family_fractions", "throttle_fractions"):
-        if not all(0 <= share < math.inf for _, share in record[name]):
-            return f"{name} holds a share that is none"
-    for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
-        untimed = name == "epoch_seconds" and not record[name]
-        if untimed or not all(0 < (seconds or 0) < math.inf for seconds in record[name]):
-            return f"status ok, but no usable {name}"
-    return None
 
 
 def settings_of(record):
