@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
-from .files import written_whole
+from .files import check_is_file, written_whole
 from .parameters import EXPERIMENTS, OWN_EXPERIMENT, PRECISION_NAMES, Parameter
 
 
@@ -193,8 +192,13 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return a readable name, unique for the notebook, the precision and every parameter but the folders."""
+    """Return a readable name, unique for the notebook, the precision and every parameter but the folders.
+
+    Images of one's own (dataset "folder") are named after the folder that holds them.
+    """
     kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
+    if kept["dataset"] == "folder":
+        kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     text = json.dumps([notebook, precision, kept], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
@@ -409,14 +413,8 @@ def paths_below(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def check_is_file(path: Path) -> None:
-    """Raise ValueError if a path is no regular file. Opening a pipe or a device may wait for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError("a folder, a pipe or a device, not a file")
-
-
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file; raise ValueError if it is another thing or too large."""
+    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large."""
     check_is_file(path)
     with path.open("rb") as opened:
         return within_limit(opened.read(MAX_FILE_BYTES + 1))
