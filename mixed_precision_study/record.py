@@ -113,7 +113,7 @@ PARAMETERS_OF_OLD_RECORDS = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # 
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
 MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
-MAX_TEXT = 10_000  # characters
+MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
 NUMBER = int | float
 
@@ -271,7 +271,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             continue
         if not is_meant_as_record(value):
             continue
-        reason = flaw(value)
+        reason = wrong_field(value)
         if reason:
             left_out.append((name, reason))
         else:
@@ -286,9 +286,14 @@ def is_meant_as_record(value: Any) -> bool:
 
 
 def flaw(record: Any) -> str | None:
-    """Return why a JSON value cannot be used as a record, or None. The runner and the report ask the same.
+    """Return why a JSON value cannot be used as a record, or None. The runner and the report ask the same."""
+    return wrong_field(record) or contradiction(record)
 
-    A field may be missing, as in older records. One that is there must hold what the report can compute with.
+
+def wrong_field(record: Any) -> str | None:
+    """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
+
+    A field may be missing, as in older records.
     """
     if not isinstance(record, dict):
         return "it is no record"
@@ -305,7 +310,7 @@ def flaw(record: Any) -> str | None:
         for item in value if name in ITEMS else ():
             if not fits_item(item, ITEMS[name]):
                 return f"{name} cannot hold {shown(item)}"
-    return contradiction(record)
+    return None
 
 
 def contradiction(record: dict) -> str | None:
@@ -318,6 +323,9 @@ def contradiction(record: dict) -> str | None:
             return f"{name} holds a share that is none"
     if record.get("metric") and record.get("metric_better") not in ("higher", "lower"):
         return "metric_better must be higher or lower where there is a metric"
+    peak = record.get("peak_allocated_mib")
+    if record["status"] == "ok" and peak is not None and peak <= 0:
+        return "status ok, but no usable peak_allocated_mib"
     for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
         seconds = record.get(name, [])
         if (name == "epoch_seconds" and not seconds) or not all((one or 0) > 0 for one in seconds):

@@ -51,7 +51,7 @@ def test_a_folder_of_other_images_is_never_taken_for_cifar(tmp_path):
     make_tree(tmp_path / "large" / "cifar10", 1, (100, 150))
     make_tree(tmp_path / "ten" / "cifar100", 1, classes=cifar.CLASSES["cifar10"].split())
     for place, name in (("three", "cifar10"), ("three", "auto"), ("large", "auto"), ("ten", "cifar100")):
-        with pytest.raises(UserError, match='is not cifar100?;.* data_dir .*"folder"'):
+        with pytest.raises(UserError, match=r'is not cifar100?;.* data_dir .*"folder"'):
             load(dataset=name, data_dir=str(tmp_path / place))
     make_tree(tmp_path / "cifar100", 1)
     assert load(dataset="cifar100", data_dir=str(tmp_path)).used == "cifar100"
