@@ -7,7 +7,8 @@ import tracemalloc
 import zipfile
 
 import pytest
-from conftest import ROOT
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from tiny_suite import call, entry, write_suite
 
 from mixed_precision_study import record as records
 from mixed_precision_study.report.reading import sort_out
@@ -225,6 +226,28 @@ def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, end
     assert [item["path"] for item in found] == ["good.json"]
     assert [path for path, reason in left_out if reason] == [f"odd.{ending}"]
     assert records.record_in(tmp_path / f"odd.{ending}") is None
+
+
+def test_batch_among_odd_files_ends_and_its_report_names_them(tmp_path):
+    """run_all.py with pipes, devices and odd records in its output folder, one of them in the place of a run's."""
+    write_suite(tmp_path, {"odd": [entry("ok", seed=seed) for seed in range(2)]})
+    (tmp_path / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
+    output = tmp_path / "out"
+    words = ("odd", "--output-dir", output)
+    assert call(tmp_path, *words, env=ENVIRONMENT).returncode == 0
+    first, second = sorted(output.glob("tiny-*.json"))
+    spoilt = {**json.loads(first.read_text()), "tensor_core_fraction": 10**400}
+    first.write_text(json.dumps(spoilt))
+    for name in ("pipe", "device", "deep in a record"):
+        ODD_FILES[name](output / f"{name}.json")
+    before = second.stat().st_mtime_ns
+    done = call(tmp_path, *words, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 finished already and skipped" in done.stdout
+    assert json.loads(first.read_text())["tensor_core_fraction"] is None
+    assert second.stat().st_mtime_ns == before
+    page = (output / "summary.html").read_text(encoding="utf-8")
+    assert [name for name in ("pipe.json", "device.json", "deep in a record.json") if name not in page] == []
 
 
 def test_folders_may_lie_as_deep_as_the_system_allows(tmp_path, monkeypatch):

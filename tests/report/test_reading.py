@@ -109,7 +109,6 @@ def cases():
     return [*chosen, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in rest)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("which", "name"), cases())
 def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
     """The odd value stands in all fields at once that accept it, but for those that decide whether a run is shown."""
