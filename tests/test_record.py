@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import subprocess
 import tracemalloc
 import zipfile
 
@@ -228,6 +229,7 @@ def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, end
     assert records.record_in(tmp_path / f"odd.{ending}") is None
 
 
+@pytest.mark.slow
 def test_batch_among_odd_files_ends_and_its_report_names_them(tmp_path):
     """run_all.py with pipes, devices and odd records in its output folder, one of them in the place of a run's."""
     write_suite(tmp_path, {"odd": [entry("ok", seed=seed) for seed in range(2)]})
@@ -252,12 +254,16 @@ def test_batch_among_odd_files_ends_and_its_report_names_them(tmp_path):
 
 def test_folders_may_lie_as_deep_as_the_system_allows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for _ in range(1_500):
-        os.mkdir("a")
-        os.chdir("a")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.json").write_text(json.dumps(sound()))
-    assert len(records.read_records(".")[0]) == 1
+    try:
+        for _ in range(1_500):
+            os.mkdir("a")
+            os.chdir("a")
+        os.chdir(tmp_path)
+        (tmp_path / "good.json").write_text(json.dumps(sound()))
+        assert len(records.read_records(".")[0]) == 1
+    finally:
+        os.chdir(tmp_path)
+        subprocess.run(["rm", "-rf", "a"], check=True)  # Python could not, nor could pytest
 
 
 def test_an_archive_is_unpacked_up_to_a_limit(tmp_path):

@@ -157,7 +157,7 @@ def spoiled_report(folder, which):
 def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):
     process, notebook, _ = spoiled_report
     assert process.returncode == 0, process.stderr
-    page, _ = HTMLExporter().from_notebook_node(nbformat.from_dict(notebook))
+    page, _ = HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(notebook), as_version=4))
     effects = Effects(page)
     assert effects.found == []
     for name in ("sample-unit", "metric-name", "kernel-family-fractions", "reason"):
