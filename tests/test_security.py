@@ -119,7 +119,7 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(study_of_scripts):
     assert not list(folder.rglob("made"))
 
 
-NEEDED = {"precision", "status"}  # with another value a record is not used at all
+NEEDED = {"precision", "status", "metric_better"}  # with another value a record is not used at all
 DECIDING = NEEDED | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
 
 
