@@ -1,6 +1,7 @@
-"""Write a file whole or not at all."""
+"""Write a file whole or not at all, and open none that may wait for ever."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,3 +17,9 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_is_file(path: Path) -> None:
+    """Raise OSError if a path is no regular file. Opening a pipe or a device may wait for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("it is a folder, a pipe or a device, not a file")

@@ -138,11 +138,12 @@ LOADER = (
 
 CIFAR_RESNET = (
     _dataset(
-        '"cifar10", "cifar100", "synthetic"; "auto": CIFAR-10 from data_dir, else downloaded, else synthetic',
+        '"cifar10", "cifar100", "synthetic", "folder" (your images in data_dir); "auto": CIFAR-10, else synthetic',
         "auto",
         "cifar10",
         "cifar100",
         "synthetic",
+        "folder",
     ),
     Parameter(
         "model",
@@ -165,9 +166,7 @@ CIFAR_RESNET = (
     Parameter(
         "dropout", 0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it", 0, below=1
     ),
-    Parameter(
-        "image_size", 32, "pixels; other than 32: images are enlarged, and ResNets keep ImageNet's stem", least=1
-    ),
+    Parameter("image_size", 32, "pixels; other than 32: images are resized, and ResNets keep ImageNet's stem", least=1),
     Parameter(
         "log_every", 0, "steps between entries of the training log (loss, running accuracy); 0 for none", least=0
     ),

@@ -9,15 +9,16 @@ import math
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
-from .files import written_whole
+from .files import check_is_file, written_whole
+from .parameters import EXPERIMENTS, OWN_EXPERIMENT, PRECISION_NAMES, Parameter
 
 
 @dataclass(kw_only=True)
@@ -105,11 +106,16 @@ DISTURBED = 0.05  # a run is throttled if one reason held in this share of the s
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
-REQUIRED = ("notebook", "precision", "status", "model", "batch_size", "seed")  # a file without them is no record
+REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "path", "dataset", *PLACES)  # `dataset_used` is compared instead
 PARAMETERS_OF_OLD_RECORDS = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # that older records do not name
-UNREADABLE = (OSError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error)
+MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
+MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together
+MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
+MAX_TEXT = 2_000  # characters; a reason has 400 at most
+MAX_DEPTH = 8  # of lists in lists
+NUMBER = int | float
 
 
 @dataclass
@@ -186,8 +192,13 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return a readable name, unique for the notebook, the precision and every parameter but the folders."""
+    """Return a readable name, unique for the notebook, the precision and every parameter but the folders.
+
+    Images of one's own (dataset "folder") are named after the folder that holds them.
+    """
     kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
+    if kept["dataset"] == "folder":
+        kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     text = json.dumps([notebook, precision, kept], sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
@@ -234,58 +245,229 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
+ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an item that is a list itself
+    **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), (NUMBER | None,)),
+    **dict.fromkeys(("block_seconds", "overflow_steps"), (NUMBER,)),
+    **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), (str, NUMBER)),
+    "loss_scale_trace": (NUMBER, NUMBER | None),
+    "training_log": (NUMBER, NUMBER, NUMBER | None, NUMBER | None),
+    "batch_probes": (NUMBER, str, NUMBER | None, NUMBER | None),
+}
+
+
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return every record below `folder`, also in zip archives, and (path, reason) of what cannot be used.
 
-    A record is a flat dict; its `path` is where it was found. JSON files without a `run_id` are ignored.
+    A record is a flat dict; its `path` is where it was found. Other JSON files are ignored: they have no `run_id`.
     """
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
     for name, text in record_texts(Path(folder), left_out):
         try:
-            record = json.loads(text)
+            value = parsed(text)
         except ValueError as error:
-            left_out.append((name, f"not readable as JSON ({error})"))
+            left_out.append((name, str(error)))
             continue
-        if not isinstance(record, dict) or "run_id" not in record:
+        if not is_meant_as_record(value):
             continue
-        missing = [key for key in REQUIRED if key not in record]
-        if missing:
-            left_out.append((name, f"lacks {', '.join(missing)}"))
-        elif record["status"] not in STATUSES:
-            left_out.append((name, f"unknown status {record['status']!r}"))
+        reason = wrong_field(value)
+        if reason:
+            left_out.append((name, reason))
         else:
-            record.pop("inference_peak_mib", None)  # in older records it included the data and the optimizer
-            records.append({**PARAMETERS_OF_OLD_RECORDS.get(record["notebook"], {}), **record, "path": name})
+            value.pop("inference_peak_mib", None)  # in older records it included the data and the optimizer
+            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], {}), **value, "path": name})
     return records, left_out
 
 
-def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def is_meant_as_record(value: Any) -> bool:
+    """Return whether a JSON value looks like a record, sound or not."""
+    return isinstance(value, dict) and ("run_id" in value or {"notebook", "precision", "status"} <= set(value))
+
+
+def flaw(record: Any) -> str | None:
+    """Return why a JSON value cannot be used as a record, or None. The runner and the report ask the same."""
+    return wrong_field(record) or contradiction(record)
+
+
+def wrong_field(record: Any) -> str | None:
+    """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
+
+    A field may be missing, as in older records.
+    """
+    if not isinstance(record, dict):
+        return "it is no record"
+    missing = [name for name in REQUIRED if name not in record]
+    if missing:
+        return f"lacks {', '.join(missing)}"
+    for name, known in (("status", STATUSES), ("precision", PRECISION_NAMES)):
+        if record[name] not in known:
+            return f"unknown {name} {shown(record[name])}"
+    parameters = {one.name: one for one in EXPERIMENTS.get(str(record["notebook"]), OWN_EXPERIMENT)}
+    for name, value in record.items():
+        if not is_plain(name) or not is_plain(value) or not fits(name, value, parameters):
+            return f"{shown(name)[1:-1]} cannot be {shown(value)}"
+        for item in value if name in ITEMS else ():
+            if not fits_item(item, ITEMS[name]):
+                return f"{name} cannot hold {shown(item)}"
+    return None
+
+
+def contradiction(record: dict) -> str | None:
+    """Return which fields of a record with sound values contradict each other or this version, or None."""
+    version = record.get("schema_version", RunRecord.schema_version)
+    if version != RunRecord.schema_version:
+        return f"schema version {version}; this version reads {RunRecord.schema_version}"
+    for name in ("kernel_family_fractions", "throttle_fractions"):
+        if not all(share >= 0 for _, share in record.get(name, ())):
+            return f"{name} holds a share that is none"
+    if record.get("metric") and record.get("metric_better") not in ("higher", "lower"):
+        return "metric_better must be higher or lower where there is a metric"
+    peak = record.get("peak_allocated_mib")
+    if record["status"] == "ok" and peak is not None and peak <= 0:
+        return "status ok, but no usable peak_allocated_mib"
+    for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
+        seconds = record.get(name, [])
+        if (name == "epoch_seconds" and not seconds) or not all((one or 0) > 0 for one in seconds):
+            return f"status ok, but no usable {name}"
+    return None
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value's text."""
+    return ascii(value)[:60]
+
+
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """Return whether a JSON value can be computed with and written: no huge number, no endless or broken text."""
+    if isinstance(value, list | dict):
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return depth < MAX_DEPTH and all(is_plain(item, depth + 1) for item in items)
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT and not re.search("[\0\ud800-\udfff]", value)
+    return not isinstance(value, NUMBER) or abs(value) <= MAX_NUMBER  # NaN is not
+
+
+def is_of(value: Any, kinds: tuple) -> bool:
+    """Return whether a value has one of the types. A whole number will do for a float; a bool is no number."""
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def fits(name: str, value: Any, parameters: dict[str, Parameter]) -> bool:
+    """Return whether a value has the type of the field or parameter `name`. Of unknown names nothing is asked."""
+    if name in FIELDS:
+        kind = FIELDS[name].type
+        return is_of(value, get_args(kind) or (kind,))
+    if name not in parameters or value == parameters[name].word:
+        return True
+    wanted = parameters[name]
+    if isinstance(wanted.default, list):
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if wanted.word is not None or not isinstance(wanted.default, bool | str):
+        return is_of(value, (int,) if type(wanted.default) is int else (float,)) and wanted.holds(value)
+    return type(value) is type(wanted.default)
+
+
+def fits_item(item: Any, kinds: tuple) -> bool:
+    """Return whether an item has the one type, or is a list with the several types."""
+    if len(kinds) == 1:
+        return is_of(item, get_args(kinds[0]) or kinds)
+    return (
+        isinstance(item, list)
+        and len(item) == len(kinds)
+        and all(is_of(part, get_args(kind) or (kind,)) for part, kind in zip(item, kinds, strict=True))
+    )
+
+
+def record_in(path: Path) -> dict | None:
+    """Return the record in a file as a flat dict, or None where there is none that can be used."""
+    try:
+        value = parsed(read_file(path))
+    except (OSError, ValueError):
+        return None
+    return None if flaw(value) else value
+
+
+def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`."""
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if any(part.startswith(".") for part in name.parts):
-            continue
+    room = MAX_UNPACKED_BYTES
+    for path in paths_below(folder):
+        name = str(path.relative_to(folder))
         try:
-            if path.suffix == ".json" and path.is_file():
-                yield str(name), path.read_text(encoding="utf-8")
-            elif path.suffix == ".zip" and path.is_file():
+            if path.suffix == ".json":
+                yield name, read_file(path)
+            elif path.suffix == ".zip":
+                check_is_file(path)
                 with zipfile.ZipFile(path) as archive:
-                    yield from zipped_texts(archive, name, left_out)
-        except UNREADABLE as error:
-            left_out.append((str(name), f"not readable ({error})"))
+                    for inner, text in zipped_texts(archive, name, room, left_out):
+                        room -= len(text)
+                        yield inner, text
+        except Exception as error:  # a broken archive raises whatever it likes
+            left_out.append((name, f"not readable ({error})"))
+
+
+def paths_below(folder: Path) -> list[Path]:
+    """Return all paths below a folder in order, but for hidden ones. Links to folders are not followed."""
+    found = []
+    folders = [folder]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                found.append(Path(entry.path))
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(found[-1])
+    return sorted(found)
+
+
+def read_file(path: Path) -> bytes:
+    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large."""
+    check_is_file(path)
+    with path.open("rb") as opened:
+        return within_limit(opened.read(MAX_FILE_BYTES + 1))
+
+
+def within_limit(text: bytes) -> bytes:
+    """Return the text; raise ValueError if it is too large for a record."""
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"larger than {MAX_FILE_BYTES // 2**20} MiB")
+    return text
 
 
 def zipped_texts(
-    archive: zipfile.ZipFile, archive_name: Path, left_out: list[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of every JSON file in a zip, but for the hidden ones that macOS adds."""
-    for name in sorted(archive.namelist()):
-        if Path(name).suffix == ".json" and not Path(name).name.startswith("."):
-            try:
-                yield f"{archive_name}/{name}", archive.read(name).decode("utf-8")
-            except UNREADABLE as error:
-                left_out.append((f"{archive_name}/{name}", f"not readable ({error})"))
+    archive: zipfile.ZipFile, archive_name: str, room: int, left_out: list[tuple[str, str]]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield (name, text) of every JSON file in a zip, but for the hidden ones that macOS adds.
+
+    At most `room` bytes are unpacked.
+    """
+    for entry in sorted(archive.infolist(), key=lambda one: one.filename):
+        name = f"{archive_name}/{entry.filename}"
+        if not name.endswith(".json") or Path(name).name.startswith("."):
+            continue
+        if entry.file_size > room:
+            limit = f"{MAX_UNPACKED_BYTES // 2**20} MiB"
+            left_out.append((name, f"the archives hold more than {limit}; this file and the rest are not read"))
+            return
+        try:
+            with archive.open(entry) as opened:  # which never reads more than entry.file_size
+                text = within_limit(opened.read(MAX_FILE_BYTES + 1))
+        except Exception as error:  # as in record_texts
+            left_out.append((name, f"not readable ({error})"))
+            continue
+        room -= len(text)
+        yield name, text
+
+
+def parsed(text: bytes) -> Any:
+    """Return the value of a JSON text; raise ValueError with the reason if it has none."""
+    try:
+        return json.loads(text.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"not readable as JSON ({error})") from None
+    except RecursionError:
+        raise ValueError("not readable as JSON (lists nested too deeply)") from None
 
 
 def comparison_key(record: dict) -> tuple:

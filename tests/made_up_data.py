@@ -1,10 +1,14 @@
 """Settings of an experiment, and made-up files in the formats that its data come in."""
 
 import csv
+import os
+import struct
+import zlib
 from types import SimpleNamespace
 
 from PIL import Image
 
+from mixed_precision_study.data.cifar import CLASSES
 from mixed_precision_study.parameters import EXPERIMENTS, check_values
 
 
@@ -19,12 +23,12 @@ def save_image(path, value=0, size=(32, 32), mode="RGB"):
     Image.new(mode, size, colour).save(path)
 
 
-def make_tree(folder, per_class=3, size=(32, 32)):
-    """Write images of two classes in the tree that the ResNet reads."""
+def make_tree(folder, per_class=3, size=(32, 32), classes=None):
+    """Write images in the tree that the ResNet reads: CIFAR's classes if it is named so, else two."""
     for part in ("train", "test"):
-        for number, name in enumerate(("cat", "dog")):
+        for number, name in enumerate(classes or CLASSES.get(folder.name, "cat dog").split()):
             for index in range(per_class):
-                save_image(folder / part / name / f"{index}.png", 100 * number + index, size)
+                save_image(folder / part / name / f"{index}.png", (100 * number + index) % 256, size)
 
 
 def write_csv(path, rows, columns=("path", "image", "label")):
@@ -41,3 +45,29 @@ def write_texts(folder, train="a b <unk> a\nc d\n", **others):
 
 def never(*_):
     raise AssertionError("what is kept must not be made again")
+
+
+def write_bomb(path, side):
+    """Write a small PNG that says it is `side` pixels high and wide."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compressobj(9)
+    packed = b"".join(rows.compress(bytes(1 + (side + 7) // 8)) for _ in range(side)) + rows.flush()
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", packed) + chunk(b"IEND", b""))
+
+
+def make_odd_image(path, kind):
+    """Put something into an image's place that must not be opened, or cannot be read."""
+    if kind in ("bomb", "large"):
+        write_bomb(path, {"bomb": 30_000, "large": 13_000}[kind])
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to a device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"no image")

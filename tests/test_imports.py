@@ -14,7 +14,7 @@ JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
-    "record": {"files"},
+    "record": {"files", "parameters"},
     "parameters": {"errors"},
     "models": {"models"},
     "data": BASE | {"data", "environment", "gpu", "progress", "timing"},

@@ -3,11 +3,16 @@
 import json
 import math
 import os
+import subprocess
+import tracemalloc
 import zipfile
 
 import pytest
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from tiny_suite import call, entry, write_suite
 
 from mixed_precision_study import record as records
+from mixed_precision_study.report.reading import sort_out
 
 PARAMETERS = {
     "dataset": "auto",
@@ -117,6 +122,182 @@ def test_reading_says_what_it_left_out(tmp_path):
     assert "not readable as JSON" in reasons["cut.json"]
     assert "unknown status 'fine'" in reasons["strange.json"]
     assert "lacks notebook" in reasons["short.json"]
+
+
+def test_every_record_that_is_kept_here_can_be_used():
+    files = [path for path in (ROOT / "outputs").rglob("*.json") if "run_id" in json.loads(path.read_bytes())]
+    assert len(files) > 300
+    assert {path.name: records.flaw(json.loads(path.read_bytes())) for path in files} == dict.fromkeys(
+        (path.name for path in files), None
+    )
+
+
+def sound():
+    return records.flat_record(make(status="ok", epoch_seconds=[1.5], metric=[0.5], metric_better="higher"))
+
+
+WRONG = {
+    "notebook": ["cifar_resnet"],
+    "status": ["ok"],
+    "precision": {},
+    "seed": [1],
+    "batch_size": "x",
+    "lr": True,
+    "precisions": "fp32",
+    "epoch_seconds": [10**400],
+    "train_loss": 3,
+    "gradient_flush_fraction_scaled": 10**400,
+    "tensor_core_fraction": "much",
+    "synthetic": 1,
+    "batch_probes": [[256, "ok", 1.0]],
+    "training_log": [[1, 1, "x", 0.5]],
+    "reason": "x" * 1_000_000,
+    "model": "\ud800",
+    "own": [[[[[[[[[[]]]]]]]]]],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_type_or_number_is_told_by_its_field_and_costs_no_other_record(tmp_path, name):
+    (tmp_path / "bad.json").write_text(json.dumps({**sound(), name: WRONG[name]}))
+    (tmp_path / "good.json").write_text(json.dumps(sound()))
+    found, left_out = records.read_records(tmp_path)
+    assert [item["path"] for item in found] == ["good.json"]
+    assert [path for path, _ in left_out] == ["bad.json"]
+    assert name in left_out[0][1] and len(left_out[0][1]) < 200
+    assert records.record_in(tmp_path / "bad.json") is None
+    assert records.record_in(tmp_path / "good.json") == sound()
+
+
+CONTRADICTIONS = {
+    "epoch_seconds": [],
+    "block_seconds": [0.0],
+    "metric_better": None,
+    "peak_allocated_mib": 0,
+    "schema_version": 99,
+    "throttle_fractions": [["hot", -1]],
+}
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_record_that_contradicts_itself_counts_neither_for_the_report_nor_for_the_runner(tmp_path, name):
+    (tmp_path / "bad.json").write_text(json.dumps({**sound(), name: CONTRADICTIONS[name]}))
+    used, ((path, reason),) = sort_out(records.read_records(tmp_path)[0])
+    assert used == [] and path == "bad.json" and name in reason.replace(" v", "_v")
+    assert records.record_in(tmp_path / "bad.json") is None
+
+
+def put_deep(path):
+    path.write_text("[" * 100_000 + "]" * 100_000)
+
+
+def put_deep_in_a_record(path):
+    path.write_text(json.dumps(sound())[:-1] + ', "own": ' + "[" * 100_000 + "]" * 100_000 + "}")
+
+
+def put_large(path):
+    path.write_bytes(b"{}")
+    os.truncate(path, records.MAX_FILE_BYTES + 1)  # takes no room on the disk
+
+
+def put_endless(path):
+    path.symlink_to("/dev/zero")
+
+
+ODD_FILES = {
+    "deep": put_deep,
+    "deep in a record": put_deep_in_a_record,
+    "large": put_large,
+    "pipe": os.mkfifo,
+    "device": put_endless,
+    "folder": os.mkdir,
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "binary": lambda path: path.write_bytes(bytes(range(256))),
+    "long number": lambda path: path.write_text('{"run_id": ' + "9" * 10_000 + "}"),
+}
+
+
+@pytest.mark.parametrize("ending", ["json", "zip"])
+@pytest.mark.parametrize("kind", ODD_FILES)
+def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, ending):
+    ODD_FILES[kind](tmp_path / f"odd.{ending}")
+    (tmp_path / "good.json").write_text(json.dumps(sound()))
+    found, left_out = records.read_records(tmp_path)  # which neither waits nor raises
+    assert [item["path"] for item in found] == ["good.json"]
+    assert [path for path, reason in left_out if reason] == [f"odd.{ending}"]
+    assert records.record_in(tmp_path / f"odd.{ending}") is None
+
+
+@pytest.mark.slow
+def test_batch_among_odd_files_ends_and_its_report_names_them(tmp_path):
+    """run_all.py with pipes, devices and odd records in its output folder, one of them in the place of a run's."""
+    write_suite(tmp_path, {"odd": [entry("ok", seed=seed) for seed in range(2)]})
+    (tmp_path / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
+    output = tmp_path / "out"
+    words = ("odd", "--output-dir", output)
+    assert call(tmp_path, *words, env=ENVIRONMENT).returncode == 0
+    first, second = sorted(output.glob("tiny-*.json"))
+    spoilt = {**json.loads(first.read_text()), "tensor_core_fraction": 10**400}
+    first.write_text(json.dumps(spoilt))
+    for name in ("pipe", "device", "deep in a record"):
+        ODD_FILES[name](output / f"{name}.json")
+    before = second.stat().st_mtime_ns
+    done = call(tmp_path, *words, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 finished already and skipped" in done.stdout
+    assert json.loads(first.read_text())["tensor_core_fraction"] is None
+    assert second.stat().st_mtime_ns == before
+    page = (output / "summary.html").read_text(encoding="utf-8")
+    assert [name for name in ("pipe.json", "device.json", "deep in a record.json") if name not in page] == []
+
+
+def test_folders_may_lie_as_deep_as_the_system_allows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        for _ in range(1_500):
+            os.mkdir("a")
+            os.chdir("a")
+        os.chdir(tmp_path)
+        (tmp_path / "good.json").write_text(json.dumps(sound()))
+        assert len(records.read_records(".")[0]) == 1
+    finally:
+        os.chdir(tmp_path)
+        subprocess.run(["rm", "-rf", "a"], check=True)  # Python could not, nor could pytest
+
+
+def test_an_archive_is_unpacked_up_to_a_limit(tmp_path):
+    """Seven files of 60 MiB that pack into little: memory for one of them is taken, and no more than four are read."""
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("0.json", json.dumps(sound()))
+        for number in range(1, 7):
+            archive.writestr(f"{number}.json", b"{}" + b" " * (60 * 2**20))
+    with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("large.json", b"{}" + b" " * (65 * 2**20))
+    with zipfile.ZipFile(tmp_path / "small.zip", "w") as archive:
+        archive.writestr("small.json", json.dumps(sound()))
+    assert (tmp_path / "bomb.zip").stat().st_size < 4 * 2**20
+    tracemalloc.start()
+    found, left_out = records.read_records(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 * 2**20
+    assert [item["path"] for item in found] == ["bomb.zip/0.json", "small.zip/small.json"]
+    assert [path for path, _ in left_out] == ["bomb.zip/5.json", "large.zip/large.json"]
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_archive_costs_its_damaged_files(tmp_path, method):
+    path = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.json", json.dumps({"run_id": list(range(5_000))}))
+        archive.writestr("b.json", json.dumps(sound()))
+    whole = bytearray(path.read_bytes())
+    whole[60:300] = bytes(240)
+    path.write_bytes(whole)
+    found, left_out = records.read_records(tmp_path)
+    assert [item["path"] for item in found] == ["damaged.zip/b.json"]
+    assert [path for path, _ in left_out] == ["damaged.zip/a.json"]
 
 
 def test_only_equal_conditions_are_compared():

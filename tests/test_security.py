@@ -5,18 +5,55 @@ import re
 import subprocess
 import sys
 import typing
+from html.parser import HTMLParser
 
 import made_up_records as made_up
+import nbformat
 import pytest
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
-from drawn_reports import execute, outputs
+from drawn_reports import execute
+from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, entry, records_of, write_notebook, write_suite
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord
 from mixed_precision_study.runner.studies import load_studies
 
-SCRIPT = "<script>alert(1)</script>"
+SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>[x](javascript:alert(1))"
+
+
+class Effects(HTMLParser):
+    """What of a page would call alert(): elements with a script, handlers of events, and links."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found = []
+        self.text = ""
+        self.inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.inside = tag if tag in ("script", "style") else ""
+        for name, value in attributes:
+            if "alert(" in (value or "") and name not in ("alt", "title"):
+                self.found.append(f"<{tag} {name}={value!r}>")
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        if self.inside and "alert(" in data:
+            self.found.append(f"<{self.inside}>{data}")
+        elif not self.inside:
+            self.text += data
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_part_of_the_script_would_take_effect(number):
+    """Else the tests below would see nothing whatever the report did."""
+    part = re.findall(r"<script>.*</script>|<img.*?>|\[x\].*\)", SCRIPT)[number]
+    assert Effects(str(markdown2html(part))).found
 
 
 FORBIDDEN = {  # line of code: the linter's rule against it
@@ -75,13 +112,14 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(study_of_scripts):
     assert records["ok"]["model"] == SCRIPT
     assert records["ok"]["data_dir"].endswith(SHELL)
     page = (folder / "out" / "summary.html").read_text(encoding="utf-8")
-    assert "alert(1)" in page
-    assert "alert(2)" in page
-    assert "<script>alert" not in page
+    effects = Effects(page)
+    assert effects.found == []
+    assert "onerror=alert(1)" in effects.text and "javascript:alert(1)" in effects.text
+    assert "onerror=alert(2)" in effects.text and "javascript:alert(2)" in effects.text
     assert not list(folder.rglob("made"))
 
 
-NEEDED = {"precision", "status"}  # with another value a record is not used at all
+NEEDED = {"precision", "status", "metric_better"}  # with another value a record is not used at all
 DECIDING = NEEDED | {"notebook", "device_type", "dataset_used", "model", "batch_size", "loader", "execution"}
 
 
@@ -89,7 +127,9 @@ def with_markup(value, name):
     """Return a value of a record with markup after every text in it."""
     if isinstance(value, list):
         return [with_markup(item, name) for item in value]
-    return f"{value}<script>alert('{name.replace('_', '-')}')</script>" if isinstance(value, str) else value
+    call = f"alert('{name.replace('_', '-')}')"
+    markup = f"<script>{call}</script><img src=x onerror={call}>[x](javascript:{call})"
+    return f"{value}{markup}" if isinstance(value, str) else value
 
 
 def spoil(folder, kept):
@@ -117,8 +157,10 @@ def spoiled_report(folder, which):
 def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):
     process, notebook, _ = spoiled_report
     assert process.returncode == 0, process.stderr
-    data = [one.get("data", {}) for one in outputs(notebook)]
-    page = "\n".join("".join(one.get(kind, "")) for one in data for kind in ("text/html", "text/markdown"))
-    assert set(re.findall("<script>.*?</script>", page)) == set()
+    page, _ = HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(notebook), as_version=4))
+    effects = Effects(page)
+    assert effects.found == []
     for name in ("sample-unit", "metric-name", "kernel-family-fractions", "reason"):
-        assert f"alert('{name}')" in page, name
+        assert f"<script>alert('{name}')" in effects.text, name
+        assert f"onerror=alert('{name}')" in effects.text, name
+        assert f"(javascript:alert('{name}')" in effects.text, name

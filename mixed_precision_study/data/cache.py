@@ -12,13 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ..errors import UserError
-from ..files import written_whole
+from ..files import check_is_file, written_whole
 from ..progress import progress
 
 KEPT_FILES = 3  # of one data set; another image size or a changed file makes a new one
 CHUNK = 16  # images that one worker decodes at a time
+MAX_PIXELS = 2**26  # of one image: decoded, it takes 256 MiB, and every core decodes one
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
@@ -34,6 +36,18 @@ def file_stats(paths: Iterable[str | Path]) -> list[tuple[str, int, int]]:
     """Return (name, bytes, time of the last change in ns) of files. They change when a file does."""
     stats = [(str(path), read_or_stop(path, Path.stat)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+
+
+def decoded(path: Path, mode: str, advice: str) -> Image.Image:
+    """Return an image file as a picture in PIL's `mode`; raise UserError, with advice, if it cannot be read."""
+    try:
+        check_is_file(path)
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels are too many; {MAX_PIXELS:,} are possible")
+            return image.convert(mode)
+    except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
+        raise UserError(f"the image {path} cannot be read ({error}); {advice}.") from None
 
 
 def cached_arrays(

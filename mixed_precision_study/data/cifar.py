@@ -1,5 +1,7 @@
 """CIFAR-10 and CIFAR-100: from a folder tree, from torchvision's copy, or downloaded; otherwise made-up images.
 
+With dataset="folder" they are images of one's own.
+
 Source: https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
@@ -21,9 +23,22 @@ from torchvision.transforms import v2
 from ..errors import UserError
 from ..timing import startup
 from .batches import Batch, TrainingData, ordinary_loader, whole_batches
-from .cache import cached_arrays, decode_all, file_stats
+from .cache import cached_arrays, decode_all, decoded, file_stats
 
+CLASSES = {  # as folders of images are named; CIFAR-100's in alphabetical order, too
+    "cifar10": "airplane automobile bird cat deer dog frog horse ship truck",
+    "cifar100": """
+        apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+        castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+        elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster
+        man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck
+        pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk
+        skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger
+        tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm""",
+}
+CIFAR_SIDE = 32  # pixels
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
+OWN = "folder"  # the data set of one's own images
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
@@ -31,7 +46,7 @@ DOWNLOAD_SECONDS = 30  # without an answer
 
 
 class CifarImages(NamedTuple):
-    """Training and test data as (uint8 images (N, 3, 32, 32), labels (N,)), with class names and origin."""
+    """Training and test data as (uint8 images (N, 3, side, side), labels (N,)), with class names and origin."""
 
     train: tuple[torch.Tensor, torch.Tensor]
     test: tuple[torch.Tensor, torch.Tensor]
@@ -46,7 +61,7 @@ def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
     `settings` has dataset, data_dir, batch_size, max_steps, image_size, channels_last, loader, num_workers and seed.
     Raises UserError if data that were asked for by name are not available.
     """
-    data = Cifar(settings, device, read(settings.dataset, settings.data_dir, device))
+    data = Cifar(settings, device, read(settings.dataset, settings.data_dir, device, settings.image_size))
     print(f"{data.title}: {data.train_samples:,} training and {data.eval_samples:,} test images")
     startup.lap("data")
     return data
@@ -62,6 +77,8 @@ class Cifar(TrainingData):
         self.settings = settings
         self.device = device
         self.train = images.train
+        self.side: int = images.train[0].shape[-1]
+        self.padding = padding_of(self.side)
         self.classes = images.classes
         self.source, self.used = images.source, images.used
         self.train_samples: int = len(images.train[0])
@@ -69,7 +86,7 @@ class Cifar(TrainingData):
         self.largest_batch = self.train_samples
         self.mean, self.std = torch.tensor([MEAN, STD], device=device).view(2, 3, 1, 1)
         if settings.loader == "gpu":
-            self.padded = torch.nn.functional.pad(images.train[0].to(device), (4, 4, 4, 4))
+            self.padded = torch.nn.functional.pad(images.train[0].to(device), [self.padding] * 4)
             self.train_labels = images.train[1].to(device)
         self.test_images, self.test_labels = (part.to(device) for part in images.test)
 
@@ -82,7 +99,7 @@ class Cifar(TrainingData):
         """Return uint8 images as floats of mean 0 and deviation 1, in the settings' size and memory layout."""
         images = (images - self.mean) / self.std
         size = self.settings.image_size
-        if size != 32:
+        if size != self.side:
             images = torch.nn.functional.interpolate(images, size=(size, size), mode="bilinear")
         images = images.to(dtype)
         return images.contiguous(memory_format=torch.channels_last) if self.settings.channels_last else images
@@ -96,18 +113,19 @@ class Cifar(TrainingData):
         return itertools.islice(batches(epoch, dtype, size), self.steps_per_epoch(size))
 
     def gpu_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Yield batches cropped on the device: random 32 x 32 windows of images padded to 40 x 40, half mirrored.
+        """Yield batches cropped on the device: random windows of padded images, half mirrored.
 
-        As many batches as CROP_BYTES hold are cropped at once.
+        Those of CIFAR are 32 x 32 windows of 40 x 40. As many batches as CROP_BYTES hold are cropped at once.
         """
         count = self.train_samples
         generator = torch.Generator(self.device).manual_seed(1000 * self.settings.seed + epoch)
         draw: dict[str, Any] = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
-        window = torch.arange(32, device=self.device)
-        rows = torch.randint(9, (count, 1), **draw) + window
-        lefts = torch.randint(9, (count, 1), **draw)
-        columns = lefts + torch.where(torch.rand(count, 1, **draw) < 0.5, window, 31 - window)
+        window = torch.arange(self.side, device=self.device)
+        places = 2 * self.padding + 1
+        rows = torch.randint(places, (count, 1), **draw) + window
+        lefts = torch.randint(places, (count, 1), **draw)
+        columns = lefts + torch.where(torch.rand(count, 1, **draw) < 0.5, window, self.side - 1 - window)
         channels = torch.arange(3, device=self.device)[None, :, None, None]
         together = max(1, CROP_BYTES // (size * 12 * self.settings.image_size**2)) * size
         parts = [part[: count // size * size].split(together) for part in (order, rows, columns)]
@@ -132,21 +150,22 @@ class Cifar(TrainingData):
             yield self.normalise(images, dtype), labels
 
     def show(self) -> Image.Image:
-        """Print the shape of a batch and return its first ten images as one picture, twice their size."""
+        """Print the shape of a batch and return its first ten images as one picture, small ones enlarged."""
         size = 128 if self.settings.batch_size == "max" else self.settings.batch_size
         images, _ = self.example(size)
         print(f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch")
         grid = torchvision.utils.make_grid(images[:10].float().cpu(), nrow=10, normalize=True)
         picture = torchvision.transforms.functional.to_pil_image(grid)
-        return picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)
+        times = max(1, 2 * CIFAR_SIDE // self.side)
+        return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
 
 
 class AugmentedImages(torch.utils.data.Dataset):
     """Images and labels; each image is cropped and mirrored when it is taken, in a worker process."""
 
-    augment = v2.Compose([v2.RandomCrop(32, padding=4), v2.RandomHorizontalFlip()])
-
     def __init__(self, images: torch.Tensor, labels: torch.Tensor):
+        side = images.shape[-1]
+        self.augment = v2.Compose([v2.RandomCrop(side, padding=padding_of(side)), v2.RandomHorizontalFlip()])
         self.images = images
         self.labels = labels
 
@@ -157,13 +176,23 @@ class AugmentedImages(torch.utils.data.Dataset):
         return self.augment(self.images[index]), self.labels[index]
 
 
-def read(dataset: str, data_dir: str, device: torch.device) -> CifarImages:
-    """Return the images of `dataset`; those of "auto" are CIFAR-10, or made-up ones if it is not available."""
+def padding_of(side: int) -> int:
+    """Return by how many pixels images are padded before they are cropped: 4 for CIFAR."""
+    return side // 8
+
+
+def read(dataset: str, data_dir: str, device: torch.device, image_size: int = CIFAR_SIDE) -> CifarImages:
+    """Return the images of `dataset`; those of "auto" are CIFAR-10, or made-up ones if it is not available.
+
+    Only images of one's own are stored in `image_size`.
+    """
     if dataset == "synthetic":
         return make_synthetic(device)
+    if dataset == OWN:
+        return read_own(Path(data_dir), image_size)
     name = "cifar10" if dataset == "auto" else dataset
     if (Path(data_dir) / name / "train").is_dir():
-        return read_folder(Path(data_dir) / name)
+        return read_cifar_folder(Path(data_dir) / name)
     try:
         return read_torchvision(name, data_dir)
     except (OSError, RuntimeError) as error:
@@ -175,13 +204,28 @@ def read(dataset: str, data_dir: str, device: torch.device) -> CifarImages:
         return make_synthetic(device)
 
 
-def read_image(path: Path) -> np.ndarray:
-    """Return an image file as a uint8 array (32, 32, 3); raise UserError if it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image.convert("RGB").resize((32, 32)))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"the image {path} cannot be read ({error}); repair or remove it.") from None
+def read_image(path: Path, side: int, resize: bool = True) -> np.ndarray:
+    """Return an image file as a uint8 array (side, side, 3); raise UserError if it cannot be read or has another size.
+
+    With `resize`, an image of another size is resized.
+    """
+    picture = decoded(path, "RGB", "repair or remove it")
+    if not resize and picture.size != (side, side):
+        raise UserError(
+            f"the image {path} has {picture.width} x {picture.height} pixels, so {not_cifar(path.parents[2])}"
+        )
+    return np.asarray(picture.resize((side, side)))
+
+
+def bare(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+def not_cifar(folder: Path) -> str:
+    """Return what to do with a folder that is named like CIFAR and holds other images."""
+    advice = f'rename that folder, set data_dir to it and dataset to "{OWN}"'
+    return f"{folder} is not {folder.name}; for your own images, {advice}."
 
 
 def list_images(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
@@ -193,19 +237,55 @@ def list_images(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
     return files
 
 
-def read_folder(folder: Path) -> CifarImages:
-    """Return the images of the tree `folder`/train/<class>/* and `folder`/test/<class>/*.
+def read_cifar_folder(folder: Path) -> CifarImages:
+    """Return CIFAR's images from the tree `folder`/train/<class>/* and `folder`/test/<class>/*."""
+    names = {bare(name) for name in classes_in(folder)}
+    if names != {bare(name) for name in CLASSES[folder.name].split()}:
+        raise UserError(f"{folder}/train has other classes, {len(names)} in all, so {not_cifar(folder)}")
+    return read_folder(folder, folder.parent, CIFAR_SIDE, resize=False)
 
-    They are decoded again only if the name, size or time of a file has changed.
+
+def read_own(folder: Path, side: int) -> CifarImages:
+    """Return one's own images from the tree `folder`/train/<class>/* and `folder`/test/<class>/*, resized.
+
+    The data are named after the folder, so that runs on other images are never compared with them.
     """
-    classes = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+    if bare(folder.name) in ("", "auto", "synthetic", *CLASSES):
+        raise UserError(
+            f'data_dir is "{folder}", and your images are named after that folder; give it a name that says what they'
+            f" are, other than {', '.join(CLASSES)}."
+        )
+    for part in ("train", "test"):
+        if not (folder / part).is_dir():
+            raise UserError(
+                f'there is no folder {folder / part}; for dataset "{OWN}", data_dir must hold your images as'
+                " train/<class>/* and test/<class>/*."
+            )
+    images = read_folder(folder, folder, side)
+    print(f"Your images are resized to {side} x {side} pixels (image_size).")
+    return images
+
+
+def classes_in(folder: Path) -> list[str]:
+    """Return the names of the classes in a tree of images."""
+    return sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+
+
+def read_folder(folder: Path, data_dir: Path, side: int, resize: bool = True) -> CifarImages:
+    """Return the images of the tree `folder`/train/<class>/* and `folder`/test/<class>/*, `side` pixels high and wide.
+
+    They are kept in `data_dir`, and decoded again only if `side` or the name, size or time of a file has changed.
+    """
+    classes = classes_in(folder)
     train, test = (list_images(folder / part, classes) for part in ("train", "test"))
     paths = [path for path, _ in train + test]
 
     def decode():
-        return {"images": decode_all(lambda index: read_image(paths[index]), len(paths), "decoding images")}
+        return {
+            "images": decode_all(lambda index: read_image(paths[index], side, resize), len(paths), "decoding images")
+        }
 
-    arrays = cached_arrays(folder.parent, folder.name, file_stats(paths), decode)
+    arrays = cached_arrays(data_dir, folder.name, (side, file_stats(paths)), decode)
     images = torch.from_numpy(arrays["images"]).permute(0, 3, 1, 2).contiguous()
     labels = torch.tensor([label for _, label in train + test])
     count = len(train)

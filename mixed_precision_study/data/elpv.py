@@ -7,6 +7,7 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 import importlib.util
 import itertools
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +24,12 @@ from torchvision.transforms import v2
 
 from ..environment import require_packages
 from ..errors import UserError
+from ..files import check_is_file
 from ..timing import startup
 from .batches import Batch, TrainingData, device_batches, host_batches, ordinary_loader, place_images, whole_batches
-from .cache import cached_arrays, decode_all, file_stats
+from .cache import cached_arrays, decode_all, decoded, file_stats
+
+MAX_LABEL = float(np.finfo(np.float32).max)
 
 
 @dataclass
@@ -192,19 +196,22 @@ def read_image(path: Path, size: tuple[int, int], mode: str = "RGB") -> torch.Te
 
     Raises UserError if it cannot be read.
     """
-    try:
-        with Image.open(path) as image:
-            pixels = torch.from_numpy(np.array(image.convert(mode)))
-    except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"the image {path} cannot be read ({error}); repair it or remove it from the CSV.") from None
+    picture = decoded(path, mode, "repair it or remove it from the CSV")
+    pixels = torch.from_numpy(np.array(picture))
     pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
     return v2.functional.resize(pixels, list(size), antialias=True)
 
 
 def read_csv(csv_path: str, size: tuple[int, int]) -> ImageSource:
-    """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong label."""
+    """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
     try:
-        table = pd.read_csv(csv_path)
+        check_is_file(Path(csv_path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that the header does not name
+            names = {"path": str, "image": str}  # they stay as they are, such as 007 and NA
+            table = pd.read_csv(csv_path, dtype=names, index_col=False, keep_default_na=False)
+    except pd.errors.ParserWarning:
+        raise UserError(f"{csv_path} has rows with more cells than its header; name every column.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"csv_path {csv_path!r} cannot be read as a CSV ({error}).") from None
     missing = [name for name in ("path", "image", "label") if name not in table.columns]
@@ -213,13 +220,24 @@ def read_csv(csv_path: str, size: tuple[int, int]) -> ImageSource:
         raise UserError(
             f"{csv_path} {problem}; it needs the columns path (folder), image (file name) and label (number)."
         )
+    for name in ("path", "image"):
+        if (table[name] == "").any():
+            row = first_row(table[name] == "")
+            raise UserError(f'{csv_path}: the {name} in row {row} is empty; "." is the folder of the CSV.')
     labels = pd.to_numeric(table["label"], errors="coerce")
-    if labels.isna().any():
-        row = int(labels.isna().idxmax())
-        raise UserError(f"{csv_path}: the label {table['label'][row]!r} in row {row + 2} is not a number.")
-    folders_and_names = zip(table["path"].astype(str), table["image"].astype(str), strict=True)
+    wrong = ~(labels.abs() <= MAX_LABEL)  # NaN is not
+    if wrong.any():
+        label = str(table["label"][wrong.idxmax()])
+        problem = f"the label {label!r} in row {first_row(wrong)} is not a finite number"
+        raise UserError(f"{csv_path}: {problem if label else f'the label in row {first_row(wrong)} is missing'}.")
+    folders_and_names = zip(table["path"], table["image"], strict=True)
     paths = [Path(csv_path).parent / folder / name for folder, name in folders_and_names]
     return source_of_files(paths, labels, size, "RGB", "csv", "csv")
+
+
+def first_row(chosen: pd.Series) -> int:
+    """Return the number of the first chosen row in the CSV, whose header is row 1."""
+    return int(chosen.idxmax()) + 2
 
 
 def read_elpv(size: tuple[int, int]) -> ImageSource:

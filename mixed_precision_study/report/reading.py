@@ -1,62 +1,12 @@
 """Which records are used, and why the others are left out."""
 
-import math
 from pathlib import Path
-from typing import Any
 
 from ..errors import UserError
-from ..record import NOT_WRITTEN, RunRecord, comparison_key, read_records
-from .style import PRECISIONS
+from ..record import FIELDS, RunRecord, comparison_key, flaw, read_records
 
-FIELDS: dict[str, Any] = {
-    name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN
-}
 PLACE = ("device_type", "gpu_name")
-KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # a run finds these out only when it has started
-NUMBER = int | float
-ITEM_TYPES: dict[str, tuple] = {  # of a list: the type of its items, or the types of its pairs
-    "epoch_seconds": (NUMBER | None,),
-    "train_loss": (NUMBER | None,),
-    "metric": (NUMBER | None,),
-    "block_seconds": (NUMBER,),
-    "overflow_steps": (NUMBER,),
-    "kernel_family_fractions": (str, NUMBER),
-    "throttle_fractions": (str, NUMBER),
-    "loss_scale_trace": (NUMBER, NUMBER | None),
-}
-
-
-def wrong_item(items: list, types: tuple) -> str | None:
-    """Return, as text, the first item that is not of the one type or no list of the several types; else None."""
-    for item in items:
-        parts = [item] if len(types) == 1 else item
-        if not isinstance(parts, list) or len(parts) != len(types) or not all(map(isinstance, parts, types)):
-            return repr(item)[:60]
-    return None
-
-
-def flaw(record: dict) -> str | None:
-    """Return why a record cannot be used, or None."""
-    for name, spec in FIELDS.items():
-        types = spec.type | int if spec.type == float | None else spec.type
-        if not isinstance(record[name], types):
-            return f"{name} cannot be {str(record[name])[:60]!r}"
-    if record["schema_version"] != RunRecord.schema_version:
-        return f"schema version {record['schema_version']}; this notebook reads {RunRecord.schema_version}"
-    if record["precision"] not in PRECISIONS:
-        return f"unknown precision {record['precision']!r}"
-    for name, types in ITEM_TYPES.items():
-        if wrong := wrong_item(record[name], types):
-            return f"{name} cannot hold {wrong}"
-    for name in ("kernel_family_fractions", "throttle_fractions"):
-        if not all(0 <= share < math.inf for _, share in record[name]):
-            return f"{name} holds a share that is none"
-    if record["status"] == "ok" and not record["epoch_seconds"]:
-        return "status ok, but no usable epoch_seconds"
-    for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
-        if not all(0 < (seconds or 0) < math.inf for seconds in record[name]):
-            return f"status ok, but no usable {name}"
-    return None
+KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # what a run finds out only when it has started
 
 
 def settings_of(record: dict) -> tuple:

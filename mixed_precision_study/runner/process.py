@@ -24,7 +24,7 @@ import psutil
 import yaml
 
 from ..gpu import nvml
-from ..record import STATUSES, RunRecord, utc_now, write_record
+from ..record import RunRecord, record_in, utc_now, write_record
 from .devices import Device
 from .notebook_file import MALFORMED
 from .paths import ROOT, python_path, relative_to_root
@@ -38,7 +38,6 @@ LOG_BYTES = 2**18  # read from the end of a log: a notebook may print without en
 NOTEBOOK_BYTES = 2**26  # larger executed notebooks are not searched for a reason
 START_ATTEMPTS = 4
 UNREADABLE = "unreadable"  # in place of a hash
-MAX_JSON_NUMBER = 1e300  # larger whole numbers cannot be converted to float
 RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 RUN_FOLDER_ENV = "MIXED_PRECISION_RUN"  # environment variable: the run's private folder
 OUTPUT_FOLDER_ENV = "MIXED_PRECISION_BATCH"  # environment variable: the output folder
@@ -510,26 +509,6 @@ def signature(path: Path) -> tuple[int, int] | None:
 
 
 def read_record(path: Path) -> dict | None:
-    """Return a record as a flat dict, or None where it cannot be read, is of another run or cannot be used."""
-    with suppress(OSError, *MALFORMED):
-        record = json.loads(path.read_text(encoding="utf-8") if path.is_file() else "")
-        if isinstance(record, dict) and record.get("run_id") == path.stem and record.get("status") in STATUSES:
-            return record if has_valid_fields(record) else None
-    return None
-
-
-def has_valid_fields(record: dict) -> bool:
-    """Return whether the fields that the runner computes with have the right types. A person may have edited them."""
-    seconds = record.get("epoch_seconds") or []
-    metric = record.get("metric") or []
-    if not isinstance(seconds, list) or not isinstance(metric, list) or (metric and "metric_better" not in record):
-        return False
-    numbers = [record.get(name) for name in ("samples_per_second", "peak_allocated_mib", "chance_metric")]
-    texts = [record.get(name) or "" for name in ("reason", "metric_name", "gpu_uuid")]
-    valid = all(is_number_or_none(value) for value in (*numbers, *seconds, *metric))
-    return valid and all(isinstance(text, str) for text in texts)
-
-
-def is_number_or_none(value: Any) -> bool:
-    """Return whether a JSON value is None or a number that fits into a float."""
-    return value is None or type(value) is float or (type(value) is int and abs(value) < MAX_JSON_NUMBER)
+    """Return the record of a run, or None where it cannot be read, is of another run or cannot be used."""
+    record = record_in(path)
+    return record if record and record["run_id"] == path.stem else None

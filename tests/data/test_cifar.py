@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_data import make_tree, never, save_image, settings_of
+from made_up_data import make_odd_image, make_tree, never, save_image, settings_of
+from PIL import Image
 
 from mixed_precision_study.data import cifar
 from mixed_precision_study.errors import UserError
+from mixed_precision_study.record import run_id_of
 
 CPU = torch.device("cpu")
 
@@ -27,26 +29,101 @@ def test_a_folder_tree_is_read_and_kept_in_the_cache_and_read_again_when_it_chan
     folder = tmp_path / "cifar10"
     make_tree(folder)
     data = load(dataset="auto", data_dir=str(tmp_path))
-    assert (data.used, data.source, data.classes) == ("cifar10", "folder", ["cat", "dog"])
-    assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (6, 6, 6, 0.5)
-    assert "cifar10 (folder): 6 training and 6 test images" in capsys.readouterr().out
+    assert (data.used, data.source, data.classes) == ("cifar10", "folder", cifar.CLASSES["cifar10"].split())
+    assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (30, 30, 30, 0.1)
+    assert "cifar10 (folder): 30 training and 30 test images" in capsys.readouterr().out
     images, labels = data.train
-    assert images.shape == (6, 3, 32, 32)
+    assert images.shape == (30, 3, 32, 32)
     assert images.dtype == torch.uint8
-    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # dog 1, channels first
+    assert labels.tolist() == [label for label in range(10) for _ in range(3)]
+    assert images[4, :, 0, 0].tolist() == [101, 0, 154]  # the second automobile, channels first
     assert len(list((tmp_path / "cache").glob("cifar10-*.npz"))) == 1
     with monkeypatch.context() as patch:
         patch.setattr(cifar, "decode_all", never)
         again = load(dataset="cifar10", data_dir=str(tmp_path))
     assert all(torch.equal(a, b) for a, b in zip(images_of(again), images_of(data), strict=True))
     save_image(folder / "train" / "dog" / "7.png", 200)
-    assert load(dataset="cifar10", data_dir=str(tmp_path)).train_samples == 7
+    assert load(dataset="cifar10", data_dir=str(tmp_path)).train_samples == 31
 
 
-def test_images_of_another_size_are_resized(tmp_path):
-    make_tree(tmp_path / "cifar100", size=(50, 40))
-    assert load(dataset="cifar100", data_dir=str(tmp_path)).test_images.shape == (6, 3, 32, 32)
+def test_a_folder_of_other_images_is_never_taken_for_cifar(tmp_path):
+    make_tree(tmp_path / "three" / "cifar10", classes=("cat", "dog", "frog"))
+    make_tree(tmp_path / "large" / "cifar10", 1, (100, 150))
+    make_tree(tmp_path / "ten" / "cifar100", 1, classes=cifar.CLASSES["cifar10"].split())
+    for place, name in (("three", "cifar10"), ("three", "auto"), ("large", "auto"), ("ten", "cifar100")):
+        with pytest.raises(UserError, match=r'is not cifar100?;.* data_dir .*"folder"'):
+            load(dataset=name, data_dir=str(tmp_path / place))
+    make_tree(tmp_path / "cifar100", 1)
+    assert load(dataset="cifar100", data_dir=str(tmp_path)).used == "cifar100"
+
+
+def load_own(folder, **changes):
+    return load(dataset="folder", data_dir=str(folder), **changes)
+
+
+@pytest.mark.parametrize("loader", ["gpu", "workers"])
+def test_images_of_ones_own_have_their_folders_name_and_the_size_that_is_asked_for(tmp_path, capsys, loader):
+    make_tree(tmp_path / "flowers", size=(100, 150))
+    data = load_own(tmp_path / "flowers", image_size=48, loader=loader, num_workers=0)
+    assert (data.used, data.source, data.classes, data.train_samples) == ("flowers", "folder", ["cat", "dog"], 6)
+    assert data.test_images.shape == (6, 3, 48, 48)
+    assert "48 x 48" in capsys.readouterr().out
+    (images, _), *_ = data.train_batches(0, torch.float32, 4)
+    assert images.shape == (4, 3, 48, 48)
+    assert next(data.eval_batches(torch.float32, 4))[0].shape == (4, 3, 48, 48)
+    data.show()
+    assert load_own(tmp_path / "flowers", image_size=32).test_images.shape == (6, 3, 32, 32)
+    assert len(list((tmp_path / "flowers" / "cache").glob("flowers-*.npz"))) == 2
+    assert data.classes == load_own(tmp_path / "flowers").classes  # the cache is no class
+
+
+def test_images_of_ones_own_keep_their_details(tmp_path):
+    """They are resized once, from the file, not squeezed to CIFAR's size and enlarged again."""
+    for part in ("train", "test"):
+        picture = Image.new("RGB", (64, 64))
+        picture.paste((255, 255, 255), (0, 0, 1, 64))
+        save_image(tmp_path / "lines" / part / "one" / "0.png")
+        picture.save(tmp_path / "lines" / part / "one" / "0.png")
+    image = load_own(tmp_path / "lines", image_size=64).train[0][0]
+    assert image[0, 0, :2].tolist() == [255, 0]
+
+
+def test_windows_of_ones_own_images_are_crops_of_the_padded_ones(tmp_path):
+    make_tree(tmp_path / "squares", size=(16, 16))
+    data = load_own(tmp_path / "squares", image_size=16)
+    assert data.padded.shape == (6, 3, 20, 20)
+    (images, labels), *_ = data.train_batches(0, torch.float32, 4)
+    shown = (images * data.std + data.mean).round()
+    assert {int(label) for label in labels} <= {0, 1}
+    inside = shown[:, 0, 8, 8].tolist()  # the middle is never padding
+    assert all(int(value) // 100 == label for value, label in zip(inside, labels.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])
+def test_images_of_ones_own_never_have_the_name_of_known_data(tmp_path, name, monkeypatch):
+    make_tree(tmp_path / name, classes=("cat", "dog"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="named after that folder"):
+        load_own(name)
+
+
+def test_a_folder_without_images_of_ones_own_says_how_they_must_lie(tmp_path):
+    make_tree(tmp_path / "half")
+    shutil.rmtree(tmp_path / "half" / "test")
+    for name in ("half", "none"):
+        with pytest.raises(UserError, match=r"train/<class>/\* and test/<class>/\*"):
+            load_own(tmp_path / name)
+
+
+def test_runs_on_other_images_of_ones_own_have_other_names():
+    settings = vars(settings_of("cifar_resnet", dataset="folder"))
+    first, again, other = (
+        run_id_of("cifar_resnet", settings | {"data_dir": place}, "fp32")
+        for place in ("data/flowers", "/mnt/flowers/", "data/cats")
+    )
+    assert first == again != other
+    assert "flowers" in first and "cats" in other
+    assert run_id_of("cifar_resnet", settings | {"dataset": "folder flowers"}, "fp32") != other
 
 
 def test_an_unreadable_image_is_named_and_so_is_an_empty_folder(tmp_path):
@@ -57,6 +134,19 @@ def test_an_unreadable_image_is_named_and_so_is_an_empty_folder(tmp_path):
     (tmp_path / "empty" / "cifar10" / "train" / "cat").mkdir(parents=True)
     with pytest.raises(UserError, match="empty/cifar10/train"):
         load(dataset="auto", data_dir=str(tmp_path / "empty"))
+    for part in ("train", "test"):
+        (tmp_path / "nothing" / part / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match="nothing/train holds no images"):
+        load_own(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("kind", ["bomb", "large", "pipe", "link to a device", "folder", "broken"])
+def test_an_image_that_must_not_be_opened_is_named(tmp_path, kind):
+    make_tree(tmp_path / "mine")
+    path = tmp_path / "mine" / "train" / "dog" / "odd.png"
+    make_odd_image(path, kind)
+    with pytest.raises(UserError, match=r"dog/odd\.png"):
+        load_own(tmp_path / "mine")
 
 
 def test_without_data_auto_is_synthetic_and_says_so_while_a_name_stops(tmp_path, monkeypatch, capsys):

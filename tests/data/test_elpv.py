@@ -1,12 +1,13 @@
 """Images with a number each: a CSV, the package of ELPV, wrong ones, what is kept, and the batches."""
 
 import functools
+import os
 import subprocess
 
 import numpy as np
 import pytest
 import torch
-from made_up_data import never, save_image, settings_of, write_csv
+from made_up_data import make_odd_image, never, save_image, settings_of, write_csv
 
 from mixed_precision_study.data import elpv
 from mixed_precision_study.data.batches import device_batches, host_batches
@@ -48,6 +49,59 @@ def test_a_csv_of_images_is_read(tmp_path):
 def test_a_wrong_csv_stops_with_the_place(tmp_path, rows, columns, problem):
     with pytest.raises(UserError, match=problem):
         read("csv", write_csv(tmp_path / "mine.csv", rows, columns))
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["img,0.png,0.5,1,2,3", "img,1.png,0.5,1,2,3"], "more cells"),
+        (["img,0.png,0.5,7"], "more cells"),
+        (["img,0.png,0.5", "img,0.png,0.5,7"], "line 3"),
+        (["img,0.png,0.5", ",0.png,0.5"], "path in row 3"),
+        (["img,,0.5"], "image in row 2"),
+        (["img"], "image in row 2"),
+        (["img,0.png,inf"], "'inf' in row 2"),
+        (["img,0.png,0", "img,0.png,1e400"], "in row 3 is not a finite"),
+        (["img,0.png,1e39"], "in row 2 is not a finite"),  # no fp32 number
+        (["img,0.png,nan"], "'nan' in row 2"),
+        (["img,0.png,", "img,0.png,1"], "row 2 is missing"),
+        (["img,0.png,1", "img,0.png"], "row 3 is missing"),
+    ],
+)
+def test_a_wrong_cell_of_a_csv_is_named(tmp_path, lines, problem):
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["path,image,label", *lines, ""]))
+    with pytest.raises(UserError, match=problem):
+        read("csv", str(path))
+
+
+def test_names_in_a_csv_are_text(tmp_path):
+    rows = [("007", "001", 1), ("NA", "1e5", 0), ("1.50", "nan", 0.5)]
+    for folder, name, _ in rows:
+        save_image(tmp_path / folder / "made.png", 40)
+        (tmp_path / folder / "made.png").rename(tmp_path / folder / name)
+    data = read("csv", write_csv(tmp_path / "mine.csv", rows))
+    assert [data.read(index)[0, 0, 0].item() for index in range(3)] == [40, 40, 40]
+
+
+def test_true_and_false_are_labels_and_an_empty_last_column_is_none(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("path,image,label\n.,a.png,True,\n.,a.png,False,\n")
+    assert read("csv", str(path)).labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["bomb", "large", "pipe", "link to a device", "folder", "broken"])
+def test_an_image_that_must_not_be_opened_is_named(tmp_path, kind):
+    make_odd_image(tmp_path / "odd.png", kind)
+    data = read("csv", write_csv(tmp_path / "mine.csv", [(".", "odd.png", 1)]))
+    with pytest.raises(UserError, match=r"odd\.png"):
+        data.read(0)
+
+
+def test_a_pipe_in_place_of_the_csv_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "mine.csv")
+    with pytest.raises(UserError, match=r"mine\.csv"):
+        read("csv", str(tmp_path / "mine.csv"))
 
 
 def test_a_missing_csv_or_image_is_named(tmp_path):

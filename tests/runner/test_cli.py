@@ -567,10 +567,20 @@ def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monke
         assert f"interrupted: {kept} of 2 runs of hang are finished and kept" in said
 
 
+SOUND = {"precision": "fp32", "model": "tiny", "batch_size": 4, "seed": 0, "status": "ok", "epoch_seconds": [2.0]}
+SOUND["notebook"] = "tiny"
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"metric": 0.5},
+        {"notebook": ["tiny"]},  # from here on the report alone stumbles over it
+        {"precision": "fp8"},
+        {"seed": [1]},
+        {"batch_size": {}},
+        {"epoch_seconds": []},
+        {"tensor_core_fraction": 10**400},
         {"metric": ["good"], "metric_better": "higher"},
         {"metric": [0.5], "chance_metric": 0.1},  # without metric_better
         {"epoch_seconds": 3},
@@ -582,7 +592,7 @@ def test_interrupt_counts_what_the_same_command_would_skip(bare, tmp_path, monke
     ids=lambda changes: " ".join(changes),
 )
 def test_record_that_a_person_has_spoilt_is_made_again(one_run, changes):
-    record = {"run_id": one_run.run_id, "status": "ok", "epoch_seconds": [2.0], "metric": []}
+    record = {**SOUND, "run_id": one_run.run_id, "metric": []}
     for spoilt, again in ((record, []), ({**record, **changes}, [one_run])):
         one_run.record_path.write_text(json.dumps(spoilt))
         assert unfinished([one_run]) == again
@@ -591,11 +601,14 @@ def test_record_that_a_person_has_spoilt_is_made_again(one_run, changes):
         assert ("not run" in table([[one_run]])) is bool(again)
     one_run.record_path.write_text("[" * 100_000)
     assert unfinished([one_run]) == [one_run]
+    one_run.record_path.unlink()
+    os.mkfifo(one_run.record_path)
+    assert unfinished([one_run]) == [one_run]
 
 
 def test_records_of_other_code_are_never_overwritten(one_run, tmp_path):
     for number in range(3):
-        record = {"run_id": one_run.run_id, "status": "ok", "code_hash": "../a", "number": number}
+        record = {**SOUND, "run_id": one_run.run_id, "code_hash": "../a", "number": number}
         one_run.record_path.write_text(json.dumps(record))
         set_aside_records([[one_run]])
         assert not one_run.record_path.exists()
@@ -607,7 +620,7 @@ def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(o
     """The report would compare them with what is measured now. Those of another notebook, or of this code, stay."""
     codes = {"a": ("tiny", "old"), "b": ("tiny", one_run.code_hash), "c": ("large", "old"), "d": ("tiny", None)}
     for run_id, (notebook, code) in codes.items():
-        record = {"run_id": run_id, "notebook": notebook, "status": "ok", "code_hash": code}
+        record = {**SOUND, "run_id": run_id, "notebook": notebook, "code_hash": code}
         data = {"synthetic": True, "data_dir": "elsewhere"}  # which does not count here
         (tmp_path / f"{run_id}.json").write_text(json.dumps({**record, **data}))
     (tmp_path / "a.ipynb").touch()

@@ -1,0 +1,122 @@
+"""Odd records: each field with odd values, in the judgement, in the report and beside sound records."""
+
+import io
+import json
+import shutil
+
+import pytest
+from conftest import ROOT
+
+from mixed_precision_study.record import flaw
+from mixed_precision_study.report import section
+from mixed_precision_study.report.load import found, load
+from mixed_precision_study.report.sections import SECTIONS
+
+REFERENCE = ROOT / "outputs" / "reference"
+LONG = "x" * 1_000
+ODD = {  # name: a JSON text that some field does not expect
+    "empty list": "[]",
+    "empty object": "{}",
+    "text": '"x"',
+    "markup": '"</td><b>$x^{\\\\"',
+    "empty text": '""',
+    "long text": json.dumps(LONG),
+    "endless text": json.dumps("x" * 10_000),
+    "half a character": '"\\ud800"',
+    "end of a text": '"a\\u0000b"',
+    "less than nothing": "-1",
+    "zero": "0",
+    "fraction": "0.5",
+    "large number": "1e300",
+    "large negative number": "-1e300",
+    "small number": "1e-300",
+    "infinity": "1e309",
+    "huge whole number": str(10**400),
+    "not a number": "NaN",
+    "null": "null",
+    "true": "true",
+    "list in a list": "[[]]",
+    "nested list": "[[[[[[[[[[1]]]]]]]]]]",
+    "list of texts": '["x"]',
+    "list of numbers": "[1]",
+    "list of zeros": "[0, 0]",
+    "list of large numbers": "[1e300, 1e300, 1e-300]",
+    "list of nulls": "[null]",
+    "list of infinities": "[1e309]",
+    "pairs": '[["x", 1], ["x", 0], ["y", 1e300]]',
+    "pairs of numbers": "[[0, 1], [-1, null], [1, 1e300]]",
+    "four numbers": "[[0, 0, null, null], [1, 1, 1e300, -1]]",
+    "probes": '[[0, "ok", 1, 1], [1, "x", null, null], [2, "oom", 1e300, 1e-300], [2, "ok", 1, null]]',
+}
+OFTEN = ("markup", "long text", "zero", "less than nothing", "large number", "pairs")  # the others take minutes
+DECIDING = {"run_id", "notebook", "precision", "status", "device_type", "dataset_used", "epoch_seconds", "synthetic"}
+
+
+def notebook_of(folder, which):
+    """Copy the reference runs of one notebook into a folder and return the path of the one that is spoilt."""
+    for path in REFERENCE.glob(f"{which}*.json"):
+        if "tf32" not in path.name:
+            shutil.copy(path, folder)
+    (target,) = folder.glob("*amp_fp16*.json")
+    return target
+
+
+def draw(folder):
+    """Draw the whole report as the notebook does, and return it."""
+    report = load(folder)
+    found(report)
+    for module in SECTIONS:
+        for part in module.section(report):
+            if isinstance(part, section.Chart):
+                part.figure.savefig(io.BytesIO(), dpi=40)
+            elif not isinstance(part, section.File):
+                part._repr_mimebundle_()
+    return report
+
+
+def spoilt_records():
+    """Yield (field, name of the odd value, text of the record) for each field of a real record and each odd value."""
+    (path,) = REFERENCE.glob("cifar*amp_fp16*.json")
+    good = json.loads(path.read_text(encoding="utf-8"))
+    for field in good:
+        for name, odd in ODD.items():
+            texts = {key: json.dumps(value) for key, value in good.items()} | {field: odd}
+            yield field, name, "{" + ", ".join(f'"{key}": {text}' for key, text in texts.items()) + "}"
+
+
+def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
+    notebook_of(tmp_path, "cifar").unlink()
+    bad = {}
+    accepted = 0
+    for field, name, text in spoilt_records():
+        if flaw(json.loads(text)):
+            bad[f"{field} {name}.json"] = field
+            (tmp_path / f"{field} {name}.json").write_text(text, encoding="utf-8")
+        else:
+            accepted += 1
+    assert len(bad) > 2_000 and accepted > 500
+    report = load(tmp_path)
+    assert len(report.used) == 2
+    reasons = dict(report.left_out)
+    assert set(reasons) == set(bad)
+    assert [name for name, field in bad.items() if field not in reasons[name].replace("schema v", "schema_v")] == []
+
+
+def cases():
+    """Return the odd values and notebooks to draw: a few always, all of them where asked for."""
+    chosen = [("lstm", name) for name in OFTEN]
+    rest = [(which, name) for which in ("cifar", "lstm") for name in ODD if (which, name) not in chosen]
+    return [*chosen, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in rest)]
+
+
+@pytest.mark.parametrize(("which", "name"), cases())
+def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
+    """The odd value stands in all fields at once that accept it, but for those that decide whether a run is shown."""
+    path = notebook_of(tmp_path, which)
+    record = json.loads(path.read_text(encoding="utf-8"))
+    odd = json.loads(ODD[name])
+    fields = [field for field in record if field not in DECIDING and not flaw({**record, field: odd})]
+    if not fields:
+        pytest.skip("no field accepts it")
+    path.write_text(json.dumps({**record, **dict.fromkeys(fields, odd)}), encoding="utf-8")
+    assert len(draw(tmp_path).used) == 3
