@@ -138,7 +138,7 @@ LOADER = (
 
 CIFAR_RESNET = (
     _dataset(
-        '"cifar10", "cifar100", "synthetic", "folder" (your images in data_dir); "auto": CIFAR-10, else synthetic',
+        '"cifar10", "cifar100", "synthetic", "folder" (your images); "auto": CIFAR-10, else synthetic',
         "auto",
         "cifar10",
         "cifar100",
