@@ -368,7 +368,7 @@ def test_report_is_where_it_is_said_to_be(suite, tmp_path):
     try:
         done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"summary: {output.name}/summary.html" in done.stdout
+        assert f"report, to open in a browser: {output.name}/summary.html" in done.stdout
         assert "a report of" in (output / "summary.html").read_text()
     finally:
         shutil.rmtree(output, ignore_errors=True)
