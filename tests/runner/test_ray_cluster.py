@@ -53,6 +53,9 @@ STUDIES = {
 NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
 
 
+PATIENCE = {"RAY_raylet_start_wait_time_s": "180", "RAY_agent_register_timeout_ms": "180000"}  # on a busy machine
+
+
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("cluster"), STUDIES)
@@ -74,7 +77,8 @@ def two_nodes():
     with pytest.MonkeyPatch.context() as patch, below(0o700) as folder:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex())
-        patch.setenv("RAY_raylet_start_wait_time_s", "180")  # on a busy machine
+        for name, text in PATIENCE.items():
+            patch.setenv(name, text)
         ray._raylet.Config.initialize("")  # this process has read them before
         head = {**NODE, "include_dashboard": False, "temp_dir": str(folder)}
         cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -89,7 +93,7 @@ def two_nodes():
 def open_cluster():
     """The address and the folder of a cluster that asks nobody for a token, in a folder that all can reach."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "180"}
+    environment |= {**PATIENCE, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     with below(0o755) as folder:
         words = ["--head", "--block", "--port=0", "--num-cpus=1", "--num-gpus=0", "--include-dashboard=false"]
         words += ["--object-store-memory=80000000", f"--temp-dir={folder}"]
@@ -100,12 +104,9 @@ def open_cluster():
                 address = wait_for(lambda: read_small_file(folder / "ray_current_cluster"), 200)
                 yield address, folder
             finally:
-                node.terminate()
-                node.wait(30)
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if str(folder) in " ".join(process.cmdline()):
-                    process.kill()
+                for process in [*psutil.Process(node.pid).children(recursive=True), node]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
 
 
 def test_what_a_node_needs_travels_there(tmp_path):
