@@ -400,7 +400,7 @@ def ending_of(running: RunningProcess, in_cell: str, kernel_exit: str) -> tuple[
         return "failed", f"the kernel did not start in {running.attempt} attempts: {failure_reason(run)}"
     if exit_code:
         return "failed", failure_reason(run)
-    return "failed", f"the notebook ended without writing a record ({run.record_path.name})"
+    return "failed", f"the notebook ended without writing a record that can be used ({run.record_path.name})"
 
 
 def memory_reason(running: RunningProcess, code: int) -> str:
