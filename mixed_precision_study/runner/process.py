@@ -264,7 +264,7 @@ def progress_of(running: RunningProcess) -> str:
     if not cell:  # also where the next one is just being written
         return running.progress
     steps = read_small_file(running.private / "progress")
-    return ", ".join(filter(None, (cell and f"cell {cell}", steps)))
+    return ", ".join(filter(None, (f"cell {cell}", steps)))
 
 
 def stop_all(processes: Collection[RunningProcess]) -> None:

@@ -656,7 +656,7 @@ def test_lines_say_at_which_step_of_its_training_a_run_is(suite, tmp_path, monke
     assert main(suite, "train", *ON_CPU, "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path) == 0
     watcher.join()
     text = "".join(said)
-    assert re.search(r"^cpu0  tiny-\S+  cell 4/6, fp32, epoch 2/2, step 30/40  0:\d\d$", text, re.MULTILINE), text
+    assert re.search(r"^cpu0  tiny fp32 b4  epoch 2/2, step 30/40  0:\d\d$", text, re.MULTILINE), text
     assert "\ntrain: end: known after the first run\n" in text
     assert "step 30/40" in (tmp_path / "out/logs/batch.log").read_text()
 
