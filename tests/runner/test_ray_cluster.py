@@ -441,4 +441,4 @@ def test_step_of_a_training_is_seen_over_ray(suite, tmp_path, two_nodes, monkeyp
     monkeypatch.setattr(status, "say", noted)
     words = ("train", *ON_CPU, "--ray", cluster.address, "-p", "data_dir", tmp_path)
     assert main(suite, *words, "--output-dir", tmp_path / "out") == 0
-    assert any(re.search(r"tiny-\S+  cell 4/6, fp32, epoch 2/2, step 30/40  0:\d\d", text) for text in said)
+    assert any(re.search(r"tiny fp32 b4  epoch 2/2, step 30/40  0:\d\d", text) for text in said)
