@@ -11,7 +11,9 @@ PACKAGE = "mixed_precision_study"
 
 def find_code():
     """Make the package importable and return where it was found."""
-    said = [os.environ.get("JPY_SESSION_NAME", ""), *psutil.Process(os.getppid()).cmdline()]  # by Jupyter or papermill
+    said = [os.environ.get("JPY_SESSION_NAME", "")]  # by Jupyter, else on papermill's command line
+    if psutil.pid_exists(os.getppid()):  # not where the kernel is the first process of a container
+        said += psutil.Process(os.getppid()).cmdline()
     near = [Path(word).absolute().parent for word in said if word.endswith(".ipynb")] + [Path.cwd()]
     for folder in (above for place in near for above in (place, *place.parents)):
         if (folder / PACKAGE / "__init__.py").is_file():
