@@ -100,7 +100,8 @@ def test_a_fixed_scale_stays_through_growth_and_overflow(execution, precision):
 @both_executions
 def test_clipping_comes_after_unscaling(execution, precision):
     trainer = make_trainer(precision, lr=1.0, momentum=0.0, clip=0.01, execution=execution)
-    assert norm_of_update(trainer) == pytest.approx(0.01, rel=0.05 if precision == "o3_fp16" else 1e-3)
+    near = 0.5 if precision == "o3_fp16" else 1e-3  # fp16 rounds; the wrong order is off by the loss scale
+    assert norm_of_update(trainer) == pytest.approx(0.01, rel=near)
 
 
 @pytest.mark.parametrize("precision", MODES)
