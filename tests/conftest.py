@@ -1,11 +1,10 @@
-"""What the tests share: the cells of a notebook as functions, and what is prepared beside other tests."""
+"""What the tests share: the cells of a notebook as functions, what is prepared once, and which tests are slow."""
 
 import gc
 import json
 import os
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib
@@ -24,16 +23,26 @@ EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
 SETTINGS = [f"MIXED_PRECISION_{name}" for name in ("COMMIT", "CODE_HASH", "STUDY", "PROGRESS")] + ["TQDM_DISABLE"]
 SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-if not torch.cuda.is_available():  # what runs beside the tests does not take turns with them in steps on every core
+if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-# Test files that depend on the clock, so that nothing runs beside them.
-TIMED = {"built_cases", "cli", "energy", "faults", "gpu", "load", "preflight", "process", "ray_cluster", "sampler"}
-# Test files that wait for what runs beside the others.
-WAITING = {"finder", "golden", "notebooks", "parameters", "published", "security", "standalone", "summary"}
 # Test files of which every test is slow: they start batches of runs, train notebooks or draw whole reports.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
-BESIDE = {}  # {name of a fixture: what prepares it}
+# Fixtures that make a test slow: they run notebooks, build the wheel or draw a long report.
+SLOW_FIXTURES = {"images_alone", "misspelt", "pooled", "tiny", "wheel", "words_alone", "words_alone_compiled"}
+# Test files that take longest, in order. They come first, so that two processes of tests end together.
+LONGEST = (
+    "faults",
+    "golden",
+    "notebooks",
+    "process",
+    "cli",
+    "experiment",
+    "ray_cluster",
+    "summary",
+    "security",
+    "published",
+)
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
@@ -59,46 +68,6 @@ def experiment_of(name, **parameters):
     return notebook_cells.experiment_of(NOTEBOOKS / f"{name}.ipynb", parameters)
 
 
-def beside(*params):
-    """Make a session's fixture, for each of `params` if there are any, of what runs beside other tests.
-
-    The function prepares an empty folder and returns what is then called on another thread. That must start processes
-    with ENVIRONMENT, because the environment and the current folder of this process change with every test.
-    """
-
-    def decorate(prepare):
-        @pytest.fixture(scope="session", name=prepare.__name__, params=params or None)
-        def made(request, begun):
-            return begun[prepare.__name__, getattr(request, "param", None)].result()
-
-        BESIDE[prepare.__name__] = prepare
-        return made
-
-    return decorate
-
-
-@pytest.fixture(scope="session")
-def begun(request, tmp_path_factory):
-    """{(fixture, param): future} of all that the chosen tests need of BESIDE, in their order, two at a time."""
-    wanted = {}  # as a set that keeps its order
-    for item in request.session.items:
-        params = item.callspec.params if hasattr(item, "callspec") else {}
-        wanted |= dict.fromkeys((name, params.get(name)) for name in item.fixturenames if name in BESIDE)
-    pool, futures = ThreadPoolExecutor(2), {}
-    for name, param in wanted:
-        words = [tmp_path_factory.mktemp(name)] + [param] * (param is not None)
-        futures[name, param] = pool.submit(BESIDE[name](*words))
-    yield futures
-    pool.shutdown(cancel_futures=True)
-
-
-@pytest.fixture(autouse=True)
-def long_ones_begin(request):
-    """What runs beside the tests begins with the first of those that it does not disturb."""
-    if subject(request.node) not in TIMED:
-        request.getfixturevalue("begun")
-
-
 def subject(item):
     """Return what a test's file is about: its name without test_."""
     return item.path.stem.removeprefix("test_")
@@ -106,13 +75,13 @@ def subject(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what is slow. First comes what depends on the clock, with nothing beside it; what waits comes last."""
+    """Mark what is slow, and put the longest files first."""
     for item in items:
-        prepared = BESIDE.keys() | {"pooled"}
         drawn = item.path.parent.name == "report"
-        if drawn or subject(item) in SLOW or prepared & set(item.fixturenames) or item.get_closest_marker("exhaustive"):
+        slow = drawn or subject(item) in SLOW or SLOW_FIXTURES & set(item.fixturenames)
+        if slow or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
-    items.sort(key=lambda item: (subject(item) not in TIMED) + (subject(item) in WAITING))
+    items.sort(key=lambda item: LONGEST.index(subject(item)) if subject(item) in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish():
@@ -133,10 +102,10 @@ def in_empty_folder(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@beside()
-def wheel(folder):
-    """The package's wheel, built once for all tests."""
-    return lambda: build_wheel(folder)
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The package's wheel, built once for all tests of a process."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside, code_cells, read_notebook
+import pytest
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, code_cells, read_notebook
 from notebook_outputs import cell_errors, executed, papermill, printed
 
 from mixed_precision_study import __version__
@@ -105,13 +106,15 @@ def test_without_any_of_them_one_sentence_says_what_to_do(tmp_path):
 # By papermill
 
 
-@beside("clone", "nothing")
-def tiny(folder, there):
+@pytest.fixture(scope="module", params=["clone", "nothing"])
+def tiny(request, tmp_path_factory):
     """(what is there, folder, process) of the tiny notebook by papermill, from a folder of its own."""
+    there = request.param
+    folder = tmp_path_factory.mktemp(there)
     work = folder / "work"
     work.mkdir()
     notebook = write_clone(folder / "clone") if there == "clone" else write_tiny(work / "tiny.ipynb")
-    return lambda: (there, work, papermill(notebook, work, {"PYTHONPATH": ""}))
+    return there, work, papermill(notebook, work, {"PYTHONPATH": ""})
 
 
 def test_papermill_finds_the_clone_of_the_notebook_or_says_what_to_do(tiny):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from conftest import ENVIRONMENT, EXPERIMENTS, ROOT, beside
+from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
 from golden import trace
 
 FOLDER = ROOT / "tests" / "golden"
@@ -20,30 +20,27 @@ SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")  # of a ResNet, whos
 
 
 def recorded_anew(folder, name, *options):
-    """Return a function that runs trace.py for one notebook and returns (traces, what it said)."""
+    """Return the traces of one notebook that trace.py records anew."""
     command = [sys.executable, str(FOLDER / "trace.py"), "--notebooks", name, "--write", str(folder / "new.json")]
     environment = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
     process = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
-
-    def run():
-        done = subprocess.run([*command, *options], **process)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return json.loads((folder / "new.json").read_text(encoding="utf-8"))
-
-    return run
+    done = subprocess.run([*command, *options], **process)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads((folder / "new.json").read_text(encoding="utf-8"))
 
 
-@beside(*EXPERIMENTS)
-def quick_traces(folder, name):
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def quick_traces(request, tmp_path_factory):
     """The traces of a notebook without torch.compile; of the ResNet those that a CPU computes quickly."""
+    name = request.param
     modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
-    return recorded_anew(folder, name, "--executions", "eager", "cuda_graph", "--modes", *modes)
+    return recorded_anew(tmp_path_factory.mktemp(name), name, "--executions", "eager", "cuda_graph", "--modes", *modes)
 
 
-@beside(*EXPERIMENTS)
-def slow_traces(folder, name):
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def slow_traces(request, tmp_path_factory):
     """What is left of a notebook's traces, and its whole loop."""
-    return recorded_anew(folder, name, "--loop")
+    return recorded_anew(tmp_path_factory.mktemp(request.param), request.param, "--loop")
 
 
 def assert_same(names, new):

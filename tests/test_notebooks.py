@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside, experiment_of, run_cells
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
 from made_up_data import write_texts
 from notebook_outputs import cell_errors, outputs_of, papermill
 from small_training import CPU, EXECUTIONS, MODES, everything, make_batch, norm_of_update, same_bits
@@ -343,12 +343,14 @@ def test_without_a_test_text_training_goes_on(tmp_path, capsys, count):
 INSTALLED = {"PYTHONPATH": str(ROOT)}  # as where the package is installed
 
 
-@beside(*EXPERIMENTS)
-def notebook_alone(folder, name):
+@pytest.fixture(scope="module", params=EXPERIMENTS)
+def notebook_alone(request, tmp_path_factory):
     """(name, folder, process) of a notebook that was copied alone into an empty folder."""
+    name = request.param
+    folder = tmp_path_factory.mktemp(name)
     (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
     asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "repeats": 2, "precisions": list(MODES), **TINY[name]}
-    return lambda: (name, folder, papermill(f"{name}.ipynb", folder, INSTALLED, **asked))
+    return name, folder, papermill(f"{name}.ipynb", folder, INSTALLED, **asked)
 
 
 def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
@@ -391,11 +393,12 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
     assert any(table.count("needs an NVIDIA GPU") == 4 for table in tables)
 
 
-@beside()
-def wrong_value(folder):
+@pytest.fixture(scope="module")
+def wrong_value(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrong_value")
     (folder / "outputs").mkdir()
     (folder / "outputs" / "old.json").write_text("{}")
-    return lambda: (folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, precisions=["fp99"]))
+    return folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, precisions=["fp99"])
 
 
 def test_a_wrong_value_is_one_sentence_and_touches_no_record(wrong_value):

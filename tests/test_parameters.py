@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, beside, code_cells
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells
 from notebook_outputs import cell_errors, executed, papermill
 
 from mixed_precision_study import parameters
@@ -195,11 +195,12 @@ def test_the_parameters_cell_of_the_notebook_is_the_declared_one(name):
     assert all(type(names[key]) is type(value) for key, value in own_values(name).items())
 
 
-@beside()
-def misspelt(folder):
+@pytest.fixture(scope="module")
+def misspelt(tmp_path_factory):
     """(folder, process) of papermill with a parameter that the notebook does not have."""
+    folder = tmp_path_factory.mktemp("misspelt")
     asked = {"dataset": "synthetic", "max_steps": 1, "generate_words": 0, "bacth_size": 4}
-    return lambda: (folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, **asked))
+    return folder, papermill(NOTEBOOKS / "lstm_language_model.ipynb", folder, **asked)
 
 
 def test_papermill_with_a_misspelt_name_ends_with_one_sentence_and_measures_nothing(misspelt):

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import made_up_records as made_up
 import nbformat
 import pytest
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, beside
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from drawn_reports import execute
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
@@ -93,15 +93,16 @@ def test_studies_file_cannot_make_objects(tmp_path):
 SHELL = "$(touch made) `touch made`; touch made"
 
 
-@beside()
-def study_of_scripts(folder):
+@pytest.fixture(scope="module")
+def study_of_scripts(tmp_path_factory):
     """(process, folder) of a study whose parameters and reasons are HTML and commands of a shell."""
+    folder = tmp_path_factory.mktemp("scripts")
     write_suite(folder, {"pages": [entry("ok"), entry("script")]})
     act = ACT + f"\nif mode == 'script':\n    raise UserError({SCRIPT.replace('1', '2')!r})"
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
     (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
     words = ("pages", "--output-dir", folder / "out", "-p", "model", SCRIPT, "-p", "data_dir", f"{folder}/{SHELL}")
-    return lambda: (call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT), folder)
+    return call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT), folder
 
 
 def test_text_of_a_record_is_no_part_of_the_exported_page(study_of_scripts):
@@ -145,13 +146,14 @@ def spoil(folder, kept):
             path.write_text(json.dumps(record), encoding="utf-8")
 
 
-@beside("every text", "what decides kept")
-def spoiled_report(folder, which):
+@pytest.fixture(scope="module", params=["every text", "what decides kept"])
+def spoiled_report(request, tmp_path_factory):
     """(process, executed notebook, folder) of the report on records with markup in every text, or in most."""
+    folder = tmp_path_factory.mktemp("spoiled")
     for name in ("cifar", "others", "pool"):
         getattr(made_up, f"write_{name}")(folder / name)
-    spoil(folder, NEEDED if which == "every text" else DECIDING)
-    return lambda: execute(folder)
+    spoil(folder, NEEDED if request.param == "every text" else DECIDING)
+    return execute(folder)
 
 
 def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):

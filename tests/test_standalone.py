@@ -9,7 +9,7 @@ import sys
 import zipfile
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, beside
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
 from mixed_precision_study import __version__, standalone
@@ -108,26 +108,26 @@ def test_building_the_wheel_leaves_nothing_in_the_clone(wheel):
 
 
 def alone(folder, name, **parameters):
-    """Prepare a standalone notebook in an empty folder; return what runs it and gives (folder, process or None)."""
+    """Run a standalone notebook in an empty folder; return (folder, process), without `unshare` (folder, None)."""
     (folder / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
     before = without_network()
     given = {"PYTHONPATH": ""}
-    return lambda: (folder, papermill(f"{name}.ipynb", folder, given, before, **parameters) if before else None)
+    return folder, papermill(f"{name}.ipynb", folder, given, before, **parameters) if before else None
 
 
-@beside()
-def words_alone(folder):
-    return alone(folder, "lstm_language_model", **WORDS)
+@pytest.fixture(scope="module")
+def words_alone(tmp_path_factory):
+    return alone(tmp_path_factory.mktemp("words_alone"), "lstm_language_model", **WORDS)
 
 
-@beside()
-def words_alone_compiled(folder):
-    return alone(folder, "lstm_language_model", **WORDS, execution="compile")
+@pytest.fixture(scope="module")
+def words_alone_compiled(tmp_path_factory):
+    return alone(tmp_path_factory.mktemp("words_alone_compiled"), "lstm_language_model", **WORDS, execution="compile")
 
 
-@beside()
-def images_alone(folder):
-    return alone(folder, "cifar_resnet", **IMAGES)
+@pytest.fixture(scope="module")
+def images_alone(tmp_path_factory):
+    return alone(tmp_path_factory.mktemp("images_alone"), "cifar_resnet", **IMAGES)
 
 
 def assert_ran_alone(folder, done, execution="eager"):

@@ -2,11 +2,11 @@
 
 import json
 import re
-from functools import partial
 
 import made_up_records as made_up
 import PIL.Image
-from conftest import beside, read_notebook
+import pytest
+from conftest import read_notebook
 from drawn_reports import execute, outputs, shown
 
 from mixed_precision_study.record import DiagnosticFields, write_record
@@ -18,11 +18,12 @@ PUBLISHED = ("published_titan_rtx_resnet", "similar_efficientnet_3090_v100")  # 
 CHARTS = (*ALWAYS, *EXPLAINED, "training_curves", "loss_scale", *PUBLISHED)  # in the order of the report
 
 
-@beside()
-def executed(folder):
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
     """(folder, what must be left out, process, executed notebook) of the records with every status."""
+    folder = tmp_path_factory.mktemp("everything")
     left_out = made_up.write_everything(folder)
-    return lambda: (folder, left_out, *execute(folder)[:2])
+    return folder, left_out, *execute(folder)[:2]
 
 
 def test_counts_what_is_found_used_and_left_out(executed):
@@ -76,10 +77,11 @@ def test_the_table_is_saved_and_the_sections_follow_each_other(executed):
     assert ids.index("comparisons") < ids.index("verdicts") < ids.index("epoch-time")
 
 
-@beside()
-def report_of_the_cpu(folder):
+@pytest.fixture(scope="module")
+def report_of_the_cpu(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cpu")
     made_up.write_cpu(folder)
-    return partial(execute, folder)
+    return execute(folder)
 
 
 def test_a_report_of_the_cpu_says_so(report_of_the_cpu):
@@ -91,10 +93,11 @@ def test_a_report_of_the_cpu_says_so(report_of_the_cpu):
     assert [word for word in (*judged, "kernel launches") if re.search(word, text)] == []
 
 
-@beside()
-def report_of_nothing(folder):
+@pytest.fixture(scope="module")
+def report_of_nothing(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nothing")
     (folder / "foreign.json").write_text('{"theme": "dark"}', encoding="utf-8")
-    return partial(execute, folder)
+    return execute(folder)
 
 
 def test_nothing_to_read_ends_in_one_sentence(report_of_nothing):
@@ -105,14 +108,15 @@ def test_nothing_to_read_ends_in_one_sentence(report_of_nothing):
     assert "records_dir" in error["traceback"][0]
 
 
-@beside()
-def report_of_before(folder):
+@pytest.fixture(scope="module")
+def report_of_before(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("before")
     for precision in ("fp32", "amp_fp16"):
         path = write_record(made_up.make("cifar_resnet", precision, explained=False), folder)
         record = json.loads(path.read_text(encoding="utf-8"))
         new = {*DiagnosticFields.__dataclass_fields__, "block_seconds", "data_wait_fraction"}
         path.write_text(json.dumps({name: value for name, value in record.items() if name not in new}))
-    return partial(execute, folder)
+    return execute(folder)
 
 
 def test_records_of_before_are_still_read(report_of_before):

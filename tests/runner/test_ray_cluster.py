@@ -81,12 +81,24 @@ def two_nodes():
             patch.setenv(name, text)
         ray._raylet.Config.initialize("")  # this process has read them before
         head = {**NODE, "include_dashboard": False, "temp_dir": str(folder)}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
         try:
-            yield cluster, cluster.add_node(**NODE)
+            yield cluster, started(lambda: cluster.add_node(**NODE))
         finally:
             cluster.shutdown()
     ray._raylet.Config.initialize("")
+
+
+def started(start):
+    """Return what `start()` returns. Ray waits 30 s for a node, which is too short on a busy machine: try thrice."""
+    for _ in range(2):
+        before = set(psutil.Process().children())
+        with contextlib.suppress(Exception):
+            return start()
+        for process in set(psutil.Process().children()) - before:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    return start()
 
 
 @pytest.fixture(scope="module")
