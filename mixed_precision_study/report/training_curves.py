@@ -122,7 +122,7 @@ def say_unlearned(section: Section, report: Report) -> None:
     for number in report.charted:
         for precision in shown_in(report, number):
             gains = [gain_over_chance(run) for run in ok_runs(report.comparisons[number], precision)]
-            if any(gain is not None and gain <= 1 for gain in gains):
+            if any(gain is not None and gain <= 0 for gain in gains):
                 unlearned.append(name_of(report, number, precision))
     if unlearned:
         section.say(f"**Ended no better than a model that ignores its input**: {'; '.join(unlearned)}.")

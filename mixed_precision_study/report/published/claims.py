@@ -12,15 +12,13 @@ from .ratios import (
     FAILS,
     GPU_GIB,
     HOLDS,
-    JUDGED,
-    TIME_ALIKE,
     UNKNOWN,
     direction,
     fp32_row,
     memory_limit,
     rows_of_ratio_claim,
+    time_outcome,
     unknown,
-    with_size,
 )
 
 ACCURACY_ALIKE = 0.01  # difference; about what single runs of several seeds differ by
@@ -57,12 +55,7 @@ def time_claim(report: Report, theirs: Entry, own: Entry | None, number: int) ->
         return Claim("time", said, "no ratio", f"{UNKNOWN}, because of {lacking}: {gap}")
     here = ratio_text(speedup) + own.mark
     judged = judgement(report, speedup)
-    if judged not in JUDGED:
-        return Claim("time", said, here, unknown(f"it is {judged}"))
-    ratio = speedup["ratio"]
-    found = 0 if judged == "no measurable difference" else direction(ratio, TIME_ALIKE)
-    outcome = HOLDS if found == direction(claimed, TIME_ALIKE) else FAILS
-    return Claim("time", said, f"{here}, {judged}", with_size(outcome, claimed, ratio))
+    return Claim("time", said, f"{here}, {judged}", time_outcome(claimed, speedup, judged))
 
 
 def memory_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base: Entry | None) -> Claim | None:
