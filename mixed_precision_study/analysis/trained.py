@@ -1,6 +1,5 @@
 """Whether a run learned as its baseline did: the speed-up of one that did not is none."""
 
-import math
 from collections.abc import Sequence
 from statistics import median
 
@@ -53,11 +52,14 @@ def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
     if not all(gains) or median(gains[1]) < LEARNED or median(gains[0]) >= HALF * median(gains[1]):
         return None
     own, base = pairs[0]
-    values = [median(last_metric(pair[side]) or math.nan for pair in pairs) for side in (0, 1)]
-    return (
-        f"{own['precision']} did not train as {base['precision']} did:"
-        f" its {metric_name(own)} ends at {values[0]:.3g} against {values[1]:.3g}"
-    )
+    ends = f"ends at {middle_metric(pairs, 0):.3g} against {middle_metric(pairs, 1):.3g}"
+    return f"{own['precision']} did not train as {base['precision']} did: its {metric_name(own)} {ends}"
+
+
+def middle_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> float:
+    """Return the median of the known last metrics on one side."""
+    last = [last_metric(pair[side]) for pair in pairs]
+    return median(value for value in last if value is not None)
 
 
 def metric_name(record: dict) -> str:
