@@ -1,12 +1,9 @@
 """Section: speed-up, memory saved, change of quality, and summary.csv."""
 
-import statistics
-from collections.abc import Mapping
-
 import pandas as pd
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.equivalence import UNKNOWN, quality_difference
+from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs
 from .comparisons import gap_text, ok_runs
 from .memory_use import memory_saved
@@ -14,7 +11,7 @@ from .report import Report
 from .section import File, Section
 from .style import CPU_WARNING, DISTURBED_MARK
 from .theme import chart_style
-from .training_curves import last_metrics, metric_of
+from .training_curves import metric_of, quality_against_fp32
 from .verdicts import example, flags_in, interval_text, judgement, said_once
 from .words import count, tally
 
@@ -31,21 +28,9 @@ QUALITY_NAMES = {  # columns of summary.csv: keys of quality_difference()
 }
 
 
-def by_seed(metrics: Mapping[tuple, float]) -> dict[int, float]:
-    """Return {seed: last metric} from {(seed, repetition): last metric}: repetitions of a seed count as their mean."""
-    found: dict[int, list[float]] = {}
-    for (seed, *_), value in metrics.items():
-        found.setdefault(seed, []).append(value)
-    return {seed: statistics.fmean(values) for seed, values in found.items()}
-
-
 def quality_columns(report: Report, group: dict, precision: str, baseline: str) -> dict:
     """Return the columns on the last metric against fp32; None in all of them against another baseline."""
-    found = None
-    if baseline == "fp32":
-        own, base = by_seed(last_metrics(group, precision)), by_seed(last_metrics(group, baseline))
-        name, better = metric_of(group)
-        found = quality_difference(own, base, name.replace(" ", "_"), better)
+    found = quality_against_fp32(group, precision) if baseline == "fp32" else None
     columns = {column: found[name] if found else None for column, name in QUALITY_NAMES.items()}
     diverged = sum(run["status"] == "diverged" for run in group["runs"][precision])
     if found and report.on_cpu:

@@ -6,7 +6,6 @@ import pytest
 
 from mixed_precision_study.analysis.equivalence import BETTER, EQUIVALENT, UNKNOWN, WORSE, quality_difference
 
-
 DRAWS = 800
 
 

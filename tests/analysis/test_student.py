@@ -8,7 +8,14 @@ from mixed_precision_study.analysis.student import half_width, p_value, probabil
 
 @pytest.mark.parametrize(
     ("degrees", "at_95", "at_90"),
-    [(1, 12.706, 6.314), (2, 4.303, 2.920), (3, 3.182, 2.353), (4, 2.776, 2.132), (9, 2.262, 1.833), (30, 2.042, 1.697)],
+    [
+        (1, 12.706, 6.314),
+        (2, 4.303, 2.920),
+        (3, 3.182, 2.353),
+        (4, 2.776, 2.132),
+        (9, 2.262, 1.833),
+        (30, 2.042, 1.697),
+    ],
 )
 def test_quantiles_are_those_of_the_tables(degrees, at_95, at_90):
     assert quantile(0.95, degrees) == pytest.approx(at_95, abs=6e-4)
