@@ -108,7 +108,7 @@ LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "ac
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
-NOT_COMPARED = ("precisions", "seed", "repeat", "path", "dataset", *PLACES)  # `dataset_used` is compared instead
+NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # of data: `dataset_used`
 PARAMETERS_OF_OLD_RECORDS = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # that older records do not name
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
 MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together
@@ -116,6 +116,9 @@ MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot b
 MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
 NUMBER = int | float
+LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
+CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
+MOST = 0.5  # of the steps
 
 
 @dataclass
@@ -487,31 +490,83 @@ def samples_in_epoch(record: dict) -> float:
     return record.get("samples_per_epoch") or (record["samples_per_second"] or 0) * median(record["epoch_seconds"])
 
 
-def gain_over_chance(record: dict) -> float | None:
-    """Return the factor by which the last metric is better than chance (1: no better), None if it is not known."""
+def is_explanation(record: dict) -> bool:
+    """Return whether a record is of the untimed process that only explains a precision. Its times count nowhere."""
+    parameters = record.get("parameters") or {}
+    return (record.get("purpose") or parameters.get("purpose")) == "explain"
+
+
+def last_metric(record: dict) -> float | None:
+    """Return the last metric on held-out data, or None where it is missing or not finite."""
     last = (record.get("metric") or [None])[-1]
-    chance = record.get("chance_metric")
-    if not last or not chance:
-        return None
-    return last / chance if record["metric_better"] == "higher" else chance / last
+    return last if last is not None and math.isfinite(last) else None
 
 
-def find_diverged(records: Iterable[dict], learned: float = 1.5, chance: float = 1.02) -> dict[str, str]:
-    """Return {run_id: reason} of the comparable runs that ended no better than chance although another one learned.
+def skipped_fraction(record: dict) -> float:
+    """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if it is not known."""
+    epochs = len(record.get("epoch_seconds") or ())
+    size = record.get("batch_size_used") or (record.get("parameters") or record).get("batch_size")
+    steps = record.get("steps_per_epoch") or 0
+    if not steps and isinstance(size, int):
+        steps = (record.get("samples_per_epoch") or 0) // size
+    return min(1.0, (record.get("skipped_steps") or 0) / (steps * epochs)) if steps * epochs else 0.0
 
-    A run has learned if it beats chance by the factor `learned`, and has not if it stays within the factor `chance`.
-    If no run has learned, as after very few steps, the result is empty.
+
+def gain_over_chance(record: dict) -> float | None:
+    """Return how far the last metric is from chance (0) to perfect (1); None if it is not known.
+
+    A metric of which more is better is perfect at 1, one of which less is better at 0. A perplexity is an exponential:
+    its logarithm is taken. Below 0 a run is worse than chance.
     """
-    gains = {}
-    for record in records:
-        gain = gain_over_chance(record) if record["status"] == "ok" else None
-        if gain is not None:
-            gains[record["run_id"]] = gain
-    best = max(gains.values(), default=0)
-    if best < learned:
-        return {}
-    return {
-        run_id: f"ended no better than chance ({gain:.2f}x) where another precision reached {best:.2f}x"
-        for run_id, gain in gains.items()
-        if gain <= chance
-    }
+    last = last_metric(record)
+    chance = record.get("chance_metric")
+    if last is None or chance is None:
+        return None
+    if record["metric_better"] == "higher":
+        room = 1 - chance if chance < 1 else chance  # a metric that exceeds 1 by chance: in multiples of that
+        return (last - chance) / room
+    if chance <= 0:
+        return None
+    if record.get("metric_name") == "perplexity" and chance > 1:
+        return 1 - math.log(max(last, 1)) / math.log(chance)
+    return 1 - last / chance
+
+
+def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
+    """Return (gain over chance, precision) that runs of a comparison are judged by, or None where none has learned.
+
+    It is the median of fp32, else of tf32, else that of the best precision. `gains` is {precision: gains of its runs}.
+    """
+    middle = {precision: median(found) for precision, found in gains.items() if found}
+    best = max(middle, key=middle.__getitem__, default=None)
+    for precision in ("fp32", "tf32", best):
+        if precision is not None and middle.get(precision, 0) >= LEARNED:
+            return middle[precision], precision
+    return None
+
+
+def find_diverged(records: Iterable[dict]) -> dict[str, str]:
+    """Return {run_id: reason} of the comparable ok runs that did not train.
+
+    Most of their steps were skipped, or they have no finite metric or are near chance where others learned.
+    A run is near chance below CHANCE of the gain that is to be expected, see `gain_to_expect`.
+    """
+    ok_runs = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
+    gains: dict[str, list[float]] = {}
+    for record in ok_runs:
+        gain = gain_over_chance(record)
+        gains.setdefault(str(record.get("precision") or record["run_id"]), []).extend([] if gain is None else [gain])
+    expected = gain_to_expect(gains)
+    any_metric = any(last_metric(record) is not None for record in ok_runs)
+    found = {}
+    for record in ok_runs:
+        gain = gain_over_chance(record)
+        if skipped_fraction(record) > MOST:
+            found[record["run_id"]] = f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
+        elif record.get("metric") and last_metric(record) is None and any_metric:
+            found[record["run_id"]] = "its last metric is not finite where another precision has one"
+        elif expected and gain is not None and gain < CHANCE * expected[0]:
+            share = f"{gain:.0%} of the way from chance to perfect"
+            reached = f"another precision ({expected[1]}) reached {expected[0]:.0%}"
+            found[record["run_id"]] = f"ended no better than chance ({share}) where {reached}"
+    return found

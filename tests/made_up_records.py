@@ -3,6 +3,7 @@
 The numbers are round, so that the tests know the answers: see `write_everything`.
 """
 
+import dataclasses
 import json
 import zipfile
 
@@ -287,6 +288,14 @@ def write_not_used(folder):
     }
 
 
+def write_processes(record, folder, number=3):
+    """Write a record as several processes with equal figures: with three a ratio has an interval, of no width."""
+    for repeat in range(number):
+        values = {**record.parameters, "repeat": repeat}
+        run_id = run_id_of(record.notebook, values, record.precision)
+        write_record(dataclasses.replace(record, parameters=values, run_id=run_id), folder)
+
+
 def write_everything(folder):
     """Write all of it below `folder`, the second GPU inside a zip archive; return what must be left out, and why."""
     write_cifar(folder / "cifar")
@@ -333,19 +342,19 @@ def write_published(folder):
             "metric": [0.5] * 9 + [0.9 if precision != "o2_fp16" else 0.7],
             "block_seconds": blocks_of([time] * 10),
         }
-        write_record(make("cifar_resnet", precision, **rest, **wide), folder)
+        write_processes(make("cifar_resnet", precision, **rest, **wide), folder)
         short = {"parameters": {**wide["parameters"], "max_steps": 5}}
-        write_record(make("cifar_resnet", precision, seconds=[0.1] * 10, **short), folder)
+        write_processes(make("cifar_resnet", precision, seconds=[0.1] * 10, **short), folder)
     made_up = {"dataset_used": "synthetic", "synthetic": True}
     made_up["parameters"] = {**wide["parameters"], "dataset": "synthetic"}
-    write_record(make("cifar_resnet", "fp32", seconds=[1.0] * 10, **made_up), folder)
+    write_processes(make("cifar_resnet", "fp32", seconds=[1.0] * 10, **made_up), folder)
     dense = {"model": "dpn92", "batch_size": 512, "epochs": 1, "loss_scale": 128}
     oom = make_failed("cifar_resnet", "fp32", "oom", "CUDA out of memory", parameters=dense, device_total_mib=24_576.0)
-    write_record(oom, folder)
-    write_record(make("cifar_resnet", "o2_fp16", seconds=[40.0], parameters=dense), folder)
+    write_processes(oom, folder)
+    write_processes(make("cifar_resnet", "o2_fp16", seconds=[40.0], parameters=dense), folder)
     for precision, time in (("fp32", 1.0), ("o2_fp16", 0.9)):
         few = {"seconds": [time], "parameters": {**dense, "batch_size": 256}}
-        write_record(make("cifar_resnet", precision, **few), folder)
+        write_processes(make("cifar_resnet", precision, **few), folder)
 
 
 def write_pool(folder):
@@ -354,7 +363,7 @@ def write_pool(folder):
     def write(notebook, precision, seconds, epochs=1, **fields):
         times, values = [seconds] * epochs, {"epochs": epochs, **fields.pop("parameters", {})}
         rest = {"block_seconds": [seconds / 10] * 10 * epochs, **fields}
-        write_record(make(notebook, precision, seconds=times, parameters=values, **rest), folder)
+        write_processes(make(notebook, precision, seconds=times, parameters=values, **rest), folder)
 
     name, log = "cifar_resnet", {"fp32": [1, 350, 1.7, 0.35], "o2_fp16": [1, 350, 1.75, 0.25]}
     for size in (128, 512, 640):
@@ -363,7 +372,7 @@ def write_pool(folder):
             write(name, precision, seconds, parameters=dense, peak=peak, training_log=[log[precision]])
     limited = {"epochs": 1, **dense, "memory_limit_gib": 24.0}
     for precision in ("fp32", "o2_fp16"):
-        write_record(make_failed(name, precision, "oom", "CUDA out of memory", parameters=limited), folder)
+        write_processes(make_failed(name, precision, "oom", "CUDA out of memory", parameters=limited), folder)
     for scale, seconds, uuid in ((64.0, 40.0, "GPU-1"), (256.0, 50.0, "GPU-9")):
         values = {**dense, "batch_size": 512, "loss_scale": scale}
         write(name, "o2_fp16", seconds, parameters=values, gpu_uuid=uuid, peak=17_000.0)
@@ -443,11 +452,11 @@ def write_ladder(folder):
         parameters = {"epochs": 6, "batch_size": size, "execution": execution}
         parameters |= {} if layout is None else {"channels_last": layout}
         if seconds is None:
-            write_record(make_failed(notebook, precision, parameters=parameters, **fields), folder)
+            write_processes(make_failed(notebook, precision, parameters=parameters, **fields), folder)
             return
         times, speed = [seconds] * 6, {"samples_per_epoch": samples, "samples_per_second": samples / seconds}
         speed |= {"seconds": times, "block_seconds": blocks_of(times)}
-        write_record(make(notebook, precision, parameters=parameters, **speed, **fields), folder)
+        write_processes(make(notebook, precision, parameters=parameters, **speed, **fields), folder)
 
     both, name = "compile_cuda_graph", "cifar_resnet"
     for precision, seconds, peak in (("fp32", 6.0, 1200.0), ("tf32", 3.0, 1100.0), ("amp_bf16", 2.5, 800.0)):

@@ -327,7 +327,7 @@ def run(precision, metric, better="higher", chance=0.1, status="ok"):
 @pytest.mark.parametrize(
     ("runs", "diverged"),
     [
-        ([run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])], {"b"}),
+        ([run("a", [0.2, 0.6]), run("b", [0.3, 0.1]), run("c", [0.12])], {"b", "c"}),
         ([run("a", [150.0], "lower", 900.0), run("b", [910.0], "lower", 900.0)], {"b"}),
         ([run("a", [0.1]), run("b", [0.09])], set()),  # none learned
         ([run("a", []), run("b", [0.1], chance=None)], set()),

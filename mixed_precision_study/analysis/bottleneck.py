@@ -16,10 +16,28 @@ def find_bottleneck(record: dict) -> tuple[str, str]:
         return "not known", f"what limits it is not known ({record['profile_reason'] or 'it was not profiled'})"
     idle = round(1 - record["gpu_busy_fraction"], 6)  # 1 - 0.8 is a little less than 0.2
     waiting = record["data_wait_fraction"] or 0
-    if idle >= IDLE and waiting >= idle / 2:
-        return "data loading", f"the GPU is idle {idle:.0%} of the time and the loop waits {waiting:.0%} for its data"
     if idle >= IDLE:
-        return "kernel launches", f"the GPU is idle {idle:.0%} of the time between kernel launches"
+        return cause_of_idleness(idle, waiting)
+    case, because = find_limit_of_kernels(record, families)
+    if idle >= IDLE / 2 and waiting >= idle / 2:
+        because += f"; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%} for its data"
+    return case, because
+
+
+def cause_of_idleness(idle: float, waiting: float) -> tuple[str, str]:
+    """Return (the larger cause of idle time, the figures that say so); a second one from half of the first on."""
+    for_data = min(waiting, idle)
+    for_launches = idle - for_data
+    data = f"the loop waits {waiting:.0%} for its data"
+    if for_data >= for_launches:
+        second = f", the rest between kernel launches ({for_launches:.0%})" if for_launches >= for_data / 2 else ""
+        return "data loading", f"the GPU is idle {idle:.0%} of the time and {data}{second}"
+    second = f", and {data}" if for_data >= for_launches / 2 else ""
+    return "kernel launches", f"the GPU is idle {idle:.0%} of the time between kernel launches{second}"
+
+
+def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
+    """Return (what limits a run that keeps the GPU busy, the figures that say so)."""
     arithmetic = sum(families.get(name, 0) for name in ARITHMETIC)
     misaligned = record["misaligned_flops_fraction"] or 0
     share = f"{arithmetic:.0%} of kernel time is convolution and matmul"

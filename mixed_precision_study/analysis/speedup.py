@@ -1,12 +1,19 @@
-"""How much faster a run is than its baseline: a paired ratio with its interval."""
+"""How much faster a run is than its baseline. The unit of repetition is the process."""
+
+import math
+from statistics import fmean
 
 import numpy as np
 
-from ..record import samples_in_epoch
+from ..record import is_explanation, samples_in_epoch
+from .conditions import differences, differences_in, no_outcome_in
+from .student import half_width, p_value
+from .trained import why_not_trained
 
-RESAMPLES = 2000
-FEWEST_PAIRS = 6  # the range of n pairs covers their median with 1 - 2^(1-n): 97% at 6
-STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # two-sided 95%, by degrees of freedom from 1
+FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
+BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
+SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
+Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
 def block_times(record: dict) -> np.ndarray:
@@ -17,76 +24,127 @@ def block_times(record: dict) -> np.ndarray:
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
 
 
-def ratios_of(own: dict, base: dict, whole_epochs: bool = False) -> np.ndarray:
-    """Return an array (repetitions, epochs, blocks): how many times as fast `own` is, block by block of equal work.
+def is_per_sample(own: dict, base: dict) -> bool:
+    """Return whether two runs are compared in seconds per sample: their batch sizes differ, or were searched."""
+    return own.get("batch_size") == "max" or own.get("batch_size") != base.get("batch_size")
 
-    Where the batch sizes differ, or each took its largest, whole epochs are compared, in seconds per sample.
+
+def total_ratio(own: dict, base: dict) -> float | None:
+    """Return how many times as fast a run is, by the total time of the epochs that both have; None if not known."""
+    count = min(len(own["epoch_seconds"]), len(base["epoch_seconds"]))
+    seconds = sum(own["epoch_seconds"][:count])
+    base_seconds = sum(base["epoch_seconds"][:count])
+    if is_per_sample(own, base):
+        samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
+        if not (samples and base_samples):
+            return None
+        return base_seconds / base_samples / (seconds / samples)
+    return base_seconds / seconds
+
+
+def block_ratios(own: dict, base: dict) -> np.ndarray:
+    """Return an array (epochs, blocks): how many times as fast a run is, block by block of equal work.
+
+    Whole epochs are compared where the blocks are unequal work; see `is_per_sample` for seconds per sample.
     """
     times, base_times = block_times(own), block_times(base)
-    if per_sample := own.get("batch_size") == "max" or own.get("batch_size") != base.get("batch_size"):
+    per_sample = is_per_sample(own, base)
+    if per_sample:
         times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
-    if per_sample or whole_epochs or times.shape[1] != base_times.shape[1]:
+    if per_sample or times.shape[1] != base_times.shape[1]:
         times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
-    epochs = own.get("epochs")
-    if type(epochs) is not int or not 0 < epochs <= count or count % epochs:
-        epochs = count
-    return (base_times[:count] / times[:count]).reshape(count // epochs, epochs, -1)
+    return base_times[:count] / times[:count]
 
 
-def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[tuple[dict, dict]]:
-    """Return [(run, its counterpart)] of ok records with equal seed, repetition and GPU."""
+def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
+    """Return [(run, its counterpart)] of ok records with equal seed, repetition and GPU.
+
+    A counterpart is used once. Of several, that with the fewest other conditions is taken, then the newest.
+    A run that only explains is no run of a pair.
+    """
 
     def key_of(record):
         return record["seed"], record.get("repeat"), record["gpu_uuid"]
 
-    counterparts = {key_of(record): record for record in base_runs if record["status"] == "ok"}
-    ok_runs = [run for run in runs if run["status"] == "ok"]
-    return [(run, counterparts[key_of(run)]) for run in ok_runs if key_of(run) in counterparts]
+    def newest(record):
+        return record.get("started_at") or "", record["run_id"], record.get("path") or ""
+
+    def timed(records):
+        kept = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
+        return sorted(kept, key=newest, reverse=True)
+
+    found = []
+    free = timed(base_runs)
+    for run in timed(runs):
+        candidates = [base for base in free if key_of(base) == key_of(run)]
+        if candidates:
+            counterpart = min(candidates, key=lambda base: len(differences(run, base)))
+            free = [base for base in free if base is not counterpart]
+            found.append((run, counterpart))
+    places = {id(run): place for place, run in enumerate(runs)}
+    return sorted(found, key=lambda pair: places[id(pair[0])])
 
 
-def interval_of(ratios: np.ndarray) -> tuple[float, float]:
-    """Return (low, high): a 95% interval of the median of an array (repetitions, epochs, blocks).
+def paired_ratio(pairs: list[Pair]) -> dict | None:
+    """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
 
-    It is a hierarchical bootstrap over repetitions, epochs and blocks. That is too narrow for few repetitions, so it is
-    widened to Student's interval of the repetitions' medians, or with one repetition of its epochs' medians. Those
-    are logarithms: inverse ratios have the inverse interval, and no bound is negative.
+    A pair is one process of each side. The keys:
+
+    ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
+    low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
+    low90, high90: the 90% interval, that of two one-sided tests
+    p: two-sided p value of the ratio being 1, or None
+    smallest: the smallest difference, as a share, that this interval could have told from none, or None
+    processes, seeds: how many pairs, and how many different seeds
+    seconds: the shorter of the two sides' total times
+    median_ratio: the same mean of the ratios of the median blocks
+    apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
+    differences: in which conditions the two sides differ
+    unlike: why these conditions allow no outcome, or None
+    untrained: why the runs did not train, or None
     """
-    repetitions, epochs, blocks = ratios.shape
-    draw = np.random.default_rng(0).integers
-    drawn_repetitions = draw(repetitions, size=(RESAMPLES, repetitions, 1, 1))
-    drawn_epochs = draw(epochs, size=(RESAMPLES, repetitions, epochs, 1))
-    drawn_blocks = draw(blocks, size=(RESAMPLES, *ratios.shape))
-    drawn = ratios[drawn_repetitions, drawn_epochs, drawn_blocks].reshape(RESAMPLES, -1)
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5]).tolist()
-    groups = np.log(np.median(ratios.reshape(repetitions if repetitions > 1 else epochs, -1), axis=1))
-    if len(groups) > 1:
-        degrees = min(len(groups) - 1, len(STUDENT_T))
-        half = STUDENT_T[degrees - 1] * groups.std(ddof=1) / len(groups) ** 0.5
-        low, high = min(low, np.exp(groups.mean() - half)), max(high, np.exp(groups.mean() + half))
-    return float(low), float(high)
-
-
-def paired_ratio(pairs: list[tuple[dict, dict]]) -> dict | None:
-    """Return {"ratio", "low", "high", "pairs", "repetitions", "seeds", "seconds"} of [(run, base run)], or None.
-
-    The ratio is the median over all pairs of blocks; above 1, the run is the faster one. The 95% interval is None
-    with fewer than FEWEST_PAIRS. `seconds` is the shorter of the two times that were measured.
-    """
-    parts = [part for own, base in pairs for part in ratios_of(own, base)]
-    if len({part.shape[1] for part in parts}) > 1:
-        parts = [part for own, base in pairs for part in ratios_of(own, base, whole_epochs=True)]
-    if not parts:
+    ratios = [(pair, total_ratio(*pair)) for pair in pairs]
+    usable = [(pair, ratio) for pair, ratio in ratios if ratio]
+    if not usable:
         return None
-    epochs = min(map(len, parts))
-    ratios = np.stack([part[:epochs] for part in parts])
-    low, high = interval_of(ratios) if ratios.size >= FEWEST_PAIRS else (None, None)
+    pairs = [pair for pair, _ in usable]
+    logarithms = [math.log(ratio) for _, ratio in usable]
+    ratio = math.exp(fmean(logarithms))
+    median_ratio = math.exp(fmean(math.log(np.median(block_ratios(*pair))) for pair in pairs))
     return {
-        "ratio": float(np.median(ratios)),
-        "low": low,
-        "high": high,
-        "pairs": ratios.size,
-        "repetitions": len(parts),
+        "ratio": ratio,
+        **interval_of(logarithms),
+        "processes": len(pairs),
         "seeds": len({own["seed"] for own, _ in pairs}),
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
+        "median_ratio": median_ratio,
+        "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
+        "differences": differences_in(pairs),
+        "unlike": no_outcome_in(pairs),
+        "untrained": why_not_trained(pairs),
     }
+
+
+def interval_of(logarithms: list[float]) -> dict:
+    """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
+    if len(logarithms) < FEWEST_PROCESSES:
+        return dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest"))
+    middle = fmean(logarithms)
+    half = half_width(logarithms, 0.95)
+    half90 = half_width(logarithms, 0.9)
+    return {
+        "low": math.exp(middle - half),
+        "high": math.exp(middle + half),
+        "low90": math.exp(middle - half90),
+        "high90": math.exp(middle + half90),
+        "p": p_value(logarithms),
+        "smallest": max(math.exp(half), SMALLEST_CLAIMED) - 1,
+    }
+
+
+def unpaired_ratio(ratio: float) -> dict:
+    """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
+    unknown = dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest", "unlike", "untrained"))
+    counts = {"processes": 0, "seeds": 0, "seconds": 0, "median_ratio": ratio, "apart": False, "differences": []}
+    return {"ratio": ratio, **unknown, **counts}

@@ -1,39 +1,89 @@
-"""One sentence for a comparison: how much, whether that can be measured, and why."""
+"""One sentence for a comparison: how much, what that allows to say, and why."""
 
 from ..record import DISTURBED
 from .bottleneck import advice_of, find_bottleneck
+from .conditions import flags_of
+from .speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
 
 SHORTEST_SECONDS = 2.0  # of timed training, in each of the two precisions
-RESOLUTION = 0.01  # a smaller difference is not claimed, however narrow the interval
+SAME_FROM, SAME_TO = 0.95, 1.05  # the 90% interval lies inside: two one-sided tests at 5%
 STATUS_WORDS = {"oom": "ran out of memory", "unsupported": "cannot run here", "timeout": "took too long"}
+
+FASTER, SLOWER = "faster", "slower"
+LITTLE_FASTER, LITTLE_SLOWER = "faster, by less than 5%", "slower, by less than 5%"
+SAME = "the same within 5%"
+CANNOT_BE_TOLD = "cannot be told"
+OUTCOMES = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER, SAME, CANNOT_BE_TOLD)
+DIFFERENT = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER)
+
+NOT_PAIRED = "not paired: other GPU, seed or repetition"
+NOT_TRAINED = "did not train"
+OTHER_CONDITIONS = "other conditions"
+TOO_SHORT = "too short to tell"
+TOO_FEW_PROCESSES = {1: "one process", 2: "two processes"}
 
 
 def judge(speedup: dict | None) -> str:
-    """Return what a paired ratio allows to say: faster, slower, no measurable difference, or too short to tell."""
-    if speedup is None:
-        return "not paired: other card, seed or repetition"
-    if speedup["low"] is None or speedup["seconds"] < SHORTEST_SECONDS:
-        return "too short to tell"
-    if speedup["low"] <= 1 <= speedup["high"] or abs(speedup["ratio"] - 1) < RESOLUTION:
-        return "no measurable difference"
-    return "faster" if speedup["ratio"] > 1 else "slower"
+    """Return what a paired ratio allows to say: one of OUTCOMES, or why there is no outcome."""
+    if not speedup or not speedup["processes"]:
+        return NOT_PAIRED
+    if speedup["untrained"]:
+        return NOT_TRAINED
+    if speedup["unlike"]:
+        return OTHER_CONDITIONS
+    if speedup["processes"] < FEWEST_PROCESSES:
+        return TOO_FEW_PROCESSES[speedup["processes"]]
+    if speedup["seconds"] < SHORTEST_SECONDS:
+        return TOO_SHORT
+    return outcome_of(speedup)
 
 
-def flags_of(record: dict) -> list[str]:
-    """Return what disturbed the measurement of a run, as short phrases."""
-    flags = []
-    if record["throttled"]:
-        reasons = [f"{name} {share:.0%}" for name, share in record["throttle_fractions"] or () if share >= DISTURBED]
-        flags.append(f"throttled ({', '.join(reasons)} of the time)")
-    if record["gpu_shared"]:
-        flags.append("GPU shared with another process")
-    return flags
+def outcome_of(speedup: dict) -> str:
+    """Return the outcome of a ratio with its intervals."""
+    within = speedup["low90"] > SAME_FROM and speedup["high90"] < SAME_TO
+    ratio = speedup["ratio"]
+    tells = not speedup["low"] <= 1 <= speedup["high"] and max(ratio, 1 / ratio) >= SMALLEST_CLAIMED
+    if tells and within:
+        return LITTLE_FASTER if ratio > 1 else LITTLE_SLOWER
+    if tells:
+        return FASTER if ratio > 1 else SLOWER
+    return SAME if within else CANNOT_BE_TOLD
+
+
+def amount_of(record: dict, base: dict, speedup: dict) -> str:
+    """Return a ratio with its interval, or with how few processes it rests on, as text."""
+    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']}"
+    if speedup["low"] is None:
+        amount += f" ({TOO_FEW_PROCESSES[speedup['processes']]})"
+    else:
+        amount += f" ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    if record.get("batch_size") == "max":
+        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
+        amount += f" per sample, each at its largest batch ({sizes})"
+    return amount
+
+
+def judgement_text(speedup: dict, word: str) -> str:
+    """Return what a ratio allows to say, as the end of a clause."""
+    if word == OTHER_CONDITIONS:
+        return f": no outcome, because {speedup['unlike']}"
+    if word == CANNOT_BE_TOLD:
+        return f": {word}, because a difference below {speedup['smallest']:.0%} could not have been seen"
+    return "" if word in TOO_FEW_PROCESSES.values() else f": {word}"
+
+
+def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
+    """Return a sentence on what disturbed either run and in which conditions they differ, or nothing."""
+    disturbed = [f"{run['precision']} {flag}" for run in (record, base) for flag in flags_of(run)]
+    disturbed += speedup["differences"] if speedup else []
+    return f"MIND: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
 
 
 def verdict(record: dict, base: dict, speedup: dict | None) -> str:
-    """Return one sentence on a run against its baseline: how much, whether that can be measured, and why.
+    """Return one sentence on a run against its baseline: how much, what that allows to say, and why.
 
-    `speedup` is what paired_ratio returns for the two precisions. What disturbed either run comes first.
+    `speedup` is what paired_ratio returns for the two precisions. What disturbed either run comes first, unless the
+    run did not train: then the sentence begins with that and calls nothing faster.
     """
     name, against = record["precision"], base["precision"]
     if record["status"] != "ok":
@@ -45,21 +95,20 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
     case, because = find_bottleneck(record)
     if base["status"] != "ok":
         return f"{name} has no {against} to be compared with ({base['status']}); {because}."
-    disturbed = [f"{run['precision']} {flag}" for run in (record, base) for flag in flags_of(run)]
-    warning = f"MIND: {'; '.join(disturbed)}. " if disturbed else ""
+    warning = warning_of(record, base, speedup)
     word = judge(speedup)
     if speedup is None:
         return f"{warning}{name} cannot be compared with {against}: {word}."
-    amount = f"{speedup['ratio']:.2f}x as fast as {against}"
-    if speedup["low"] is not None:
-        amount += f" ({speedup['low']:.2f} to {speedup['high']:.2f})"
-    if record.get("batch_size") == "max":
-        sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
-        amount += f" per sample, each at its largest batch ({sizes})"
-    if word == "no measurable difference" and case in ("data loading", "kernel launches"):
+    if word == NOT_TRAINED:
+        ratio = f"{speedup['ratio']:.2f}x over {against}"
+        return f"{speedup['untrained']}, so its {ratio} is no speed-up. {warning}".rstrip()
+    if word == SAME and case in ("data loading", "kernel launches"):
         because += ", so precision is not what limits you"
+    if speedup["apart"]:
+        because = f"its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer; {because}"
     half = record["fp16_kernel_fraction"] or 0
     note = ""
     if name == "amp_bf16" and half >= DISTURBED:
         note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
-    return f"{warning}{name} is {amount}: {word}; {because}{advice_of(case, record)}{note}."
+    amount = amount_of(record, base, speedup)
+    return f"{warning}{name} is {amount}{judgement_text(speedup, word)}; {because}{advice_of(case, record)}{note}."

@@ -220,7 +220,7 @@ def row_by_batch(family: BatchFamily, precision: str) -> dict:
     peaks = [run["peak_allocated_mib"] for run in runs if run["status"] == "ok" and size_of(run) == largest]
     failing = failing_above(largest, runs) if largest else None
     speedup, best = family.common.get(precision), family.best.get(precision)
-    common_text = f"{ratio_text(speedup, '')}, {family.common_batch[precision]}" if speedup else "-"
+    common_text = f"{ratio_text(speedup)}, {family.common_batch[precision]}" if speedup else "-"
     return {
         "comparison": family.title,
         "precision": precision,

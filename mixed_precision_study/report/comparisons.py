@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
-from ..record import comparison_key, find_diverged
+from ..analysis.explained import explain
+from ..record import comparison_key, find_diverged, is_explanation
 from .environment import data_of, device_of
 from .reading import PLACE
 from .report import Report
@@ -24,24 +25,33 @@ def group_runs(records: list[dict]) -> list[dict]:
     """Return the comparisons in order, and mark runs that learned nothing.
 
     Each is a dict of notebook, device, data, model, batch, settings ({name: JSON}) and runs ({precision: records}).
+    Runs that only explain are under `explaining`, and what they found is in the records of the runs that were timed.
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
         members.setdefault(comparison_key(record), []).append(record)
     groups = []
     for key, runs in members.items():
-        mark_diverged(runs)
+        timed = [record for record in runs if not is_explanation(record)]
+        explaining = [record for record in runs if is_explanation(record)]
+        if not timed:
+            continue
+        mark_diverged(timed)
         group = {
-            "notebook": runs[0]["notebook"],
-            "device": device_of(runs[0]),
-            "data": data_of(runs[0]),
-            "model": str(runs[0]["model"]),
-            "batch": f"b{runs[0]['batch_size']}",
+            "notebook": timed[0]["notebook"],
+            "device": device_of(timed[0]),
+            "data": data_of(timed[0]),
+            "model": str(timed[0]["model"]),
+            "batch": f"b{timed[0]['batch_size']}",
             "settings": dict(key),
-            "runs": {name: [record for record in runs if record["precision"] == name] for name in PRECISIONS},
+            "runs": {name: [record for record in timed if record["precision"] == name] for name in PRECISIONS},
+            "explaining": explaining,
         }
+        for name, found in group["runs"].items():
+            explain(found, [record for record in explaining if record["precision"] == name])
         groups.append(group)
-    return sorted(groups, key=lambda group: [natural(value) for name, value in group.items() if name != "runs"])
+    named = ("notebook", "device", "data", "model", "batch", "settings")
+    return sorted(groups, key=lambda group: [natural(group[name]) for name in named])
 
 
 def setting_text(name: str, value: str) -> str:
@@ -137,7 +147,8 @@ def ok_runs(group: dict, precision: str) -> list[dict]:
 def run_label(record: dict) -> str:
     """Return what tells a run from the others of its comparison and precision."""
     repeat = record.get("repeat")
-    return f"seed {record['seed']}" + (f", repetition {repeat}" if repeat is not None else "")
+    label = f"seed {record['seed']}" + (f", repetition {repeat}" if repeat is not None else "")
+    return f"{label}, which only explains" if is_explanation(record) else label
 
 
 def gap_text(runs: list[dict], absent: str = "") -> str:
@@ -179,7 +190,7 @@ def rows_of_failed(report: Report) -> list[dict]:
     """Return the runs that did not end well as rows of a table."""
     rows = []
     for group in report.every_group:
-        for record in runs_of([group]):
+        for record in [*runs_of([group]), *group["explaining"]]:
             if record["status"] != "ok":
                 row = {"comparison": f"{group['notebook']}: {group['title']}", "precision": record["precision"]}
                 rows.append(row | {"run": run_label(record), "status": record["status"], "reason": record["reason"]})

@@ -15,7 +15,7 @@ from .report import Bar, Key, Report
 from .section import Section
 from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, PRECISIONS
 from .theme import chart_style
-from .verdicts import baselines_of, ends_of, judgement, mark_of, speedup_of
+from .verdicts import baselines_of, ends_of, interval_text, judgement, mark_of, speedup_of
 from .words import count, span, tally
 
 
@@ -53,7 +53,7 @@ def scaled_times(report: Report) -> tuple[dict[Key, Bar], dict[int, list[str]]]:
             speedup = report.speedups.get((number, precision, baseline)) or speedup_of(group, precision, baseline)
             if speedup:
                 low, high = ends_of(speedup)
-                scaled[number, precision] = (1 / speedup["ratio"], 1 / high, 1 / low, speedup["pairs"])
+                scaled[number, precision] = (1 / speedup["ratio"], 1 / high, 1 / low, speedup["processes"])
     return scaled, notes
 
 
@@ -68,7 +68,7 @@ def draw_speed_up(report: Report, axes: Axes, y: float, number: int, precision: 
     axes.plot(speedup["ratio"], y, marker=style.marker, color=style.colour, markerfacecolor=face, markersize=5.5)
     text = f"{speedup['ratio']:.2f}x" + mark_of(report, number, precision, baseline)
     if not speedup["low"]:
-        text += " (no interval)"
+        text += f" ({interval_text(speedup)})"
     write_label(axes, text, high, y, (7, 0), ha="left", va="center", bbox=BOX)
 
 
@@ -127,7 +127,7 @@ def draw_scaled_times(section: Section, report: Report) -> None:
     scaled, notes = scaled_times(report)
     title = "Scaled time (fp32 = 1) with 95% interval"
     figure, places = bar_chart(
-        report, title, lambda group: "time / time in fp32", scaled, "paired blocks", "not scaled", notes
+        report, title, lambda group: "time / time in fp32", scaled, "paired processes", "not scaled", notes
     )
     tallest = max([bar[2] for bar in scaled.values()], default=1)
     for axes in {place[0] for place in places.values()}:
@@ -135,7 +135,8 @@ def draw_scaled_times(section: Section, report: Report) -> None:
         axes.set_ylim(0, 1.35 * tallest)
     section.chart(figure, "scaled_time")
     for precision in list(PRECISIONS)[1:]:
-        found = [speedup for key, speedup in report.speedups.items() if key[1:] == (precision, "fp32")]
+        over_fp32 = [speedup for key, speedup in report.speedups.items() if key[1:] == (precision, "fp32")]
+        found = [speedup for speedup in over_fp32 if not speedup["untrained"]]
         if found and not report.on_cpu:
             words = tally(judgement(report, speedup) for speedup in found)
             times = span([1 / speedup["ratio"] for speedup in found], "{:.2f}")
@@ -171,7 +172,8 @@ def draw_speed_ups(section: Section, report: Report) -> None:
         ratios = {key: speedup["ratio"] for key, speedup in report.speedups.items() if key[2] == baseline}
         if ratios:
             words = tally((judgement(report, report.speedups[key]) for key in ratios), "{} {}")
-            by_run = {key[:2]: ratio for key, ratio in ratios.items()}
-            section.say(f"Over {baseline}: {words}; {extremes_text(report, by_run, '{:.2f}x'.format)}.")
+            by_run = {key[:2]: ratio for key, ratio in ratios.items() if key in report.standing}
+            extremes = f"; {extremes_text(report, by_run, '{:.2f}x'.format)}" if by_run else ""
+            section.say(f"Over {baseline}: {words}{extremes}.")
         else:
             section.say(f"Over {baseline} there is no speed-up: no comparison has it and another precision.")

@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.verdict import flags_of
+from ..analysis.conditions import flags_of
+from ..analysis.verdict import DIFFERENT, FASTER, LITTLE_FASTER, LITTLE_SLOWER, SAME, SLOWER
 from .comparisons import gap_text
 from .ladder_steps import LAYERS
 from .layout import chart_text, rate_unit, start_chart, write_label
@@ -28,7 +29,7 @@ from .style import (
     precision_patches,
 )
 from .theme import chart_style
-from .verdicts import ends_of, judgement, ratio_text, said_once, speedup_between
+from .verdicts import ends_of, judgement, ratio_text, said_once, speedup_between, stand_after_correction
 from .words import count, plain, short, span
 
 LIMITED_BY = "what limits it"
@@ -111,9 +112,9 @@ def row_of_step(report: Report, steps: list[Step], step: Step) -> dict:
     row["seconds per 1,000 samples"] = short(1000 / step.speed) + step.mark
     row["peak, GiB"] = "not measured" if step.peak is None else short(step.peak)
     if step.over_first:
-        row["over the first step"] = with_interval(step.over_first)
+        row["over the first step"] = ratio_text(step.over_first)
     if step.over_last:
-        row["over the step before"] = with_interval(step.over_last)
+        row["over the step before"] = ratio_text(step.over_last)
     judged = judgement(report, step.over_last) if step.over_last else "-"
     row["verdict"] = ", ".join(filter(None, [judged, gap_text(step.runs)]))
     row["quality at the end"] = quality_of(step.ok)
@@ -180,7 +181,7 @@ def draw_speed(axes: Axes, row: int, step: Step, several_gpus: bool) -> None:
         ratio, end = step.over_first["ratio"], ends_of(step.over_first)[1]
         if step.over_first["low"] is not None:
             axes.hlines(row, *ends_of(step.over_first), color=INTERVAL_GREY, linewidth=2.5)
-        if several_gpus and not step.over_first["pairs"]:
+        if several_gpus and not step.over_first["processes"]:
             text = ", another card"
     axes.barh(row, ratio, height=0.74, **bar_style(step.precision))
     text = f"{ratio:.2f}x, {short(step.speed)}/s{step.mark}{text}"
@@ -201,11 +202,6 @@ def title_of_ladder(report: Report, steps: list[Step]) -> str:
 def gpus_of(steps: list[Step]) -> set[str | None]:
     """Return the GPUs that the steps ran on."""
     return {run["gpu_uuid"] for step in steps for run in step.ok}
-
-
-def with_interval(speedup: dict) -> str:
-    """Return a ratio with its interval as text, and whether it is not paired."""
-    return ratio_text(speedup, without="") + ("" if speedup["pairs"] else ", not paired")
 
 
 def measured_ladders(report: Report) -> list[list[Step]]:
@@ -259,13 +255,17 @@ def say_ladder(section: Section, report: Report, steps: list[Step]) -> None:
     last = [step for step in steps if step.ok][-1]
     if last.over_first is None or report.on_cpu:
         return
-    text = f"{last.label} reaches **{with_interval(last.over_first)}** of the first step's throughput"
+    text = f"{last.label} reaches **{ratio_text(last.over_first)}** of the first step's throughput"
     judged = [(step.label, step.over_last, judgement(report, step.over_last)) for step in steps if step.over_last]
-    faster = [(speedup["ratio"], label, speedup) for label, speedup, word in judged if word == "faster"]
+    stands = stand_after_correction([speedup for _, speedup, _ in judged])
+    faster = [one for one, stand in zip(judged, stands, strict=True) if stand and one[2] in (FASTER, LITTLE_FASTER)]
     if faster:
-        _, label, speedup = max(faster, key=lambda one: one[0])
-        text += f"; {label} brings most, {with_interval(speedup)} over the step before"
-    idle = [label for label, _, word in judged if word in ("slower", "no measurable difference")]
+        label, speedup, _ = max(faster, key=lambda one: one[1]["ratio"])
+        text += f"; {label} brings most, {ratio_text(speedup)} over the step before"
+    idle = [label for label, _, word in judged if word in (SLOWER, LITTLE_SLOWER, SAME)]
     if idle:
         text += f"; no speed-up by {', '.join(idle)}"
+    open_steps = [label for label, _, word in judged if word not in DIFFERENT and label not in idle]
+    if open_steps:
+        text += f"; it cannot be told of {', '.join(open_steps)}"
     section.say(f"{title}: {text}.")

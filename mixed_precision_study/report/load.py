@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..analysis.verdict import flags_of
+from ..analysis.conditions import flags_of
 from ..errors import UserError
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
@@ -16,7 +16,7 @@ from .report import Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
-from .verdicts import find_sentences, find_speedups
+from .verdicts import find_sentences, find_speedups, stand_after_correction
 from .words import count
 
 
@@ -67,6 +67,8 @@ def compare(report: Report) -> None:
 def judge_runs(report: Report) -> None:
     """Find the speed-ups of a report's runs, and which runs were disturbed."""
     report.speedups = find_speedups(report)
+    stands = stand_after_correction(list(report.speedups.values()))
+    report.standing = {key for key, stand in zip(report.speedups, stands, strict=True) if stand}
     report.sentences = find_sentences(report)
     for number, group in enumerate(report.comparisons):
         for precision in PRECISIONS:

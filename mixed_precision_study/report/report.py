@@ -31,6 +31,7 @@ class Report:
     alone: set[int] = field(default_factory=set)  # comparisons of one precision that only a ladder or sweep shows
     charted: list[int] = field(default_factory=list)  # the other comparisons
     speedups: dict[PairKey, dict] = field(default_factory=dict)  # see speedup_between
+    standing: set[PairKey] = field(default_factory=set)  # speed-ups that differ from 1 after Holm's correction
     sentences: dict[PairKey, str] = field(default_factory=dict)  # verdicts
     timed: list[tuple[int, dict]] = field(default_factory=list)  # (comparison, record) of the runs that ended well
     disturbed: list[tuple[int, dict]] = field(default_factory=list)  # of these, throttled or sharing their GPU

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..analysis.bottleneck import find_bottleneck
+from ..analysis.conditions import flags_of
 from ..analysis.speedup import paired_ratio, paired_runs
-from ..analysis.verdict import flags_of, verdict
+from ..analysis.verdict import verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
 from .style import CPU_WARNING, PRECISIONS
 

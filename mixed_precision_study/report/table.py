@@ -1,10 +1,9 @@
 """Section: speed-up, memory saved, change of quality, and summary.csv."""
 
-import statistics
-
 import pandas as pd
 
 from ..analysis.bottleneck import find_bottleneck
+from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs
 from .comparisons import gap_text, ok_runs
 from .memory_use import memory_saved
@@ -12,42 +11,50 @@ from .report import Report
 from .section import File, Section
 from .style import CPU_WARNING, DISTURBED_MARK
 from .theme import chart_style
-from .training_curves import last_metrics, metric_of
-from .verdicts import example, flags_in, judgement, said_once
-from .words import count, span, tally
+from .training_curves import metric_of, quality_against_fp32
+from .verdicts import example, flags_in, interval_text, judgement, said_once
+from .words import count, tally
 
-ONE_SEED = "one seed, so no verdict"
+QUALITY_NAMES = {  # columns of summary.csv: keys of quality_difference()
+    "quality_change": "difference",
+    "quality_low": "low",
+    "quality_high": "high",
+    "quality_low90": "low90",
+    "quality_high90": "high90",
+    "quality_margin": "margin",
+    "quality_is_ratio": "is_ratio",
+    "quality_seeds": "seeds",
+    "quality_verdict": "outcome",
+}
 
 
-def quality_change(report: Report, group: dict, precision: str, baseline: str) -> dict:
-    """Return the columns on the difference of the last metric between equal runs; None where there are none.
+def quality_columns(report: Report, group: dict, precision: str, baseline: str) -> dict:
+    """Return the columns on the last metric against fp32; None in all of them against another baseline."""
+    found = quality_against_fp32(group, precision) if baseline == "fp32" else None
+    columns = {column: found[name] if found else None for column, name in QUALITY_NAMES.items()}
+    diverged = sum(run["status"] == "diverged" for run in group["runs"][precision])
+    if found and report.on_cpu:
+        columns["quality_verdict"] = "not judged: CPU"
+    elif found and diverged:  # those that did not are a selection
+        columns["quality_verdict"] = f"{UNKNOWN}, because {count(diverged, 'run')} diverged"
+    return columns
 
-    They are mean, smallest, largest, number of seeds and a word. Repetitions of one seed count as one: their mean.
-    """
-    own, other = last_metrics(group, precision), last_metrics(group, baseline)
-    by_seed: dict[int, list[float]] = {}
-    for run in own.keys() & other.keys():
-        by_seed.setdefault(run[0], []).append(own[run] - other[run])
-    changes = [statistics.fmean(found) for found in by_seed.values()]
-    if not changes:
-        names = ("quality_change", "quality_change_low", "quality_change_high", "quality_seeds", "quality_verdict")
-        return dict.fromkeys(names)
-    mean, low, high = statistics.fmean(changes), min(changes), max(changes)
-    if report.on_cpu:
-        word = "not judged: CPU"
-    elif abs(mean) <= 0.0005 * abs(statistics.fmean(other.values())) or low < 0 < high:
-        word = "equal"
-    elif len(changes) == 1:
-        word = ONE_SEED
-    else:
-        word = "better" if (mean > 0) == (metric_of(group)[1] == "higher") else "worse"
-    return {
-        "quality_change": mean,
-        "quality_change_low": low,
-        "quality_change_high": high,
-        "quality_seeds": len(changes),
-        "quality_verdict": word,
-    }
+
+def quality_text(row: dict) -> str:
+    """Return the quality of a row of summary.csv against fp32 with its 95% interval, as text."""
+    if row["quality_change"] is None:
+        return "-"
+    unit, form = "", "{:+.3g}"
+    if row["metric"] == "accuracy":
+        unit, form = " points", "{:+.2f}"
+    elif row["quality_is_ratio"]:
+        unit, form = "%", "{:+.1f}"
+    scale = 100 if unit else 1
+    ends = [row[name] for name in ("quality_change", "quality_low", "quality_high")]
+    values = [None if end is None else form.format(scale * end) for end in ends]
+    interval = "" if values[1] is None else f" ({values[1]} to {values[2]})"
+    seeds = count(row["quality_seeds"], "seed")
+    return f"{row['metric']} {values[0]}{unit}{interval}: {row['quality_verdict']}, {seeds}"
 
 
 def epochs_paired(group: dict, precision: str, baseline: str) -> int:
@@ -70,45 +77,43 @@ def table_row(report: Report, number: int, precision: str, baseline: str) -> dic
         "speed_up": known.get("ratio"),
         "speed_up_low": known.get("low"),
         "speed_up_high": known.get("high"),
-        "pairs": known.get("pairs"),
-        "repetitions": known.get("repetitions"),
+        "speed_up_low90": known.get("low90"),
+        "speed_up_high90": known.get("high90"),
+        "smallest_difference": known.get("smallest"),
+        "median_block_speed_up": known.get("median_ratio"),
+        "stands_after_correction": (number, precision, baseline) in report.standing if speedup else None,
+        "processes": known.get("processes"),
         "paired_seeds": known.get("seeds"),
         "paired_epochs": epochs_paired(group, precision, baseline) if speedup else None,
         "memory_saved_percent": memory_saved(group, precision, baseline),
         "metric": metric_of(group)[0],
-        **quality_change(report, group, precision, baseline),
+        **quality_columns(report, group, precision, baseline),
         "limit": find_bottleneck(example(group, precision))[0] if speedup and not report.on_cpu else None,
         "flags": "; ".join(flags_in(group, precision, baseline)) or None,
+        "other_conditions": "; ".join(known.get("differences", ())) or None,
         "verdict_text": report.sentences[number, precision, baseline],
     }
 
 
 def row_text(row: dict) -> dict:
     """Return a row of summary.csv as a row of the table."""
-    speedup = interval = pairs = "-"
+    speedup = interval = "-"
     if row["speed_up"]:
         speedup = f"{row['speed_up']:.2f}x{f' {DISTURBED_MARK}' if row['flags'] else ''}"
-    if row["pairs"]:
-        ends = [row["speed_up_low"], row["speed_up_high"]]
-        interval = "-" if None in ends else span(ends, "{:.2f}")
-        pairs = f"{count(row['pairs'], 'pair')}, {count(row['repetitions'], 'repetition')}"
-    saved, quality = row["memory_saved_percent"], "-"
-    if row["quality_change"] is not None:
-        word = "one seed" if row["quality_verdict"] == ONE_SEED else row["quality_verdict"]
-        quality = f"{row['metric']} {row['quality_change']:+.3g}: {word}"
-        if row["quality_seeds"] > 1:
-            quality += f" (seeds {span([row['quality_change_low'], row['quality_change_high']], '{:+.3g}')})"
+        ends = {"low": row["speed_up_low"], "high": row["speed_up_high"], "processes": row["processes"]}
+        interval = interval_text(ends)
+    saved = row["memory_saved_percent"]
     return {
         "comparison": f"{row['notebook']}: {row['title']}",
         "precision": row["precision"],
         "against": row["baseline"],
         "speed-up": speedup,
         "95% interval": interval,
-        "n": pairs,
+        "processes": row["processes"] or "-",
         "verdict": row["verdict"],
         "limited by": row["limit"] or "-",
         "memory saved": "-" if saved is None else f"{round(saved)}%",
-        "quality": quality,
+        "quality against fp32": quality_text(row),
     }
 
 

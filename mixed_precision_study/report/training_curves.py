@@ -1,11 +1,13 @@
 """Section: training curves and the quality at the end."""
 
 import statistics
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ..analysis.equivalence import quality_difference
 from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import MANY, name_of, panel_title, panels, shown_in
@@ -55,6 +57,22 @@ def last_metrics(group: dict, precision: str) -> dict[tuple, float]:
     """Return {(seed, repetition): the last metric} of the ok runs."""
     runs = [record for record in ok_runs(group, precision) if record["metric"] and record["metric"][-1] is not None]
     return {(record["seed"], record.get("repeat")): record["metric"][-1] for record in runs}
+
+
+def by_seed(metrics: Mapping[tuple, float]) -> dict[int, float]:
+    """Return {seed: last metric} from {(seed, repetition): last metric}: repetitions of a seed count as their mean."""
+    found: dict[int, list[float]] = {}
+    for (seed, *_), value in metrics.items():
+        found.setdefault(seed, []).append(value)
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
+
+
+def quality_against_fp32(group: dict, precision: str) -> dict | None:
+    """Return how the last metric of a precision differs from fp32's over equal seeds, see quality_difference."""
+    own = by_seed(last_metrics(group, precision))
+    base = by_seed(last_metrics(group, "fp32"))
+    name, better = metric_of(group)
+    return quality_difference(own, base, name.replace(" ", "_"), better)
 
 
 @chart_style()
@@ -122,7 +140,7 @@ def say_unlearned(section: Section, report: Report) -> None:
     for number in report.charted:
         for precision in shown_in(report, number):
             gains = [gain_over_chance(run) for run in ok_runs(report.comparisons[number], precision)]
-            if any(gain is not None and gain <= 1 for gain in gains):
+            if any(gain is not None and gain <= 0 for gain in gains):
                 unlearned.append(name_of(report, number, precision))
     if unlearned:
         section.say(f"**Ended no better than a model that ignores its input**: {'; '.join(unlearned)}.")

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from itertools import groupby
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.speedup import paired_ratio, paired_runs
-from ..analysis.verdict import flags_of, judge, verdict
+from ..analysis.conditions import flags_of
+from ..analysis.holm import MANY_RATIOS, stand_together
+from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
+from ..analysis.verdict import DIFFERENT, TOO_FEW_PROCESSES, judge, verdict
 from .comparisons import ok_runs, run_label
-from .layout import MANY
+from .layout import MANY, name_of
 from .report import PairKey, Report
 from .section import Section
 from .style import DISTURBED_MARK, PRECISIONS
@@ -38,8 +40,7 @@ def speedup_between(
     if speedup := paired_ratio(paired_runs(runs, others)):
         return speedup
     own, other = (statistics.median(value for run in part for value in read(run)) for part in (runs, others))
-    ratio = own / other if more_is_faster else other / own
-    return {"ratio": ratio, "low": None, "high": None, "pairs": 0, "repetitions": 0, "seeds": 0, "seconds": 0}
+    return unpaired_ratio(own / other if more_is_faster else other / own)
 
 
 def speedup_of(group: dict, precision: str, baseline: str) -> dict | None:
@@ -52,16 +53,21 @@ def ends_of(speedup: dict) -> tuple[float, float]:
     return speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
 
 
-def ratio_text(speedup: dict, without: str = " (no interval)") -> str:
-    """Return a ratio with its interval as text, or with `without` where it has none."""
+def interval_text(speedup: dict) -> str:
+    """Return the interval of a speed-up as text, or why it has none."""
     if speedup["low"] is None:
-        return f"{speedup['ratio']:.2f}x{without}"
-    return f"{speedup['ratio']:.2f}x ({speedup['low']:.2f} to {speedup['high']:.2f})"
+        return TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
+    return f"{speedup['low']:.2f} to {speedup['high']:.2f}"
+
+
+def ratio_text(speedup: dict) -> str:
+    """Return a ratio with its interval as text, or with the reason why it has none."""
+    return f"{speedup['ratio']:.2f}x ({interval_text(speedup)})"
 
 
 def judgement(report: Report, speedup: dict) -> str:
     """Return in a few words what may be said of a speed-up; nothing is said of the CPU."""
-    return "not judged: CPU" if report.on_cpu else judge(speedup if speedup["pairs"] else None)
+    return "not judged: CPU" if report.on_cpu else judge(speedup)
 
 
 def flags_in(group: dict, *precisions: str) -> list[str]:
@@ -83,7 +89,7 @@ def example(group: dict, precision: str) -> dict:
 
 def sentence_on(group: dict, precision: str, baseline: str, speedup: dict | None) -> str:
     """Return the verdict on two precisions of a comparison; a speed-up without pairs counts as none."""
-    paired = speedup if speedup and speedup["pairs"] else None
+    paired = speedup if speedup and speedup["processes"] else None
     return verdict(example(group, precision), example(group, baseline), paired)
 
 
@@ -138,6 +144,18 @@ def find_speedups(report: Report) -> dict[PairKey, dict]:
     return speedups
 
 
+def stand_after_correction(speedups: list[dict]) -> list[bool]:
+    """Return for every ratio whether it differs from 1 after Holm's correction for all of them.
+
+    Up to MANY_RATIOS with an interval are not corrected. A ratio without an interval never stands.
+    """
+    tested = [speedup for speedup in speedups if speedup["p"] is not None]
+    if len(tested) <= MANY_RATIOS:
+        return [judge(speedup) in DIFFERENT for speedup in speedups]
+    stands = dict(zip(map(id, tested), stand_together([speedup["p"] for speedup in tested]), strict=True))
+    return [stands.get(id(speedup), False) and judge(speedup) in DIFFERENT for speedup in speedups]
+
+
 def find_sentences(report: Report) -> dict[PairKey, str]:
     """Return {(comparison number, precision, baseline): verdict}; fp32 itself has one where it failed."""
     sentences = {}
@@ -185,8 +203,32 @@ def section(report: Report) -> Section:
             heading = ", ".join(filter(None, [heading, tally(words, "{1} times {0}")]))
             texts = [f"<details><summary>{heading}</summary>\n", *texts, "</details>"]
         section.say("\n\n".join(texts))
+    say_ratios(section, report)
     say_disturbed(section, report)
     return section
+
+
+def say_ratios(section: Section, report: Report) -> None:
+    """Say how many ratios the report holds, which have an interval, and which stand when all are corrected."""
+    if report.on_cpu or not report.speedups:
+        return
+    speedups = list(report.speedups.values())
+    few = [speedup for speedup in speedups if 0 < speedup["processes"] < FEWEST_PROCESSES]
+    told = [speedup for speedup in speedups if judge(speedup) in DIFFERENT]
+    tested = sum(speedup["p"] is not None for speedup in speedups)
+    text = f"This report holds {count(len(speedups), 'ratio')}, {tested} of them with an interval."
+    if tested > MANY_RATIOS:
+        text += f" At 95% each, one in twenty may be wrong. {len(report.standing)} of the {len(told)} differences"
+        text += f" stand after Holm's correction for {tested} ratios."
+        fallen = [key for key, speedup in report.speedups.items() if speedup in told and key not in report.standing]
+        names = [f"{name_of(report, *key[:2])} against {key[2]}" for key in fallen]
+        text += f" These do not: {plain('; '.join(names))}." if names else ""
+    section.say(text)
+    if few:
+        section.say(
+            f"{count(len(few), 'ratio')} of fewer than {FEWEST_PROCESSES} processes a side: a number without an"
+            " interval and without an outcome. `-p repeats 3` gives one, `-p repeats 5` one about half as wide."
+        )
 
 
 def say_disturbed(section: Section, report: Report) -> None:

@@ -8,7 +8,10 @@ import made_up_records as made_up
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 from drawn_reports import bars_at, explore, panel_of, said_in, texts
+from made_up_runs import gained
 
+from mixed_precision_study.analysis.equivalence import quality_difference
+from mixed_precision_study.analysis.verdict import NOT_PAIRED, SAME, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import STATUSES, write_record
 from mixed_precision_study.report.load import load
@@ -27,15 +30,16 @@ from mixed_precision_study.report.published.matching import NUMBERS, Entry, bare
 from mixed_precision_study.report.published.ratios import (
     FAILS,
     HOLDS,
+    NO_RATIO,
     PIXELS,
     TIME_ALIKE,
-    UNPAIRED,
     Finding,
     RatioClaim,
     find_speedup,
     outcome_of,
     unknown,
 )
+from mixed_precision_study.report.published.ratios import UNKNOWN as UNTOLD
 from mixed_precision_study.report.published.table import notes_of, row_of_entry, rows_of_rest
 from mixed_precision_study.report.style import GREYS, PRECISIONS
 from mixed_precision_study.report.words import plain
@@ -68,7 +72,7 @@ def write_pair(folder, seconds=(6.0, 3.0), epochs=3, **fields):
         own = {name: value[place] if isinstance(value, tuple) else value for name, value in fields.items()}
         times = [seconds[place]] * epochs
         own = {"block_seconds": made_up.blocks_of(times)} | own
-        write_record(made_up.make("cifar_resnet", precision, seconds=times, **own), folder)
+        made_up.write_processes(made_up.make("cifar_resnet", precision, seconds=times, **own), folder)
 
 
 def judge_folder(folder):
@@ -285,14 +289,14 @@ def test_sentences_count_rows_times_and_claims(judged):
 
 def test_claims_are_judged_by_what_the_runs_show(judged):
     published = judged[0]
-    alone = unknown("there is one run of each")
+    alone = unknown("1 seed of each cannot tell it")
     assert claims_on(published, WIDE, "amp_fp16 on T4, b128") == [
         ("1.83x as fast as fp32", "2.00x (2.00 to 2.00), faster", HOLDS),
         ("42% less", "PyTorch's peak 40% less, the whole device 40% less", HOLDS),
         ("0.8525 against 0.8675 after epoch 10", "0.9 against 0.9 after epoch 10", alone),
     ]
     o2_time, _, o2_accuracy = claims_on(published, WIDE, "o2_fp16 on T4")
-    assert o2_time == ("1.94x as fast as fp32", "1.00x (1.00 to 1.00), no measurable difference", FAILS)
+    assert o2_time == ("1.94x as fast as fp32", f"1.00x (1.00 to 1.00), {SAME}", FAILS)
     assert o2_accuracy[1:] == ("0.7 against 0.9 after epoch 10", alone)
     assert claims_on(published, WIDE, "o3_fp16 on T4, b128: status") == [("diverged", "ok", FAILS)]
     p100_time, p100_memory, _ = claims_on(published, WIDE, "amp_fp16 on P100")
@@ -301,51 +305,65 @@ def test_claims_are_judged_by_what_the_runs_show(judged):
     oom = claims_on(published, DPN, "fp32 on Titan RTX, b512: memory")
     assert oom == [("out of memory", "oom within 24.0 GiB", HOLDS)]
     ((_, here, outcome),) = claims_on(published, DPN, "o2_fp16 on Titan RTX, b256: time")
-    assert (here, outcome) == ("1.11x (no interval)", unknown("it is too short to tell"))
+    assert (here, outcome) == ("1.11x (1.11 to 1.11), faster", HOLDS)
     assert not claims_on(published, WIDE, "fp32 on K80")  # fp32 alone claims nothing
 
 
 @pytest.mark.parametrize(
-    ("runs", "value", "outcome"),
+    ("ends", "value", "outcome"),
     [
-        (1, 0.7, unknown("there is one run of each")),
-        (2, 0.7, FAILS),
-        (1, 0.9, unknown("there is one run of each")),
-        (2, 0.9, FAILS),
-        (1, 0.95, HOLDS),
+        (None, 0.7, UNTOLD),
+        ([0.7], 0.7, UNTOLD),  # 20 points apart, and one seed
+        ([0.7, 0.71, 0.69], 0.7, FAILS),  # the article's is higher
+        ([0.95, 0.951, 0.949], 0.95, HOLDS),
+        ([0.95, 0.6, 0.99], 0.95, UNTOLD),
+        ([0.9] * 5, 0.9, FAILS),  # alike
+        ([0.9] * 3, 0.9, UNTOLD),  # three seeds show no equality
     ],
 )
-def test_a_difference_of_accuracy_between_single_runs_cannot_refute(runs, value, outcome):
-    entries = [
-        Entry("", "amp_fp16", metrics={"accuracy": end}, epochs="10", runs=runs) for end in (0.889, 0.8675, value, 0.9)
-    ]
-    assert metric_claim(*entries).outcome == outcome
+def test_a_metric_is_told_by_seeds_that_tell(ends, value, outcome):
+    entries = [Entry("", "amp_fp16", metrics={"accuracy": end}, epochs="10") for end in (0.889, 0.8675, value, 0.9)]
+    if ends:
+        own = dict(enumerate(ends))
+        entries[2].quality = quality_difference(own, dict.fromkeys(own, 0.9), "accuracy", "higher")
+    assert metric_claim(*entries).outcome.startswith(outcome)
 
 
 @pytest.mark.parametrize(
     ("claimed", "here", "outcome"),
     [
-        (1.04, 1.0, HOLDS),  # less than 5%
-        (0.96, 1.04, HOLDS),
-        (1.05, 1.0, FAILS),
-        (2.0, 3.0, HOLDS),
-        (2.0, 3.1, f"{HOLDS}, larger here"),
-        (2.0, 1.3, f"{HOLDS}, smaller here"),
-        (0.8, 0.5, f"{HOLDS}, smaller here"),
-        (2.0, 0.5, FAILS),
+        (1.04, (1.0, 0.98, 1.02), HOLDS),  # less than 5%
+        (1.04, (1.0, 0.8, 1.3), UNTOLD),  # absence of evidence confirms nothing
+        (1.04, (1.03, 1.025, 1.035), UNTOLD),  # a difference, and about as small as what counts as none
+        (1.04, (1.2, 1.1, 1.3), FAILS),
+        (1.049, (1.06, 1.01, 1.12), UNTOLD),
+        (0.96, (1.0, 0.98, 1.02), HOLDS),
+        (1.06, (1.0, 0.98, 1.02), FAILS),
+        (1.06, (1.0, 0.8, 1.3), UNTOLD),
+        (1.06, (1.03, 1.025, 1.035), HOLDS),
+        (2.0, (3.0, 2.9, 3.1), HOLDS),
+        (2.0, (3.1, 3.0, 3.2), f"{HOLDS}, larger here"),
+        (2.0, (1.3, 1.2, 1.4), f"{HOLDS}, smaller here"),
+        (2.0, (1.3, 0.9, 1.9), UNTOLD),
+        (0.8, (0.5, 0.4, 0.6), f"{HOLDS}, smaller here"),
+        (2.0, (0.5, 0.4, 0.6), FAILS),
+        (2.0, (2.0, None, None), UNTOLD),  # one process
     ],
 )
-def test_a_time_that_holds_says_where_the_factor_is_another(judged, monkeypatch, claimed, here, outcome):
+def test_a_time_is_confirmed_and_refuted_only_by_what_was_told(judged, monkeypatch, claimed, here, outcome):
     report = judged[0].report
-    number = 0
-    ends = {"low": here, "high": here, "pairs": 6, "repetitions": 1, "seeds": 1, "seconds": 9.0}
-    monkeypatch.setitem(report.speedups, (number, "amp_fp16", "fp32"), {"ratio": here, **ends})
+    speedup = gained(*here, processes=3 if here[1] else 1)
+    monkeypatch.setitem(report.speedups, (0, "amp_fp16", "fp32"), speedup)
     own, theirs = Entry("", "amp_fp16", seconds=1.0), Entry("", "amp_fp16", ratio=claimed)
-    assert time_claim(report, theirs, own, number).outcome == outcome
-    finding = Finding("", "", here)
-    assert outcome_of(RatioClaim("time", "", claimed, TIME_ALIKE, []), finding) == outcome
-    largest = RatioClaim("largest batch", "", claimed, TIME_ALIKE, [])
-    assert outcome_of(largest, finding) == outcome.partition(",")[0]
+    assert time_claim(report, theirs, own, 0).outcome.startswith(outcome)
+    finding = Finding("", "", here[0], speedup=speedup, judged=judge(speedup))
+    assert outcome_of(RatioClaim("time", "", claimed, TIME_ALIKE, []), finding).startswith(outcome)
+
+
+def test_a_size_without_an_interval_is_told_by_its_direction():
+    largest = RatioClaim("largest batch", "", 2.0, TIME_ALIKE, [])
+    assert outcome_of(largest, Finding("", "", 3.1)) == HOLDS
+    assert outcome_of(largest, Finding("", "", 0.5)) == FAILS
 
 
 @pytest.mark.parametrize(
@@ -385,9 +403,10 @@ def test_a_claim_that_one_gpu_cannot_tell_is_shown_only_without_a_run_on_that_gp
         (made_up.H200, 3, "cuda_graph"),  # the first can tell what this one cannot
         (made_up.TURING, 3, "eager"),
     ):
-        values = {"epochs": epochs, "execution": execution, "dataset": "cifar10"}
-        fields = {"device": device, "metric": [0.9] * epochs, "parameters": values}
-        write_pair(tmp_path / device["gpu_uuid"], (6.0, 4.0), epochs, **fields)
+        for seed in range(5):
+            values = {"epochs": epochs, "execution": execution, "dataset": "cifar10", "seed": seed}
+            fields = {"device": device, "metric": [0.9] * epochs, "parameters": values}
+            write_pair(tmp_path / device["gpu_uuid"], (6.0, 4.0), epochs, **fields)
     published = judge_folder(tmp_path)
     found = [claim for claim in published.claims[RESNET] if claim["claim"].endswith("b128: accuracy")]
     assert [(claim["runs here"].rpartition(" · ")[2].split(",")[0], claim["outcome"]) for claim in found] == [
@@ -436,11 +455,11 @@ def test_a_run_on_a_larger_gpu_tells_what_fits_by_what_it_needs(judged, monkeypa
 def test_loss_scales_are_compared_with_the_one_published_first(pooled_claims):
     name = "o2_fp16 on Titan RTX: time at loss scale"
     assert claims_on(pooled_claims, DPN, f"{name} 64") == [
-        ("140 s against 140 s at 128", "1.00x (1.00 to 1.00) of the speed at 128", HOLDS)
+        ("140 s against 140 s at 128", f"1.00x (1.00 to 1.00) of the speed at 128, {SAME}", HOLDS)
     ]
     ((_, here, outcome),) = claims_on(pooled_claims, DPN, f"{name} 256")
-    assert here == "0.80x (no interval) of the speed at 128, on another GPU"
-    assert outcome == unknown(UNPAIRED)
+    assert here == f"0.80x (not paired) of the speed at 128, {NOT_PAIRED}"
+    assert outcome == unknown(f"it is: {NOT_PAIRED}")
 
 
 def test_figures_at_one_step_are_those_of_the_training_log(pooled_claims):
@@ -510,7 +529,7 @@ def test_part_of_an_epoch_is_enough_for_a_ratio_and_a_loader_needs_no_model(pool
     assert [claim[0] for claim in times] == ["fp32 takes 1.18x as long", "fp32 takes 1.13x as long"]
     assert {claim[1:] for claim in times} == {("amp_fp16 1.25x (1.25 to 1.25), faster", HOLDS)}
     ((_, here, outcome),) = claims_on(pooled_claims, WIDE, "amp_fp16: time with loader workers")
-    assert (here, outcome) == ("amp_fp16 1.00x (1.00 to 1.00), no measurable difference", HOLDS)
+    assert (here, outcome) == (f"amp_fp16 1.00x (1.00 to 1.00), {SAME}", HOLDS)
 
 
 @pytest.mark.parametrize(
@@ -555,7 +574,7 @@ def test_a_claim_of_a_mode_that_did_not_end_well_says_how_it_ended(tmp_path):
     (drawn,) = published.claims[WORDS]
     assert drawn["here"] == "amp_fp16: diverged"
     finding = find_speedup(published.report, 0, "o2_fp16")
-    assert (finding.text, finding.unknown) == ("o2_fp16: not run", UNPAIRED)
+    assert (finding.text, finding.unknown) == ("o2_fp16: not run", NO_RATIO)
 
 
 def test_of_an_articles_own_images_ratios_are_judged_and_times_not_shown(pooled_claims, pooled):

@@ -7,13 +7,15 @@ import made_up_records as made_up
 import pytest
 from conftest import EXPERIMENTS
 from drawn_reports import flat, said_in, tables_of, write_all
+from made_up_runs import gained
 
-from mixed_precision_study.report.comparisons import group_runs
+from mixed_precision_study.analysis.verdict import FASTER, NOT_PAIRED, SAME
+from mixed_precision_study.report.comparisons import group_runs, label_groups, rows_of_failed
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.report import Report
-from mixed_precision_study.report.table import epochs_paired, quality_change, row_text, table_rows
-from mixed_precision_study.report.training_curves import last_metrics
-from mixed_precision_study.report.verdicts import judgement, speedup_of
+from mixed_precision_study.report.table import epochs_paired, quality_columns, row_text, table_rows
+from mixed_precision_study.report.training_curves import by_seed, last_metrics
+from mixed_precision_study.report.verdicts import judgement, speedup_of, stand_after_correction
 
 H200 = "resnet18 · cifar10, b128 · H200"
 ON_GPU = Report()
@@ -38,23 +40,23 @@ def values_of(row, *names):
 def test_figures_of_the_table_are_those_of_the_records(rows):
     amp = rows[H200, "amp_fp16", "fp32"]
     assert values_of(amp, "speed_up", "speed_up_low", "speed_up_high") == pytest.approx([2, 2, 2])
-    assert values_of(amp, "paired_epochs", "paired_seeds", "pairs", "repetitions") == [9, 3, 9, 3]
-    assert values_of(amp, "verdict", "limit") == ["faster", "kernels that move memory"]
+    assert values_of(amp, "paired_epochs", "paired_seeds", "processes") == [9, 3, 3]
+    assert values_of(amp, "verdict", "limit") == [FASTER, "kernels that move memory"]
+    assert amp["stands_after_correction"] is True
     assert amp["memory_saved_percent"] == pytest.approx(50)  # the 150 MiB of data are in neither peak
-    change = values_of(amp, "quality_change", "quality_change_low", "quality_change_high")
-    assert change == pytest.approx([0.02, 0.01, 0.03])
-    assert values_of(amp, "quality_seeds", "quality_verdict", "metric") == [3, "better", "accuracy"]
+    change = values_of(amp, "quality_change", "quality_low", "quality_high", "quality_margin")
+    half = 4.3027 * 0.01 / 3**0.5
+    assert change == pytest.approx([0.02, 0.02 - half, 0.02 + half, 0.002], abs=1e-5)
+    assert values_of(amp, "quality_seeds", "quality_verdict", "metric") == [3, "cannot be told", "accuracy"]
 
     level = rows[H200, "amp_bf16", "tf32"]
-    assert values_of(level, "speed_up_low", "speed_up_high") == pytest.approx([1 / 1.02, 1 / 0.99])
-    assert level["verdict"] == "no measurable difference"
-    assert level["quality_verdict"] == "equal"  # the seeds disagree on the sign
-    assert rows[H200, "o2_fp16", "fp32"]["paired_seeds"] == 1  # of the other two seeds one side ran out of memory
+    assert values_of(level, "verdict", "stands_after_correction") == [SAME, False]
+    assert level["quality_verdict"] is None  # the quality is compared with fp32
+    alone = rows[H200, "o2_fp16", "fp32"]  # of the other two seeds one side ran out of memory
+    assert values_of(alone, "processes", "verdict", "speed_up_low") == [1, "one process", None]
 
-    slow = next(row for (title, *key), row in rows.items() if "no channels_last" in title and key[0] == "amp_fp16")
-    assert values_of(slow, "verdict", "quality_verdict") == ["slower", "one seed, so no verdict"]
     single = rows["lstm · wikitext-2, b20 · H200", "tf32", "fp32"]
-    assert values_of(single, "verdict", "paired_epochs", "pairs") == ["too short to tell", 1, 1]
+    assert values_of(single, "verdict", "paired_epochs", "processes") == ["one process", 1, 1]
     assert values_of(single, "speed_up_low", "speed_up_high", "limit") == [None, None, "kernel launches"]
 
 
@@ -72,20 +74,8 @@ def test_runs_on_different_gpus_are_not_paired():
     fast = made_up.make("cifar_resnet", "tf32", device=other, seconds=[3.0] * 3)
     speedup = speedup_between(made_up.make("cifar_resnet", "fp32"), fast)
     assert speedup["ratio"] == pytest.approx(6.1 / 3)
-    assert values_of(speedup, "low", "high", "pairs") == [None, None, 0]
-    assert judgement(ON_GPU, speedup).startswith("not paired")
-
-
-def test_interval_of_a_known_ratio():
-    base = made_up.make("cifar_resnet", "fp32", seconds=[6.0] * 3, block_seconds=[1.5] * 12)
-    half = {"seconds": [3.0] * 3, "block_seconds": [0.75] * 12}
-    speedup = speedup_between(base, made_up.make("cifar_resnet", "tf32", **half))
-    assert values_of(speedup, "ratio", "low", "high", "pairs", "repetitions") == [2, 2, 2, 12, 1]
-    assert judgement(ON_GPU, speedup) == "faster"
-    half["block_seconds"] = [0.75, 1.5] * 6  # every second block gains nothing
-    speedup = speedup_between(base, made_up.make("cifar_resnet", "tf32", **half))
-    assert values_of(speedup, "low", "high") == [1, 2]
-    assert judgement(ON_GPU, speedup) == "no measurable difference"
+    assert values_of(speedup, "low", "high", "processes") == [None, None, 0]
+    assert judgement(ON_GPU, speedup) == NOT_PAIRED
 
 
 def test_repetitions_are_paired_with_their_own():
@@ -95,21 +85,86 @@ def test_repetitions_are_paired_with_their_own():
         values = {"parameters": {"seed": seed, "repeat": repeat}, "shift": 0.1 * repeat + shift}
         runs.append(made_up.make("cifar_resnet", precision, seconds=[slow * (1 + seed + repeat)] * 3, **values))
     speedup = speedup_between(*runs)
-    assert values_of(speedup, "ratio", "low", "high") == [2, 2, 2]  # any other pairing would spread
-    assert values_of(speedup, "pairs", "repetitions", "seeds") == [12, 4, 2]
+    assert values_of(speedup, "ratio", "low", "high") == pytest.approx([2, 2, 2])  # any other pairing would spread
+    assert values_of(speedup, "processes", "seeds") == [4, 2]
     (group,) = group_runs([flat(run) for run in runs])
     assert set(last_metrics(group, "tf32")) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    *change, word = quality_change(ON_GPU, group, "tf32", "fp32").values()
-    assert change == pytest.approx([0.01, 0.01, 0.01, 2]) and word == "better"
+    assert by_seed(last_metrics(group, "tf32")) == pytest.approx({0: 0.76, 1: 0.76})
+    columns = quality_columns(ON_GPU, group, "tf32", "fp32")
+    assert columns["quality_change"] == pytest.approx(0.01)
+    assert values_of(columns, "quality_seeds", "quality_verdict") == [2, "cannot be told"]  # repetitions are no seeds
     assert epochs_paired(group, "tf32", "fp32") == 12
+
+
+def records_of(changes, precision="tf32", **fields):
+    """Return the records of a seed for each change of the last metric against fp32, and those of fp32."""
+    runs = []
+    for seed, change in enumerate(changes):
+        values = {"parameters": {"seed": seed}}
+        runs.append(made_up.make("cifar_resnet", "fp32", **values))
+        runs.append(made_up.make("cifar_resnet", precision, seconds=[3.0] * 3, shift=change, **values, **fields))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "equivalent"),
+        ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse"),
+        ([0.01, 0.011, 0.009], "better"),
+        ([0.01, -0.01, 0.02, -0.02, 0.0], "cannot be told"),
+    ],
+)
+def test_quality_is_told_by_equivalence_to_fp32(changes, verdict):
+    (group,) = group_runs([flat(record) for record in records_of(changes)])
+    assert quality_columns(ON_GPU, group, "tf32", "fp32")["quality_verdict"] == verdict
+    on_cpu = Report(on_cpu=True)
+    assert quality_columns(on_cpu, group, "tf32", "fp32")["quality_verdict"] == "not judged: CPU"
+
+
+def test_of_seeds_of_which_one_diverged_the_rest_shows_no_equivalence():
+    runs = records_of([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6])
+    (group,) = group_runs([flat(record) for record in runs])
+    assert [run["status"] for run in group["runs"]["tf32"]].count("diverged") == 1
+    assert quality_columns(ON_GPU, group, "tf32", "fp32")["quality_verdict"].startswith("cannot be told, because 1 run")
+
+
+def test_a_run_that_explains_gives_its_profile_and_none_of_its_times():
+    runs = []
+    for repeat in range(3):
+        values = {"parameters": {"repeat": repeat, "purpose": "time"}}
+        runs.append(made_up.make("cifar_resnet", "fp32", **values, explained=False))
+        runs.append(made_up.make("cifar_resnet", "tf32", seconds=[3.0] * 3, **values, explained=False))
+    explaining = {"purpose": "explain", "repeat": 3}
+    runs.append(made_up.make("cifar_resnet", "tf32", seconds=[99.0], parameters=explaining))
+    failed = made_up.make_failed("cifar_resnet", "fp32", "oom", "no memory", parameters=explaining)
+    (group,) = groups = group_runs([flat(run) for run in [*runs, failed]])
+    label_groups(groups)
+    assert [len(group["runs"][name]) for name in ("fp32", "tf32")] == [3, 3]
+    assert speedup_of(group, "tf32", "fp32")["ratio"] == pytest.approx(6.1 / 3)
+    assert {run["gpu_busy_fraction"] for run in group["runs"]["tf32"]} == {0.9}
+    assert {run["gpu_busy_fraction"] for run in group["runs"]["fp32"]} == {None}
+    report = Report(every_group=[group])
+    assert [row["reason"] for row in rows_of_failed(report)] == ["no memory"]
+    assert group_runs([flat(runs[-1])]) == []  # nothing was timed
+
+
+def test_many_ratios_are_corrected_together():
+    def speedup(p, ratio=1.2):
+        return gained(ratio, 1.01 if p < 0.05 else 0.9, 1.4, p=p)
+
+    few = [speedup(0.04)] * 3 + [speedup(0.3)]
+    assert stand_after_correction(few) == [True, True, True, False]
+    many = [speedup(0.0001), *(speedup(0.04) for _ in range(10)), gained(low=None, high=None, processes=1)]
+    assert stand_after_correction(many) == [True] + [False] * 11
 
 
 def test_what_limits_a_run_is_said_once(everything, rows):
     report, page = everything[0], said_in("verdicts", everything[0])
     amp = rows[H200, "amp_fp16", "tf32"]["verdict_text"]
-    assert amp.startswith("amp_fp16 is 1.00x as fast as tf32 (1.00 to 1.00): no measurable difference")
+    assert amp.startswith(f"amp_fp16 is 1.00x as fast as tf32 (1.00 to 1.00): {SAME}")
     assert rows[H200, "o3_fp16", "fp32"]["verdict_text"].startswith("o3_fp16 diverged")
-    assert page.count("1.00x as fast as tf32 (1.00 to 1.00): no measurable difference. ") == 1
+    assert page.count(f"1.00x as fast as tf32 (1.00 to 1.00): {SAME}. ") == 2
     assert "- fp32 ran out of memory: CUDA out of memory" in page
     assert r"- amp\_fp16 has no fp32 to be compared with (oom); " in page
     assert len(report.sentences) == len(rows) + 1  # fp32 itself is in the list only where it failed
@@ -136,8 +191,15 @@ def test_of_many_comparisons_the_verdicts_are_folded_by_experiment(pooled, every
     assert all(text.count("**\n\n- ") == int(count) for _, count, text in parts)
 
 
-def test_one_seed_is_shorter_on_the_page_than_in_the_file(pooled):
-    row = next(row for row in table_rows(pooled[0]) if row["model"] == "gru")
-    assert row["quality_verdict"] in ("equal", "one seed, so no verdict")
-    row |= {"quality_change": 0.5, "quality_verdict": "one seed, so no verdict", "quality_seeds": 1}
-    assert row_text(row)["quality"] == "perplexity +0.5: one seed"
+def test_the_number_of_ratios_and_what_they_rest_on_is_said(everything):
+    text = said_in("verdicts", everything[0])
+    ratios = everything[0].speedups.values()
+    assert f"This report holds {len(ratios)} ratios, 5 of them with an interval" in text
+    assert f"{sum(speedup['low'] is None for speedup in ratios)} ratios of fewer than 3 processes" in text
+
+
+def test_quality_is_shown_with_its_interval_and_the_number_of_seeds(rows):
+    assert row_text(rows[H200, "amp_fp16", "fp32"])["quality against fp32"] == (
+        "accuracy +2.00 points (-0.48 to +4.48): cannot be told, 3 seeds"
+    )
+    assert row_text(rows[H200, "amp_fp16", "tf32"])["quality against fp32"] == "-"

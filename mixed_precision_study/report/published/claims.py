@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from ...analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT
 from ..comparisons import gap_text
 from ..report import Report
 from ..verdicts import judgement, ratio_text
@@ -12,15 +13,13 @@ from .ratios import (
     FAILS,
     GPU_GIB,
     HOLDS,
-    JUDGED,
-    TIME_ALIKE,
     UNKNOWN,
     direction,
     fp32_row,
     memory_limit,
     rows_of_ratio_claim,
+    time_outcome,
     unknown,
-    with_size,
 )
 
 ACCURACY_ALIKE = 0.01  # difference; about what single runs of several seeds differ by
@@ -57,12 +56,7 @@ def time_claim(report: Report, theirs: Entry, own: Entry | None, number: int) ->
         return Claim("time", said, "no ratio", f"{UNKNOWN}, because of {lacking}: {gap}")
     here = ratio_text(speedup) + own.mark
     judged = judgement(report, speedup)
-    if judged not in JUDGED:
-        return Claim("time", said, here, unknown(f"it is {judged}"))
-    ratio = speedup["ratio"]
-    found = 0 if judged == "no measurable difference" else direction(ratio, TIME_ALIKE)
-    outcome = HOLDS if found == direction(claimed, TIME_ALIKE) else FAILS
-    return Claim("time", said, f"{here}, {judged}", with_size(outcome, claimed, ratio))
+    return Claim("time", said, f"{here}, {judged}", time_outcome(claimed, speedup, judged))
 
 
 def memory_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base: Entry | None) -> Claim | None:
@@ -95,6 +89,21 @@ def metric_word(name: str, value: float, base: float) -> str:
     return "higher" if apart > 0 else "lower"
 
 
+def metric_word_here(quality: dict, name: str, base: float) -> str | None:
+    """Return higher, lower or alike for a difference with an interval, or None where the seeds do not tell."""
+    if quality["low"] is None:
+        return None
+    alike = ACCURACY_ALIKE if name == "accuracy" else ALIKE
+    if not (name == "accuracy" or quality["is_ratio"]):
+        alike *= base
+    enough = quality["seeds"] >= FEWEST_SEEDS_FOR_EQUIVALENT
+    if enough and -alike < quality["low90"] and quality["high90"] < alike:
+        return "alike"
+    if abs(quality["difference"]) <= alike or quality["low"] <= 0 <= quality["high"]:
+        return None
+    return "higher" if quality["difference"] > 0 else "lower"
+
+
 def metric_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base: Entry | None) -> Claim | None:
     """Return the claim about the last metric against fp32, or None.
 
@@ -107,19 +116,20 @@ def metric_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
         return None
     name = min(names)
     texts = []
-    words = []
     for half, fp32 in ((theirs, base), (own, own_base)):
         texts.append(f"{half.metrics[name]:.4g} against {fp32.metrics[name]:.4g} after epoch {half.epochs}")
-        words.append(metric_word(name, half.metrics[name], fp32.metrics[name]))
+    said = metric_word(name, theirs.metrics[name], base.metrics[name])
+    seeds = own.quality["seeds"] if own.quality else 0
+    here = metric_word_here(own.quality, name, own_base.metrics[name]) if own.quality else None
     equal = theirs.epochs == base.epochs and own.epochs == own_base.epochs
     if not (equal and theirs.epochs.isdigit() and own.epochs.isdigit()):
         outcome = unknown("the epochs differ")
     elif int(own.epochs) < int(theirs.epochs) / 2:
         outcome = unknown(f"{count(int(own.epochs), 'epoch')} is less than half of {theirs.epochs}")
-    elif words[0] == words[1]:
-        outcome = HOLDS
+    elif here is None:
+        outcome = unknown(f"{count(seeds, 'seed')} of each cannot tell it")
     else:
-        outcome = unknown("there is one run of each") if own.runs == own_base.runs == 1 else FAILS
+        outcome = HOLDS if said == here else FAILS
     return Claim(name, texts[0], texts[1], outcome)
 
 

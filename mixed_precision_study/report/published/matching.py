@@ -14,7 +14,7 @@ from ..comparisons import families, gap_text, ok_runs, setting_text
 from ..reading import PLACE
 from ..report import Report
 from ..style import PRECISIONS
-from ..training_curves import last_metrics
+from ..training_curves import last_metrics, quality_against_fp32
 from ..verdicts import mark_of
 
 NUMBERS = ("batch_size", "loss_scale", "epochs", "time_seconds", "memory_mib", "metric")
@@ -48,7 +48,7 @@ class Entry:
     metrics: dict = field(default_factory=dict)  # {name: last value}
     epochs: str = ""
     ratio: float | None = None  # fp32 time / its time
-    runs: int = 0  # that have a last metric
+    quality: dict | None = None  # how the last metric differs from fp32's, see quality_difference
     mark: str = ""  # the dagger of disturbed runs
 
     @property
@@ -157,7 +157,7 @@ def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
         if speedup := report.speedups.get((number, precision, "fp32")):
             entry.ratio = speedup["ratio"]
         entry.epochs = "/".join(sorted({str(run["epochs"]) for run in runs if run.get("epochs")}))
-        entry.runs = len(last)
+        entry.quality = quality_against_fp32(group, precision)
         entry.mark = mark_of(report, number, precision)
         entries.append(entry)
     return entries

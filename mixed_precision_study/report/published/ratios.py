@@ -5,6 +5,7 @@ import statistics
 from typing import NamedTuple
 
 from ...analysis.bottleneck import find_bottleneck
+from ...analysis.verdict import CANNOT_BE_TOLD, FASTER, LITTLE_FASTER, LITTLE_SLOWER, OUTCOMES, SAME, SLOWER
 from ..batch_sizes import failing_above, size_of
 from ..comparisons import family_title, gap_text, ok_runs
 from ..environment import describe
@@ -21,8 +22,8 @@ ALIKE = 0.03  # the share up to which two figures without an interval count as a
 TIME_ALIKE = 0.05  # a smaller change of time against fp32 counts as none
 STEP_ALIKE = 0.1  # figures of a single step of training, or of one sample, vary more
 FAR = 1.5  # above this factor between both, a ratio that holds is called larger or smaller here
-JUDGED = ("faster", "slower", "no measurable difference")
-UNPAIRED = "the runs are too short, or not paired"
+DIRECTIONS = {FASTER: 1, LITTLE_FASTER: 1, SAME: 0, LITTLE_SLOWER: -1, SLOWER: -1}
+NO_RATIO = "one of the two has no time"
 HALF_MODES = ("o2_fp16", "amp_fp16")  # what stands for an article's mixed precision: O2 before autocast
 LOG_COLUMNS = {"train_loss": 2, "train_accuracy": 3}
 GPU_GIB: dict[str | None, int] = {"Titan RTX": 24, "RTX 2080 Ti": 11, "2080 Ti and 1080 Ti": 11}  # memory, as sold
@@ -38,6 +39,8 @@ class Finding(NamedTuple):
     low: float = math.inf
     high: float = -math.inf
     unknown: str = ""
+    speedup: dict | None = None  # where the claim is about the time of training
+    judged: str = ""  # what may be said of it
 
 
 class RatioClaim(NamedTuple):
@@ -67,12 +70,33 @@ def direction(ratio: float, alike: float) -> float:
     return 0 if abs(ratio - 1) <= alike else math.copysign(1, ratio - 1)
 
 
+def time_outcome(claimed: float, speedup: dict, judged: str) -> str:
+    """Return whether a speed-up agrees with a published one, as far as it was judged.
+
+    Only "the same within 5%" confirms that there is none. A published speed-up is refuted by that or by the opposite.
+    """
+    if judged == CANNOT_BE_TOLD:
+        return UNKNOWN
+    if judged not in OUTCOMES:
+        return unknown(f"it is: {judged}")
+    found = DIRECTIONS[judged]
+    wanted = direction(claimed, TIME_ALIKE)
+    if found == wanted:
+        return with_size(HOLDS, claimed, speedup["ratio"])
+    little = judged in (LITTLE_FASTER, LITTLE_SLOWER)
+    if wanted == 0 and (little or speedup["low"] <= claimed <= speedup["high"]):
+        return unknown("the difference here is about as small as what counts as none there")
+    return FAILS
+
+
 def outcome_of(claim: RatioClaim, finding: Finding) -> str:
     """Return whether a finding agrees with a claim."""
     if claim.ratio is None:
         return unknown("no figure was published")
     if finding.unknown:
         return unknown(finding.unknown)
+    if finding.speedup:
+        return time_outcome(claim.ratio, finding.speedup, finding.judged)
     if finding.low <= claim.ratio <= finding.high:
         return HOLDS
     agrees = direction(claim.ratio, claim.alike) == direction(finding.ratio, claim.alike)
@@ -115,9 +139,9 @@ def find_speedup(report: Report, number: int, precision: str) -> Finding:
     if speedup := report.speedups.get((number, precision, "fp32")):
         judged = judgement(report, speedup)
         text = f"{precision} {ratio_text(speedup)}, {judged}"
-        return Finding(group["title"], text, speedup["ratio"], unknown="" if judged in JUDGED else UNPAIRED)
+        return Finding(group["title"], text, speedup["ratio"], speedup=speedup, judged=judged)
     gaps = [f"{name}: {gap}" for name in (precision, "fp32") if (gap := gap_text(group["runs"][name]))]
-    return Finding(group["title"], ", ".join(gaps), unknown=UNPAIRED)
+    return Finding(group["title"], ", ".join(gaps), unknown=NO_RATIO)
 
 
 def other_images(row: dict, group: dict) -> str:
@@ -220,9 +244,9 @@ def find_by_scale(published: Published, row: dict) -> list[Finding]:
         base = next((one for one in bases if setting(one, "loss_scale") == first), None)
         speedup = base and speedup_between(ok_runs(group, row["precision"]), ok_runs(base, row["precision"]))
         if speedup:
-            text = f"{ratio_text(speedup)} of the speed at {first:g}{'' if speedup['pairs'] else ', on another GPU'}"
-            known = speedup["pairs"] or abs(speedup["ratio"] - 1) <= ALIKE  # two GPUs show no more than "alike"
-            findings.append(Finding(group["title"], text, speedup["ratio"], unknown="" if known else UNPAIRED))
+            judged = judgement(published.report, speedup)
+            text = f"{ratio_text(speedup)} of the speed at {first:g}, {judged}"
+            findings.append(Finding(group["title"], text, speedup["ratio"], speedup=speedup, judged=judged))
     return findings
 
 

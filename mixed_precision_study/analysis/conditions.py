@@ -1,0 +1,132 @@
+"""Under which conditions two runs were measured, and in which of them they differ."""
+
+from collections.abc import Sequence
+
+from ..record import DISTURBED
+
+CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
+POWER_CAP = "power cap"  # reached by the work itself, so it is part of what a precision costs
+SOFTWARE = {
+    "torch_version": "PyTorch",
+    "cuda_version": "CUDA",
+    "cudnn_version": "cuDNN",
+    "driver_version": "driver",
+    "timm_version": "timm",
+    "package_version": "version of this package",
+    "code_hash": "measuring code",
+}
+HOST = {"host_id": "host", "host_cpu": "CPU model", "host_cores": "cores of the host"}
+Pair = tuple[dict, dict]  # a run, and the run that it is compared with
+
+
+def slowdowns(record: dict) -> dict[str, float]:
+    """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
+    if record.get("throttled") is False:
+        return {}
+    return {name: share for name, share in record.get("throttle_fractions") or () if share >= DISTURBED}
+
+
+def flags_of(record: dict) -> list[str]:
+    """Return what disturbed the measurement of a run, as short phrases."""
+    flags = []
+    if record["throttled"]:
+        reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items()]
+        flags.append(f"throttled ({', '.join(reasons)} of the time)")
+    if record["gpu_shared"]:
+        flags.append("GPU shared with another process")
+    return flags
+
+
+def named_differences(own: dict, base: dict, names: dict[str, str]) -> list[str]:
+    """Return which of the named fields differ. A field that only one of the two has differs, too."""
+    found = []
+    for field, name in names.items():
+        if own.get(field) != base.get(field):
+            values = [str(record.get(field) or "unknown") for record in (own, base)]
+            found.append(f"{name} {values[0]} against {values[1]}")
+    return found
+
+
+def clocks_of(own: dict, base: dict) -> tuple[float, float] | None:
+    """Return the median clocks of two runs in MHz, or None where one of them is not known."""
+    clock, base_clock = own.get("sm_clock_mhz_median"), base.get("sm_clock_mhz_median")
+    return (clock, base_clock) if clock and base_clock else None
+
+
+def clocks_apart(own: dict, base: dict) -> str | None:
+    """Return by how much the clocks of two runs differ, or None where they are alike or not known."""
+    clocks = clocks_of(own, base)
+    if not clocks or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
+        return None
+    return f"clock {clocks[0]:.0f} MHz against {clocks[1]:.0f} MHz"
+
+
+def clock_difference(own: dict, base: dict) -> str | None:
+    """Return in which way the clocks of two runs differ, also where one is not known, or None."""
+    known = [record for record in (own, base) if record.get("sm_clock_mhz_median")]
+    return f"clock of {known[0]['precision']} only" if len(known) == 1 else clocks_apart(own, base)
+
+
+def slower_clock_by_power(own: dict, base: dict) -> bool:
+    """Return whether the run with the lower clock was at the power cap, which explains its clock."""
+    clocks = clocks_of(own, base)
+    return clocks is not None and POWER_CAP in slowdowns(own if clocks[0] < clocks[1] else base)
+
+
+def one_sided(own: dict, base: dict) -> list[str]:
+    """Return what disturbed one of the two runs and not the other, with its precision."""
+    found = []
+    for record, other in ((own, base), (base, own)):
+        if set(slowdowns(record)) - set(slowdowns(other)) or (record.get("gpu_shared") and not other.get("gpu_shared")):
+            found += [f"{record['precision']} {flag}" for flag in flags_of(record)]
+    return found
+
+
+def order_difference(own: dict, base: dict) -> str | None:
+    """Return that one of the two was the first of its process and the other was not, or None."""
+    before = own.get("runs_before_in_process"), base.get("runs_before_in_process")
+    if before[0] == before[1]:
+        return None
+    places = ["unknown" if count is None else str(count + 1) for count in before]
+    return f"{own['precision']} was run {places[0]} of its process, {base['precision']} run {places[1]}"
+
+
+def differences(own: dict, base: dict) -> list[str]:
+    """Return in which conditions two runs differ, as short phrases: software, host, order, clock, disturbances."""
+    found = named_differences(own, base, SOFTWARE) + named_differences(own, base, HOST)
+    found += [text for text in (order_difference(own, base), clock_difference(own, base)) if text]
+    return found + one_sided(own, base)
+
+
+def why_no_outcome(own: dict, base: dict) -> str | None:
+    """Return why no outcome may be given for two runs: heat, hardware or clock on one side only; else None."""
+    for record, other in ((own, base), (base, own)):
+        reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
+        if reasons:
+            return f"only {record['precision']} was slowed down ({', '.join(reasons)})"
+    clock = clocks_apart(own, base)
+    if clock and not slower_clock_by_power(own, base):
+        return f"{clock}, which the power cap does not explain"
+    return None
+
+
+def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
+    """Return that one precision ran before the other in all of several pairs, or None."""
+    places = [(own.get("order_in_comparison"), base.get("order_in_comparison")) for own, base in pairs]
+    known = [(first, second) for first, second in places if first is not None and second is not None]
+    if len(known) < max(2, len(pairs)) or len({first < second for first, second in known}) > 1:
+        return None
+    own, base = (record["precision"] for record in pairs[0])
+    return f"{own} always ran before {base}" if known[0][0] < known[0][1] else f"{base} always ran before {own}"
+
+
+def differences_in(pairs: Sequence[Pair]) -> list[str]:
+    """Return in which conditions any of several pairs of runs differ, each phrase once."""
+    found = [text for pair in pairs for text in differences(*pair)]
+    order = always_in_one_order(pairs)
+    return list(dict.fromkeys([*found, *([order] if order else [])]))
+
+
+def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
+    """Return why no outcome may be given for several pairs of runs, or None."""
+    return next(filter(None, (why_no_outcome(*pair) for pair in pairs)), None)

@@ -1,0 +1,60 @@
+"""The explanation of a precision's timed runs, where a run of its own made it."""
+
+from ..record import FIELDS, DiagnosticFields
+
+OF_TIMED_EPOCHS = {  # fields of DiagnosticFields that every timed run measures itself
+    "overflow_steps",
+    "energy_joules",
+    "energy_source",
+    "energy_reason",
+    "joules_per_1000_samples",
+    "power_watts_mean",
+    "power_watts_limit",
+    "sm_clock_mhz_median",
+    "sm_clock_mhz_max",
+    "temperature_celsius_max",
+    "throttle_fractions",
+    "throttled",
+    "gpu_shared",
+    "card_samples",
+    "card_samples_all",
+    "card_reason",
+}
+STARTS = (  # fields that are measured together: one is taken over only if none of its kind was measured
+    ("gradient_",),
+    ("gpu_busy_", "kernel", "tensor_core_", "fp16_kernel_", "profile_"),
+    ("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
+    ("ledger_", "memory_", "saved_activations_"),
+)
+INFERENCE = ("inference_",)
+
+
+def fields_of(starts: tuple[str, ...]) -> list[str]:
+    """Return the fields of a record that are measured together."""
+    measured_apart = [name for name in DiagnosticFields.__dataclass_fields__ if name in OF_TIMED_EPOCHS]
+    return [name for name in FIELDS if name.startswith(starts) and name not in measured_apart]
+
+
+def complete(record: dict, explanation: dict, kinds: tuple[tuple[str, ...], ...]) -> None:
+    """Give a record the fields of some kinds from an explanation, where it has none of that kind."""
+    for starts in kinds:
+        names = fields_of(starts)
+        measured = [name for name in names if not name.endswith("_reason")]
+        if all(record.get(name) in (None, []) for name in measured):
+            record.update({name: explanation.get(name) for name in names if name in explanation})
+
+
+def explain(records: list[dict], explanations: list[dict]) -> None:
+    """Give the timed records of one comparison and precision what they lack from the newest ok explanation.
+
+    Every record gets profile, limits, memory breakdown and gradients. Inference goes to the first record only,
+    because it was measured once.
+    """
+    known = [record for record in explanations if record["status"] == "ok"]
+    timed = [record for record in records if record["status"] == "ok"]
+    if not known or not timed:
+        return
+    newest = max(known, key=lambda record: record.get("finished_at") or "")
+    for record in timed:
+        complete(record, newest, STARTS)
+    complete(timed[0], newest, (INFERENCE,))

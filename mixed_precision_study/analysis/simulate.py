@@ -1,0 +1,137 @@
+"""How often the rules are right: made-up processes with the scatter that was found in real records.
+
+    python -m mixed_precision_study.analysis.simulate
+    python -m mixed_precision_study.analysis.simulate --draws 300
+
+Each draw is one comparison of a precision with another. Its records go through the real `paired_ratio` and `judge`.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from .speedup import paired_ratio
+from .verdict import DIFFERENT, SAME, judge
+
+BLOCKS = 10  # of an epoch
+SECONDS = 6.0  # of an epoch
+DRAWS = 3_000
+NEEDED_COVERAGE = 0.93
+ALLOWED_FALSE = 0.065  # of two equal precisions called faster or slower
+ALLOWED_GRAPH_WIDTH = 0.03  # half the interval of three processes, where a CUDA graph leaves little scatter
+
+
+class Scatter(NamedTuple):
+    """Standard deviations of the logarithm of times, as found in records of an H200."""
+
+    name: str
+    processes: float  # between processes
+    epochs: float  # between the epochs of a process
+    blocks: float  # between the blocks of an epoch
+    autocorrelation: float  # of one block with the next
+
+
+SCATTERS = (
+    Scatter("ResNet-18, one CUDA graph", 0.0063, 0.0017, 0.001, 0.0),
+    Scatter("a CUDA graph, blocks autocorrelated", 0.006, 0.002, 0.005, 0.7),
+    Scatter("ResNet-18, eager", 0.099, 0.078, 0.05, 0.4),
+    Scatter("LSTM, eager", 0.086, 0.052, 0.02, 0.45),
+    Scatter("EfficientNet, compiled", 0.19, 0.08, 0.05, 0.2),
+)
+SHAPES = ((3, 3), (3, 6), (5, 6), (10, 1))  # processes a side, epochs of each
+
+
+class Cell(NamedTuple):
+    """What came of all draws with one scatter and one number of processes and epochs."""
+
+    scatter: Scatter
+    processes: int
+    epochs: int
+    coverage: float  # share of the intervals that hold the true ratio
+    false: float  # share of equal precisions that were called faster or slower
+    same: float  # share of equal precisions that were called the same
+    half_width: float  # median of half the interval, as a share of the ratio
+
+
+def made_up_record(draw: np.random.Generator, scatter: Scatter, epochs: int, seconds: float, precision: str) -> dict:
+    """Return the record of a process whose epoch takes `seconds` in the middle."""
+    noise = draw.normal(size=(epochs, BLOCKS))
+    for block in range(1, BLOCKS):
+        kept = scatter.autocorrelation
+        noise[:, block] = kept * noise[:, block - 1] + math.sqrt(1 - kept**2) * noise[:, block]
+    by_epoch = draw.normal(0, scatter.epochs, (epochs, 1))
+    logarithms = draw.normal(0, scatter.processes) + by_epoch + scatter.blocks * noise
+    blocks = seconds / BLOCKS * np.exp(logarithms)
+    times = {"epoch_seconds": blocks.sum(1).tolist(), "block_seconds": blocks.ravel().tolist()}
+    return {"precision": precision, "seed": 0, "batch_size": 1, "epochs": epochs, "throttled": False, **times}
+
+
+def compare(draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int, ratio: float) -> dict:
+    """Return what paired_ratio says of two precisions of which the first is `ratio` times as fast."""
+    pairs = []
+    for _ in range(processes):
+        own = made_up_record(draw, scatter, epochs, SECONDS / ratio, "amp_fp16")
+        pairs.append((own, made_up_record(draw, scatter, epochs, SECONDS, "fp32")))
+    found = paired_ratio(pairs)
+    if found is None:
+        raise ValueError("made-up records are always comparable")
+    return found
+
+
+def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: int = 0) -> Cell:
+    """Return the cell of one scatter and shape. The precisions are equal; an interval would only move with them."""
+    draw = np.random.default_rng([seed, processes, epochs, int(1e6 * scatter.processes)])
+    found = [compare(draw, scatter, processes, epochs, 1.0) for _ in range(draws)]
+    words = [judge(speedup) for speedup in found]
+    covered = [speedup["low"] <= 1 <= speedup["high"] for speedup in found]
+    widths = [math.log(speedup["high"] / speedup["low"]) / 2 for speedup in found]
+    different = sum(word in DIFFERENT for word in words)
+    same = words.count(SAME)
+    return Cell(
+        scatter,
+        processes,
+        epochs,
+        float(np.mean(covered)),
+        different / draws,
+        same / draws,
+        math.expm1(float(np.median(widths))),
+    )
+
+
+def problems_of(cell: Cell) -> list[str]:
+    """Return in what a cell is not as good as it must be."""
+    found = []
+    if cell.coverage < NEEDED_COVERAGE:
+        found.append(f"coverage below {NEEDED_COVERAGE:.0%}")
+    if cell.false > ALLOWED_FALSE:
+        found.append(f"more than {ALLOWED_FALSE:.1%} false")
+    if cell.scatter is SCATTERS[0] and cell.half_width > ALLOWED_GRAPH_WIDTH:
+        found.append(f"half-width above {ALLOWED_GRAPH_WIDTH:.0%}")
+    return found
+
+
+def rows(draws: int) -> Iterator[str]:
+    """Yield the table in Markdown, line by line."""
+    yield "| scatter | processes x epochs | covers | false faster or slower | the same within 5% | half-width | |"
+    yield "|---|---|---|---|---|---|---|"
+    for scatter in SCATTERS:
+        for processes, epochs in SHAPES:
+            cell = simulate(scatter, processes, epochs, draws)
+            figures = f"{cell.coverage:.1%} | {cell.false:.1%} | {cell.same:.1%} | {cell.half_width:.1%}"
+            outcome = "; ".join(problems_of(cell)) or "ok"
+            yield f"| {scatter.name} | {processes} x {epochs} | {figures} | {outcome} |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="mixed_precision_study.analysis.simulate", description=__doc__.split("\n")[0])
+    parser.add_argument("--draws", type=int, default=DRAWS, help="comparisons in each cell")
+    for line in rows(max(2, parser.parse_args().draws)):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

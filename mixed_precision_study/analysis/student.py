@@ -1,0 +1,52 @@
+"""Student's distribution of t, which the standard library and NumPy lack."""
+
+import math
+from functools import lru_cache
+from statistics import fmean, stdev
+
+
+def probability_within(t: float, degrees: int) -> float:
+    """Return the probability that |T| < t for a whole number of degrees of freedom.
+
+    These are the finite sums 26.7.3 and 26.7.4 of Abramowitz and Stegun, Handbook of Mathematical Functions.
+    """
+    angle = math.atan(t / math.sqrt(degrees))
+    cosine = math.cos(angle)
+    odd = degrees % 2 == 1
+    term = cosine if odd else 1.0
+    total = 0.0 if degrees == 1 else term
+    for number in range(3 if odd else 2, degrees, 2):
+        term *= (number - 1) / number * cosine**2
+        total += term
+    within = math.sin(angle) * total
+    return 2 / math.pi * (angle + within) if odd else within
+
+
+@lru_cache
+def quantile(level: float, degrees: int) -> float:
+    """Return the t for which |T| < t has the probability `level`, below 1."""
+    high = 1.0
+    while probability_within(high, degrees) < level:
+        high *= 2
+    low = 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if probability_within(middle, degrees) < level:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def half_width(values: list[float], level: float) -> float:
+    """Return half the width of Student's interval of the mean of two values or more."""
+    return quantile(level, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+
+
+def p_value(values: list[float]) -> float:
+    """Return the two-sided p value of the mean of two values or more being 0."""
+    middle = fmean(values)
+    spread = stdev(values)
+    if spread == 0:
+        return float(middle == 0)
+    return 1 - probability_within(abs(middle) / spread * math.sqrt(len(values)), len(values) - 1)

@@ -1,0 +1,138 @@
+"""Runs under other conditions: each difference is named, and some allow no outcome."""
+
+import random
+
+import pytest
+from made_up_runs import HOT, assert_reads_well, compared, flat, profiled
+
+from mixed_precision_study.analysis.conditions import (
+    HOST,
+    SOFTWARE,
+    differences,
+    differences_in,
+    flags_of,
+    no_outcome_in,
+    why_no_outcome,
+)
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import FASTER, OTHER_CONDITIONS, judge, verdict
+
+USUAL = {"sm_clock_mhz_median": 1980.0, "throttled": False, "throttle_fractions": [], "gpu_shared": False}
+CAPPED = {"throttled": True, "throttle_fractions": [["power cap", 0.3]]}
+HEATED = {"throttled": True, "throttle_fractions": [["thermal, hardware", 1.0]]}
+
+
+def pair(own=None, base=None):
+    """Return a run and its base, equal but for these fields."""
+    return {**profiled(**USUAL), **(own or {})}, {**profiled(precision="fp32", **USUAL), **(base or {})}
+
+
+def test_flags_name_what_held_in_a_twentieth_of_the_samples():
+    assert flags_of(flat()) == flags_of(flat(throttle_fractions=None)) == []
+    assert flags_of(flat(throttled=False, throttle_fractions=[["heat", 0.04]], gpu_shared=False)) == []
+    assert flags_of(flat(**HOT)) == ["throttled (power cap 40%, heat 5% of the time)"]
+    assert len(flags_of(flat(gpu_shared=True))) == 1
+    assert len(flags_of(flat(**HOT, gpu_shared=True))) == 2
+
+
+def test_equal_conditions_have_no_difference():
+    assert differences(*pair()) == []
+    assert no_outcome_in([pair()]) is None
+    older = [{name: value for name, value in record.items() if name not in {**SOFTWARE, **HOST}} for record in pair()]
+    assert differences(*older) == []
+    assert differences(*pair(HEATED, HEATED)) == []
+
+
+@pytest.mark.parametrize("field", [*SOFTWARE, *HOST])
+def test_every_difference_in_software_and_host_is_named(field):
+    own, base = pair()
+    for value in ("another", None):
+        found = differences({**own, field: "one"}, {**base, field: value})
+        assert len(found) == 1 and "one" in found[0]
+        assert why_no_outcome({**own, field: "one"}, {**base, field: value}) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "base", "named", "refused"),
+    [
+        ({}, {"sm_clock_mhz_median": 1200.0}, True, True),
+        ({"sm_clock_mhz_median": 1942.0}, {}, False, False),  # below 2%
+        ({"sm_clock_mhz_median": 1900.0}, {}, True, True),
+        ({"sm_clock_mhz_median": 1900.0, **CAPPED}, {}, True, False),  # what the precision costs
+        ({"sm_clock_mhz_median": 1900.0}, CAPPED, True, True),  # the cap is not on the slower side
+        (CAPPED, {}, True, False),
+        (HEATED, {}, True, True),
+        ({}, HEATED, True, True),
+        ({**HEATED, **CAPPED}, CAPPED, False, False),
+        ({"gpu_shared": True}, {}, True, False),
+        ({"sm_clock_mhz_median": None}, {}, True, False),
+        ({"runs_before_in_process": 1}, {"runs_before_in_process": 0}, True, False),
+    ],
+)
+def test_what_is_named_and_what_allows_no_outcome(own, base, named, refused):
+    both = pair(own, base)
+    assert bool(differences(*both)) is named
+    assert bool(why_no_outcome(*both)) is refused
+    assert bool(why_no_outcome(*both[::-1])) is refused
+
+
+def test_a_precision_that_always_ran_first_is_named():
+    def pairs(*orders):
+        return [pair({"order_in_comparison": own}, {"order_in_comparison": base}) for own, base in orders]
+
+    (text,) = differences_in(pairs((1, 0), (3, 2), (5, 4)))
+    assert text == "fp32 always ran before amp_fp16"
+    (text,) = differences_in(pairs((0, 1), (2, 3)))
+    assert text == "amp_fp16 always ran before fp32"
+    assert differences_in(pairs((1, 0), (2, 3), (5, 4))) == []
+    assert differences_in(pairs((1, 0))) == []  # one process has no outcome anyway
+    assert differences_in(pairs((1, 0), (3, 2), (None, 4))) == []
+
+
+def test_one_pair_under_other_conditions_refuses_the_outcome_of_all():
+    pairs = compared(2.0, repetitions=3)
+    assert judge(paired_ratio(pairs)) == FASTER
+    pairs[1] = ({**pairs[1][0], **HEATED}, pairs[1][1])
+    assert judge(paired_ratio(pairs)) == OTHER_CONDITIONS
+
+
+def test_fuzz_nothing_is_paired_silently():
+    """Random conditions on both sides of three pairs: what differs is in the sentence, and never judged silently."""
+    draw = random.Random(0)
+    choices = {
+        "torch_version": ["2.9.1", "2.11.0"],
+        "driver_version": ["580.1", "570.2"],
+        "code_hash": ["aa", "bb", None],
+        "host_id": ["h1", "h2", None],
+        "sm_clock_mhz_median": [1980.0, 1975.0, 1900.0, 1200.0, None],
+        "runs_before_in_process": [0, 1, None],
+        "gpu_shared": [False, True],
+    }
+    slowed = [{"throttled": False, "throttle_fractions": []}, CAPPED, HEATED]
+    refused = silent = 0
+    for _ in range(400):
+        pairs = []
+        usual = {name: draw.choice(values) for name, values in choices.items()} | draw.choice(slowed)
+        for own, base in compared(2.0, repetitions=3, epochs=2, blocks=2):
+            conditions = [dict(usual), dict(usual)]
+            if draw.random() < 0.3:
+                name = draw.choice([*choices, "slowed"])
+                change = draw.choice(slowed) if name == "slowed" else {name: draw.choice(choices[name])}
+                conditions[draw.randrange(2)] |= change
+            pairs.append(({**own, **conditions[0]}, {**base, **conditions[1]}))
+        speedup = paired_ratio(pairs)
+        text = verdict(*pairs[0], speedup)
+        assert_reads_well(text, sentences=1 + text.startswith("MIND"))
+        for own, base in pairs:
+            parted = [name for name in choices if own[name] != base[name] and name != "sm_clock_mhz_median"]
+            clocks = [own["sm_clock_mhz_median"], base["sm_clock_mhz_median"]]
+            apart = all(clocks) and max(clocks) > 1.02 * min(clocks)
+            if parted or apart or own["throttle_fractions"] != base["throttle_fractions"]:
+                assert text.startswith("MIND")
+            heat = [record["throttle_fractions"] == HEATED["throttle_fractions"] for record in (own, base)]
+            slower = min(own, base, key=lambda record: record["sm_clock_mhz_median"] or 0)
+            if heat[0] != heat[1] or (apart and slower["throttle_fractions"] != CAPPED["throttle_fractions"]):
+                assert judge(speedup) == OTHER_CONDITIONS
+                refused += 1
+        silent += not text.startswith("MIND")
+    assert refused > 20 and silent > 20  # both happened

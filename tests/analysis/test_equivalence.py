@@ -1,0 +1,83 @@
+"""Quality by equivalence: margins, intervals and how often the answer is wrong."""
+
+import random
+
+import pytest
+
+from mixed_precision_study.analysis.equivalence import BETTER, EQUIVALENT, UNKNOWN, WORSE, quality_difference
+
+DRAWS = 800
+
+
+def difference(changes, metric="accuracy", better="higher", base=0.935):
+    """Return the difference of runs that differ from fp32 by these changes, a seed each."""
+    own = {seed: base + change for seed, change in enumerate(changes)}
+    return quality_difference(own, dict.fromkeys(own, base), metric, better)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ([0.0, 0.0003, -0.0003, 0.0002, -0.0002], EQUIVALENT),
+        ([-0.0005, -0.0006, -0.0004, -0.0005, -0.0005], EQUIVALENT),  # a loss, and smaller than what counts
+        ([0.0, 0.0003, -0.0003], UNKNOWN),  # three seeds never show equality
+        ([0.004, -0.004, 0.002, -0.003, 0.001], UNKNOWN),
+        ([-0.003, -0.0035, -0.0025, -0.003, -0.003], WORSE),
+        ([-0.03, -0.031, -0.029], WORSE),
+        ([0.03, 0.031, 0.029], BETTER),
+        ([-0.03, -0.03], UNKNOWN),
+        ([-0.03], UNKNOWN),
+    ],
+)
+def test_outcomes_of_accuracy(changes, outcome):
+    found = difference(changes)
+    assert found["outcome"] == outcome
+    assert found["seeds"] == len(changes)
+    assert (found["low"] is None) == (len(changes) < 3)
+
+
+def test_an_error_that_grows_is_worse():
+    assert difference([0.03, 0.031, 0.029], "mean_absolute_error", "lower", 0.25)["outcome"] == WORSE
+    assert difference([-0.03, -0.031, -0.029], "mean_absolute_error", "lower", 0.25)["outcome"] == BETTER
+
+
+def test_perplexity_is_compared_as_a_share():
+    found = difference([5.0, 5.5, 4.5, 5.0, 5.0], "perplexity", "lower", 100.0)
+    assert found["difference"] == pytest.approx(0.05, abs=1e-3) and found["outcome"] == WORSE
+    assert difference([0.5, 0.6, 0.4, 0.5, 0.5], "perplexity", "lower", 100.0)["outcome"] == EQUIVALENT
+    assert found["is_ratio"] and found["low"] < found["low90"] < found["high90"] < found["high"]
+
+
+def test_a_metric_without_a_margin_is_never_equivalent():
+    found = difference([0.0] * 8, "f1")
+    assert found["margin"] is None and found["outcome"] == UNKNOWN
+
+
+def test_seeds_are_paired():
+    base = {seed: 0.9 + 0.01 * seed for seed in range(6)}
+    own = {seed: value - 0.003 for seed, value in base.items()}
+    assert quality_difference(own, base, "accuracy", "higher")["outcome"] == WORSE
+    shifted = {seed + 6: value for seed, value in own.items()}
+    assert quality_difference(shifted, base, "accuracy", "higher") is None
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 10])
+def test_the_answer_is_seldom_wrong(seeds):
+    """The cases of qrule.py: a seed's accuracy scatters by 0.15 points; equal, or truly 0.3 points worse."""
+    draw = random.Random(seeds)
+
+    def outcomes(loss):
+        for _ in range(DRAWS):
+            own = {seed: 0.935 - loss + draw.gauss(0, 0.0015) for seed in range(seeds)}
+            base = {seed: 0.935 + draw.gauss(0, 0.0015) for seed in range(seeds)}
+            yield quality_difference(own, base, "accuracy", "higher")["outcome"]
+
+    equal, worse, at_margin = list(outcomes(0)), list(outcomes(0.003)), list(outcomes(0.002))
+    assert sum(word in (WORSE, BETTER) for word in equal) <= 0.065 * DRAWS
+    assert worse.count(EQUIVALENT) <= 0.01 * DRAWS
+    assert at_margin.count(EQUIVALENT) <= 0.065 * DRAWS  # what two one-sided tests promise
+    assert worse.count(BETTER) <= 0.01 * DRAWS
+    if seeds <= 3:
+        assert EQUIVALENT not in equal
+    if seeds == 10:
+        assert equal.count(EQUIVALENT) > 0.5 * DRAWS and worse.count(WORSE) > 0.9 * DRAWS  # more seeds tell more

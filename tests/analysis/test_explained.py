@@ -1,0 +1,52 @@
+"""What a process that only explains gives to the timed runs of its precision."""
+
+from made_up_runs import DENSE, flat
+
+from mixed_precision_study.analysis.explained import explain
+
+FOUND = {
+    "gpu_busy_fraction": 0.7,
+    "kernel_family_fractions": DENSE,
+    "tensor_core_fraction": 0.5,
+    "compute_limit_fraction": 0.4,
+    "ledger_activations_mib": 100.0,
+    "gradient_flush_fraction_scaled": 0.01,
+    "inference_latency_ms": 2.0,
+}
+OWN_OF_EACH = {"sm_clock_mhz_median": 1500.0, "throttled": True, "energy_joules": 7.0, "epoch_seconds": [0.1]}
+
+
+def explanation(**fields):
+    return flat(parameters={"purpose": "explain"}, **{**FOUND, **OWN_OF_EACH, **fields})
+
+
+def test_timed_runs_get_what_they_lack_and_keep_what_they_measured():
+    runs = [flat(profile_reason="it was only timed"), flat(gpu_busy_fraction=0.3, kernel_family_fractions=[])]
+    explain(runs, [explanation()])
+    assert runs[0]["gpu_busy_fraction"] == 0.7 and runs[0]["kernel_family_fractions"] == DENSE
+    assert runs[0]["profile_reason"] is None
+    assert runs[1]["gpu_busy_fraction"] == 0.3 and runs[1]["kernel_family_fractions"] == []  # a profile is not mixed
+    for run in runs:
+        assert run["compute_limit_fraction"] == 0.4 and run["ledger_activations_mib"] == 100.0
+        assert run["gradient_flush_fraction_scaled"] == 0.01
+        assert (run["sm_clock_mhz_median"], run["throttled"], run["energy_joules"]) == (None, None, None)
+        assert run["epoch_seconds"] == [4.0, 4.0]
+    assert [run["inference_latency_ms"] for run in runs] == [2.0, None]  # measured once, so counted once
+
+
+def test_the_newest_explanation_that_ended_well_counts():
+    old = explanation(gpu_busy_fraction=0.1, finished_at="2026-01")
+    new = explanation(gpu_busy_fraction=0.2, finished_at="2026-02")
+    failed = explanation(gpu_busy_fraction=0.9, finished_at="2026-03", status="failed")
+    run = flat()
+    explain([run], [new, failed, old])
+    assert run["gpu_busy_fraction"] == 0.2
+    run = flat()
+    explain([run], [failed])
+    assert run["gpu_busy_fraction"] is None
+
+
+def test_runs_that_did_not_end_well_are_left_as_they_are():
+    run = flat(status="oom", epoch_seconds=[])
+    explain([run], [explanation()])
+    assert run["gpu_busy_fraction"] is None

@@ -1,0 +1,63 @@
+"""Whether a run learned as its baseline did."""
+
+import pytest
+from made_up_runs import flat
+
+from mixed_precision_study.analysis.trained import why_not_trained
+
+FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
+STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
+
+
+def reason(own=None, base=None, seeds=1):
+    """Return why amp_fp16 did not train as fp32, both as fp32 usually does but for these fields."""
+    runs = flat(**{**FP32, **STEPS, **(own or {})}), flat("fp32", **{**FP32, **STEPS, **(base or {})})
+    return why_not_trained([runs] * seeds)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "told"), [(0, False), (9, False), (11, False), (12, True), (390, True), (1170, True), (None, False)]
+)
+def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
+    assert bool(reason({"skipped_steps": skipped})) is told
+    assert bool(reason({}, {"skipped_steps": skipped})) is told  # a baseline that did not train is none
+
+
+def test_few_skipped_steps_of_a_short_run_are_the_usual_search_for_a_scale():
+    assert reason({"skipped_steps": 9, "steps_per_epoch": 20}) is None
+    assert "17%" in reason({"skipped_steps": 10, "steps_per_epoch": 20})
+
+
+@pytest.mark.parametrize("metric", [[None], [0.5, None], [float("nan")], []])
+def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
+    assert "accuracy is missing or not finite" in reason({"metric": metric})
+    assert reason({}, {"metric": metric}).startswith("fp32 did not train")
+    assert reason({"metric": []}, {"metric": []}) is None  # neither was evaluated
+
+
+@pytest.mark.parametrize(("last", "told"), [(0.9, False), (0.51, False), (0.49, True), (0.1, True), (0.0, True)])
+def test_less_than_half_of_the_gain_over_chance_is_told(last, told):
+    assert bool(reason({"metric": [last]})) is told
+
+
+def test_errors_and_perplexities_are_read_from_above():
+    error = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error"}
+    assert reason({**error, "metric": [0.5]}, {**error, "metric": [0.25]})
+    assert reason({**error, "metric": [0.26]}, {**error, "metric": [0.25]}) is None
+    words = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
+    assert reason({**words, "metric": [400.0]}, {**words, "metric": [115.0]})
+    assert reason({**words, "metric": [160.0]}, {**words, "metric": [115.0]}) is None
+
+
+def test_nothing_is_said_where_the_baseline_has_hardly_learned():
+    assert reason({"metric": [0.1]}, {"metric": [0.11]}) is None
+    hundred = {"chance_metric": 0.01}
+    assert reason({**hundred, "metric": [0.0102]}, {**hundred, "metric": [0.015]}) is None
+
+
+def test_the_median_of_the_runs_counts_not_one_seed():
+    base = flat("fp32", **FP32, **STEPS)
+    runs = [flat(**{**FP32, **STEPS, "metric": [last]}) for last in (0.3, 0.88, 0.9)]
+    assert why_not_trained([(run, base) for run in runs]) is None
+    runs = [flat(**{**FP32, **STEPS, "metric": [last]}) for last in (0.3, 0.3, 0.9)]
+    assert why_not_trained([(run, base) for run in runs])
