@@ -1,5 +1,6 @@
 """An experiment: one model trained in every precision, under equal conditions, with a record of each run."""
 
+import itertools
 import statistics
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -22,10 +23,21 @@ from .gpu.preflight import clear_workspaces, show_preflight
 from .inference import measure_inference
 from .loss_scaling import read_gradients
 from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
+from .order import shuffled_blocks
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
-from .record import RunRecord, find_diverged, new_record, utc_now, write_record
+from .record import (
+    EXPLANATION,
+    RunRecord,
+    find_diverged,
+    flat_record,
+    given_order,
+    new_record,
+    run_id_of,
+    utc_now,
+    write_record,
+)
 from .roofline import measure_limits
 from .timing import startup, summarise_times
 from .training import (
@@ -38,6 +50,11 @@ from .training import (
     timed_epoch,
     warm_up,
 )
+
+EXPLAINED_STEPS = 100  # of a training that only serves an explanation; at most one epoch
+NOT_YET_EXPLAINED = "the run was ended before it was explained"
+TIME_ALONE = "the run was made for its time alone"
+BEGUN = itertools.count()  # the trainings of this process
 
 
 @dataclass(frozen=True)
@@ -171,18 +188,47 @@ class Experiment:
     def run(self) -> list[RunRecord]:
         """Train in every precision, `repeats` times each, and return the records in the order of the precisions.
 
-        Every second repetition runs in reverse order (a b c, c b a), so that a drift of the GPU's clock cancels.
+        Each repetition has a random order of its own (see order.py). Nothing is explained before all is timed, because
+        what explains a run may slow the next one.
         """
         release_memory(self.device)  # what an earlier run of this cell has left would count as data
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, vars(settings), name, facts) for name in settings.precisions}
-        for repeat in range(settings.repeats):
-            for precision in settings.precisions if repeat % 2 == 0 else reversed(settings.precisions):
-                if repeat == 0 or records[precision].status == "ok":
-                    with guarded(records[precision], settings.output_dir, self.device) as record:
-                        self.train_and_evaluate(record, precision)
+        for place, precision in enumerate(self.precisions_in_order()):
+            record = records[precision]
+            first = record.started_at is None
+            if first:
+                record.order_in_comparison = place if given_order() is None else given_order()
+                record.runs_before_in_process = next(BEGUN)
+            elif record.status == "ok":
+                next(BEGUN)
+            else:
+                continue
+            with guarded(record, settings.output_dir, self.device):
+                self.train_and_evaluate(record, precision)
+        if self.purpose in ("all", "explain") and not self.alone:
+            for precision, record in records.items():
+                if record.status == "ok":
+                    self.explain_afterwards(record, precision)
         return judged(records.values(), settings.output_dir)
+
+    @property
+    def purpose(self) -> str:
+        """What the trainings are made for, see the parameter `purpose`."""
+        return getattr(self.parameters, "purpose", "all")
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one training only, which can be explained at once."""
+        return len(self.parameters.precisions) * self.parameters.repeats == 1
+
+    def precisions_in_order(self) -> list[str]:
+        """Return the precision of every training, in the order in which they are made."""
+        settings = self.parameters
+        comparison = run_id_of(self.name, vars(settings) | {"repeats": 1, "purpose": "all"}, "any")
+        blocks = [settings.precisions] * settings.repeats
+        return [name for block in shuffled_blocks(blocks, comparison) for name in block]
 
     def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
@@ -241,13 +287,33 @@ class Experiment:
         return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
-        """Train a new model in `precision`, measure it and fill in the record."""
+        """Train a new model in `precision`, measure it and fill in the record. The only run is explained at once."""
+        trainer, size = self.warmed_up(record, precision)
+        if self.purpose == "explain":
+            self.train_a_little(record, trainer, size)
+        else:
+            self.train(record, trainer, size)
+        samples: Any = record.samples_per_epoch
+        summarise_times(record, samples)
+        summarise_gpu(record, samples * len(record.epoch_seconds))
+        if self.purpose != "explain":
+            self.try_out(record, trainer, size)  # before the explanation, which trains on
+        if self.purpose not in ("all", "explain"):
+            leave_unexplained(record, TIME_ALONE)
+        elif not self.alone:
+            leave_unexplained(record, NOT_YET_EXPLAINED)
+        else:
+            keep_training(record, self.parameters.output_dir)
+            self.explain_trained(record, trainer, size)
+
+    def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
+        """Return a Trainer that is ready for its first timed step, and its batch size."""
         settings = self.parameters
         data = self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         switches = set_fp32_precision(precision)
         allow_search()
-        size = self.choose_batch_size(record, precision)
+        size = record.batch_size_used or self.choose_batch_size(record, precision)
         record.batch_size_used = size
         data.set_batch_size(size)
         record.steps_per_epoch = data.steps_per_epoch(size)
@@ -256,23 +322,65 @@ class Experiment:
         describe_trainer(record, trainer, switches, PRECISIONS[precision])
         warm_up(record, trainer, partial(self.batches, 0, precision, size))
         torch.manual_seed(settings.seed)
-        self.train(record, trainer, size)
-        summarise_times(record, record.samples_per_epoch)
-        summarise_gpu(record, record.samples_per_epoch * len(record.epoch_seconds))
-        self.try_out(record, trainer, size)  # before explain(), which trains on
-        if record.gpu_busy_fraction is None:  # once, not at every repeat
-            keep_training(record, settings.output_dir)
-            batches = partial(self.batches, 0, precision, size, ahead=False)  # a profiled step runs alone
-            measure_inference(record, trainer, batches(), self.infer)
-            explain(record, trainer, batches, settings.output_dir)
+        return trainer, size
+
+    def explain_trained(self, record: RunRecord, trainer: Trainer, size: int) -> None:
+        """Measure inference and what explains the run. The trainer cannot be used for training afterwards."""
+        batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
+        measure_inference(record, trainer, batches(), self.infer)
+        explain(record, trainer, batches, self.parameters.output_dir)
+
+    def explain_afterwards(self, record: RunRecord, precision: str) -> None:
+        """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason."""
+        if self.device.type != "cuda":
+            leave_unexplained(record, "no GPU")
+        else:
+            try:
+                release_memory(self.device)
+                self.copy_explanation(record, precision)
+            except Exception as error:  # the run itself is measured and must not be lost
+                leave_unexplained(record, error_line(error))
+                clear_tracebacks(error)
+        write_record(record, self.parameters.output_dir)
+
+    def copy_explanation(self, record: RunRecord, precision: str) -> None:
+        """Train a new model a little, explain that, and copy the fields of the explanation into the record.
+
+        The busy fraction and the like are those of the record's own median step.
+        """
+        given = {**self.facts(), "batch_size_used": record.batch_size_used}
+        other = new_record(self.name, vars(self.parameters), precision, given)
+        describe_environment(other, self.device)
+        next(BEGUN)
+        trainer, size = self.warmed_up(other, precision)
+        self.train_a_little(other, trainer, size)
+        other.step_ms_median = record.step_ms_median
+        self.explain_trained(other, trainer, size)
+        for name in EXPLANATION:
+            setattr(record, name, getattr(other, name))
+
+    def train_a_little(self, record: RunRecord, trainer: Trainer, size: int) -> None:
+        """Train EXPLAINED_STEPS steps, or one epoch where that is shorter, and evaluate nothing."""
+        lr_at = self.lr_at(record, [])
+        steps = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
+        record.steps_per_epoch = steps
+        record.samples_per_epoch = steps * size * self.data.samples_per_item
+        batches = itertools.islice(self.batches(0, trainer.precision, size), steps)
+        if self.log is not None:
+            self.log.begin(size)
+        timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, to be explained")
+
+    def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
+        """Return the schedule as a function of the step, or None where the rate is constant."""
+        if self.schedule is None:
+            return None
+        return partial(self.schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
 
     def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Train and evaluate for all epochs."""
         epochs = self.parameters.epochs
         metrics: list[float] = []
-        lr_at = None
-        if self.schedule is not None:
-            lr_at = partial(self.schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
+        lr_at = self.lr_at(record, metrics)
         for epoch in range(epochs):
             if self.log is not None:
                 self.log.begin(size)
@@ -306,13 +414,20 @@ def own_parameters(name: str, given: dict) -> SimpleNamespace:
     return SimpleNamespace(**checked)
 
 
-def keep_training(record: RunRecord, folder: str | Path) -> None:
-    """Write what the training has measured, so that a run that is killed while it is explained keeps it."""
+def leave_unexplained(record: RunRecord, reason: str) -> None:
+    """Note why nothing explains the run."""
     parts = ["inference", "profile", "limit", "ledger"]
     if "fp16" in record.precision:
         parts.append("gradient")
-    reasons: dict[str, Any] = {f"{part}_reason": "the run was ended before it was explained" for part in parts}
-    write_record(replace(record, status="ok", reason=None, finished_at=utc_now(), **reasons), folder)
+    for part in parts:
+        setattr(record, f"{part}_reason", reason)
+
+
+def keep_training(record: RunRecord, folder: str | Path) -> None:
+    """Write what the training has measured, so that a run that is killed while it is explained keeps it."""
+    measured = replace(record, status="ok", reason=None, finished_at=utc_now())
+    leave_unexplained(measured, NOT_YET_EXPLAINED)
+    write_record(measured, folder)
 
 
 def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], folder: str | Path) -> None:
@@ -379,7 +494,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
 def judged(records: Iterable[RunRecord], output_dir: str | Path) -> list[RunRecord]:
     """Return the records as a list. Those that learned nothing, while another precision did, are marked `diverged`."""
     records = list(records)
-    for run_id, reason in find_diverged([vars(record) for record in records]).items():
+    for run_id, reason in find_diverged([flat_record(record) for record in records]).items():
         record = next(record for record in records if record.run_id == run_id)
         record.status, record.reason = "diverged", reason
         write_record(record, output_dir)
@@ -391,6 +506,8 @@ def one_line(record: RunRecord) -> str:
     """Return the result of a run in one line."""
     if record.status != "ok":
         return f"{record.precision}: {record.status} - {record.reason}"
+    if record.parameters.get("purpose") == "explain":
+        return f"{record.precision}: explained after {record.steps_per_epoch} steps"
     seconds = statistics.median(record.epoch_seconds)
     parts = [f"{record.precision}: {seconds:.2f} s/epoch", f"{record.samples_per_second:,.0f} {record.sample_unit}/s"]
     if record.peak_allocated_mib:

@@ -121,6 +121,12 @@ LIMIT_AND_REPEATS = (
     Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
     Parameter("repeats", 1, "repetitions of every training, for the spread of the times", least=1),
     Parameter("repeat", 0, "number of this repetition; run_all.py sets it, else 0", least=0),
+    Parameter(
+        "purpose",
+        "all",
+        'train and explain; "time" or "aa": no explanation; "explain": train little; run_all.py sets it',
+        choices=("all", "time", "explain", "aa"),
+    ),
 )
 FOLDERS = (
     Parameter("data_dir", "data", "folder of the data sets, for downloads and decoded images"),

@@ -110,6 +110,7 @@ REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", 
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # of data: `dataset_used`
 PARAMETERS_OF_OLD_RECORDS = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # that older records do not name
+ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
 MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
@@ -134,6 +135,8 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     reason: str | None = None  # one sentence, for every status but "ok"
     started_at: str | None = None  # ISO 8601, UTC
     finished_at: str | None = None  # ISO 8601, UTC
+    order_in_comparison: int | None = None  # place among all runs of its comparison, as planned, from 0
+    runs_before_in_process: int | None = None  # trainings that its process began before this one
     dataset_used: str | None = None  # what dataset="auto" became
     dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
     synthetic: bool | None = None  # made-up data: says nothing about quality
@@ -197,9 +200,12 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     """Return a readable name, unique for the notebook, the precision and every parameter but the folders.
 
-    Images of one's own (dataset "folder") are named after the folder that holds them.
+    Images of one's own (dataset "folder") are named after the folder that holds them. The usual purpose is left out:
+    older records have the same name without it.
     """
     kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
+    if kept.get("purpose") == "all":
+        del kept["purpose"]
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     text = json.dumps([notebook, precision, kept], sort_keys=True)
@@ -212,6 +218,12 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
 def new_record(notebook: str, parameters: dict, precision: str, facts: dict) -> RunRecord:
     """Return the record of a run that is about to start; `facts` are fields that are known already."""
     return RunRecord(run_id_of(notebook, parameters, precision), notebook, precision, parameters, **facts)
+
+
+def given_order() -> int | None:
+    """Return the place of this process's run in its comparison as run_all.py gave it, or None."""
+    text = os.environ.get(ORDER_ENV, "")
+    return int(text) if text.isdecimal() else None
 
 
 def utc_now() -> str:
@@ -229,6 +241,8 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     record.code_hash = record.code_hash or os.environ.get("MIXED_PRECISION_CODE_HASH")
+    if record.order_in_comparison is None:
+        record.order_in_comparison = given_order()
     write_flat(flat_record(record), path)
     return path
 
@@ -248,6 +262,12 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in
+    *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "kernel_family_", "profile_"),
+    *("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
+    *("ledger_", "saved_activations_", "inference_"),
+)
+EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an item that is a list itself
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), (NUMBER | None,)),

@@ -20,7 +20,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
-SETTINGS = [f"MIXED_PRECISION_{name}" for name in ("COMMIT", "CODE_HASH", "STUDY", "PROGRESS")] + ["TQDM_DISABLE"]
+SETTINGS = [f"MIXED_PRECISION_{name}" for name in ("COMMIT", "CODE_HASH", "ORDER", "STUDY", "PROGRESS")]
+SETTINGS += ["TQDM_DISABLE"]
 SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
 if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core

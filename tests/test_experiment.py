@@ -2,12 +2,14 @@
 
 import gc
 import inspect
+import itertools
 import json
 import math
 import textwrap
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -210,15 +212,18 @@ def test_the_example_in_the_docstring_runs():
         assert record.train_loss[-1] < record.train_loss[0]
 
 
-@pytest.mark.parametrize(("repeats", "order"), [(1, "ab"), (2, "abba"), (3, "abbaab")])
-def test_the_order_turns_round_from_one_repetition_to_the_next(repeats, order):
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_no_repetition_begins_with_the_same_precision_as_the_one_before(repeats):
     trained, experiment = [], make_experiment(parameters={"repeats": repeats})
     train = experiment.train_and_evaluate
     experiment.train_and_evaluate = lambda record, name: trained.append(name) or train(record, name)
     records = experiment.run()
-    assert "".join({"fp32": "a", "amp_bf16": "b"}[name] for name in trained) == order
+    blocks = [trained[start : start + 2] for start in range(0, len(trained), 2)]
+    assert [sorted(block) for block in blocks] == [["amp_bf16", "fp32"]] * repeats
+    assert all(block != following for block, following in itertools.pairwise(blocks))
     assert [record.precision for record in records] == ["fp32", "amp_bf16"]
     for record in records:
+        assert record.order_in_comparison == trained.index(record.precision)
         assert record.status == "ok"
         assert len(record.epoch_seconds) == len(record.metric) == 2 * repeats
         assert record.train_loss[:2] * repeats == record.train_loss  # each from the same start
@@ -313,7 +318,7 @@ def test_what_comes_after_training_gets_the_trained_model_in_evaluation_mode():
     make = experiment.make_trainer
     experiment.make_trainer = lambda precision: trainers.setdefault(precision, make(precision))
     experiment.run()
-    assert list(seen) == ["fp32", "amp_bf16"]
+    assert sorted(seen) == ["amp_bf16", "fp32"]
     for precision, weights in seen.items():
         assert all(torch.equal(a, b) for a, b in zip(weights, trainers[precision].weights, strict=True))
     torch.manual_seed(0)
@@ -387,7 +392,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
 
     monkeypatch.setattr("mixed_precision_study.experiment.measure_inference", ended)
     with pytest.raises(KeyboardInterrupt):
-        make_experiment().run()
+        make_experiment(parameters={"precisions": ["fp32"]}).run()
     (path,) = Path("outputs").glob("*.json")
     kept = json.loads(path.read_text())
     assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
@@ -407,6 +412,111 @@ def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
     record = make_record(epoch_seconds=[1.0])
     experiment.train_and_evaluate(record, "fp32")
     assert order == ["timed_epoch", "summarise_times", "summarise_gpu", "tried out", "measure_inference", "explain"]
+
+
+def test_a_run_knows_its_place_and_what_ran_before_it_in_its_process(monkeypatch):
+    records = [*make_experiment(parameters={"repeats": 2}).run(), *make_experiment().run()]
+    in_order = sorted(records, key=lambda record: record.runs_before_in_process)
+    before = [record.runs_before_in_process - in_order[0].runs_before_in_process for record in in_order]
+    assert before == [0, 1, 4, 5]  # four trainings of the first experiment
+    assert [record.order_in_comparison for record in in_order] == [0, 1, 0, 1]
+    monkeypatch.setenv("MIXED_PRECISION_ORDER", "7")  # as run_all.py sets it
+    (record,) = make_experiment(parameters={"precisions": ["fp32"]}).run()
+    assert record.order_in_comparison == 7
+    written = json.loads((Path("outputs") / f"{record.run_id}.json").read_text())
+    assert written["order_in_comparison"] == 7
+    assert written["runs_before_in_process"] == record.runs_before_in_process
+
+
+@pytest.fixture
+def explained(monkeypatch):
+    """The (precision, steps taken) of every run that is explained. The explanation is made up."""
+    seen = []
+
+    def explain(record, trainer, *_):
+        seen.append((trainer.precision, trainer.steps))
+        record.kernels_per_step = 100.0
+        record.gpu_busy_fraction = record.step_ms_median
+
+    monkeypatch.setattr(f"{PACKAGE}.explain", explain)
+    return seen
+
+
+@pytest.mark.parametrize("purpose", ["time", "aa"])
+def test_a_run_for_its_time_alone_is_trained_and_not_explained(purpose, explained):
+    tried = []
+    given = {"precisions": ["fp32"], "purpose": purpose}
+    (record,) = make_experiment(after_training=lambda *_: tried.append(1), parameters=given).run()
+    assert (record.status, len(record.metric), len(record.epoch_seconds), tried) == ("ok", 2, 2, [1])
+    assert explained == []
+    reasons = {record.profile_reason, record.inference_reason, record.limit_reason, record.ledger_reason}
+    assert reasons == {"the run was made for its time alone"}
+
+
+@pytest.mark.parametrize(("allowed", "steps"), [(100, 4), (3, 3)])
+def test_a_run_that_explains_trains_little_and_judges_nothing(allowed, steps, explained, monkeypatch, capsys):
+    monkeypatch.setattr(f"{PACKAGE}.EXPLAINED_STEPS", allowed)
+    tried, asked = [], []
+    given = {"precisions": ["fp32"], "purpose": "explain"}
+    schedule = {"schedule": lambda step, *_, **__: asked.append(step) or 0.1}
+    (record,) = make_experiment(after_training=lambda *_: tried.append(1), **schedule, parameters=given).run()
+    assert (record.status, record.metric, tried) == ("ok", [], [])
+    assert (record.steps_per_epoch, record.samples_per_epoch, len(record.epoch_seconds)) == (steps, 16 * steps, 1)
+    assert explained == [("fp32", steps)]
+    assert asked == list(range(steps))
+    written, _ = read_records("outputs")
+    assert written[0]["purpose"] == "explain"
+    assert f"explained after {steps} steps" in capsys.readouterr().out
+
+
+def test_the_purpose_is_no_part_of_a_comparison_and_the_usual_one_of_no_name():
+    names = {}
+    for purpose in ("all", "time", "explain"):
+        (record,) = make_experiment(parameters={"precisions": ["fp32"], "purpose": purpose}).run()
+        names[purpose] = record.run_id
+        parameters = {name: value for name, value in record.parameters.items() if name != "purpose"}
+        assert (records.run_id_of("points", parameters, "fp32") == record.run_id) is (purpose == "all")
+    assert len(set(names.values())) == 3
+    written, _ = read_records("outputs")
+    assert len(written) == 3
+    assert len({records.comparison_key(record) for record in written}) == 1
+
+
+@pytest.mark.parametrize("parameters", [{}, {"precisions": ["fp32"], "repeats": 2}])
+def test_nothing_is_explained_before_all_is_timed(parameters, monkeypatch):
+    done = []
+    experiment = make_experiment(parameters=parameters)
+    train = experiment.train
+    experiment.train = lambda *given: done.append("timed") or train(*given)
+    monkeypatch.setattr(Experiment, "explain_afterwards", lambda *given: done.append("explained"))
+    experiment.run()
+    assert done == ["timed", "timed"] + ["explained"] * len(experiment.parameters.precisions)
+
+
+def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(explained):
+    experiment = make_experiment()
+    record, _ = experiment.run()
+    assert (record.kernels_per_step, record.profile_reason) == (None, "no GPU")
+    before = records.flat_record(record)
+    experiment.copy_explanation(record, "fp32")
+    after = records.flat_record(record)
+    changed = {name for name in after if after[name] != before[name]}
+    assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= set(records.EXPLANATION)
+    assert explained == [("fp32", 4)]
+    assert record.gpu_busy_fraction == record.step_ms_median  # of the timed run, not of the short one
+    assert record.profile_reason is None
+
+
+def test_an_explanation_that_fails_costs_no_record(monkeypatch):
+    experiment = make_experiment()
+    record, _ = experiment.run()
+    experiment.device = GPU
+    monkeypatch.setattr(f"{PACKAGE}.release_memory", lambda device: None)
+    monkeypatch.setattr(f"{PACKAGE}.describe_environment", Mock(side_effect=RuntimeError("CUDA error: lost")))
+    experiment.explain_afterwards(record, "fp32")
+    written = json.loads((Path("outputs") / f"{record.run_id}.json").read_text())
+    assert (written["status"], len(written["epoch_seconds"])) == ("ok", 2)
+    assert written["profile_reason"] == "RuntimeError: CUDA error: lost"
 
 
 def test_trying_out_changes_no_weight_and_no_random_state():

@@ -9,13 +9,14 @@ from conftest import ENVIRONMENT, ROOT
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
-BASE = {"commit", "errors", "files", "record", "parameters"}
+BASE = {"commit", "errors", "files", "order", "record", "parameters"}
 JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
     "record": {"files", "parameters"},
     "parameters": {"errors"},
+    "order": set(),
     "models": {"models"},
     "data": BASE | {"data", "environment", "gpu", "progress", "timing"},
     "standalone": {"errors", "files", "runner.notebook_file"},

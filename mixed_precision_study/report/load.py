@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from ..analysis.aa import is_equal_run
 from ..analysis.conditions import flags_of
 from ..errors import UserError
+from .aa import equal_runs_on
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
 from .environment import device_of
@@ -24,10 +26,13 @@ def load(records_dir: str | Path) -> Report:
     """Return the Report of a folder with run records; "." without records stands for ../outputs."""
     folder, records, left_out = find_records(records_dir)
     used, more_left_out = sort_out(records)
-    report = Report(str(folder), used, left_out + more_left_out)
+    equal = [record for record in used if is_equal_run(record)]
+    used = [record for record in used if not is_equal_run(record)]
+    report = Report(str(folder), used, left_out + more_left_out, equal_here=len(equal))
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
+    report.equal = equal_runs_on(report.used, equal, folder)
     kinds = {record["device_type"] for record in report.used}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds
     for record in sorted(report.used, key=device_of):
@@ -80,7 +85,7 @@ def judge_runs(report: Report) -> None:
 
 def found(report: Report) -> str:
     """Return how many records were found, used and left out."""
-    used, left_out = len(report.used) + len(report.aside), len(report.left_out)
+    used, left_out = len(report.used) + len(report.aside) + report.equal_here, len(report.left_out)
     return f"{count(used + left_out, 'record')} found below {report.folder}: {used} used, {left_out} left out."
 
 
@@ -103,7 +108,7 @@ def section(report: Report) -> Section:
 
 def stop_without_records(report: Report) -> None:
     """Raise UserError where no record is usable."""
-    if not (report.used or report.aside):
+    if not (report.used or report.aside or report.equal_here):
         raise UserError(
             f'no usable run record lies below records_dir = "{report.folder}"; run an experiment notebook or run_all.py'
             " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"

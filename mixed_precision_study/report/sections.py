@@ -1,6 +1,7 @@
 """The sections of the report in the order in which they are read: modules with a function `section(report)`."""
 
 from . import (
+    aa,
     batch_sizes,
     bottlenecks,
     comparisons,
@@ -25,6 +26,7 @@ SECTIONS = (
     environment,
     comparisons,
     verdicts,
+    aa,
     epoch_time,
     memory_use,
     batch_sizes,

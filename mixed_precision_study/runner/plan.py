@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import UserError
+from ..order import shuffled_blocks
 from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
 from ..parameters import check_values as check_declared_values
 from ..record import run_id_of
@@ -21,6 +22,7 @@ from .studies import PATHS, notebooks_of, shortened
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+SEVERAL = 3  # from so many processes a precision on, their times have an interval: another process explains them
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
@@ -33,6 +35,7 @@ class Run(NamedTuple):
     parameters: dict  # all of them, exactly as the notebook gets them
     folder: Path
     minutes: float  # rough, on one H200
+    order: int | None = None  # place in its comparison, from 0
 
     @property
     def record_path(self) -> Path:
@@ -47,7 +50,7 @@ class Run(NamedTuple):
         return code_hash(self.notebook, self.notebook.stat().st_mtime_ns, package_state())
 
 
-Comparison = list[Run]  # equal in all but precision and repetition
+Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
 
 
 @functools.cache
@@ -178,10 +181,10 @@ def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
 
 
 def passes_of(parameters: dict) -> list[dict]:
-    """Return the parameters that each pass over the precisions sets: one repetition, and its number.
+    """Return the parameters that each pass over the precisions sets: one repetition, its number and its purpose.
 
-    Runs of one precision must alternate with the others. A notebook without the parameter `repeat` alternates by itself
-    within its kernel: it has one pass that sets nothing.
+    From SEVERAL repetitions on each is made for its time alone, and one more pass explains. A notebook without the
+    parameter `repeat` repeats within its own process: it has one pass that sets nothing.
     """
     if not {"repeats", "repeat"} <= set(parameters):
         return [{}]
@@ -189,12 +192,33 @@ def passes_of(parameters: dict) -> list[dict]:
     if count > 1000:
         raise UserError(f"repeats is {count}; it can be 1000 at most.")
     # One below 1 is passed on: the notebook's own check refuses it.
-    return [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
+    passes = [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
+    if count < SEVERAL or parameters.get("purpose") != "all":
+        return passes
+    return [{**one, "purpose": "time"} for one in passes] + [{**passes[0], "purpose": "explain"}]
 
 
 def trainings_of(parameters: dict) -> int:
-    """Return how many trainings the parameters ask for."""
-    return len(parameters["precisions"]) * max(parameters.get("repeats", 1), 1)
+    """Return how many trainings the parameters ask for. A short one that explains counts, too."""
+    passes = passes_of(parameters)
+    return len(parameters["precisions"]) * sum(max((parameters | one).get("repeats", 1), 1) for one in passes)
+
+
+def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
+    """Return the runs of a comparison in the order in which they are made, each with its place.
+
+    The runs of a repetition are a block. Within it the order is random, but the same whenever it is planned. What
+    explains comes after all that is timed.
+    """
+    blocks: dict[int, list[Run]] = {}
+    explaining = []
+    for run in runs:
+        if run.parameters.get("purpose") == "explain":
+            explaining.append(run)
+        else:
+            blocks.setdefault(run.parameters.get("repeat", 0), []).append(run)
+    timed = itertools.chain(*shuffled_blocks([blocks[number] for number in sorted(blocks)], comparison))
+    return [run._replace(order=place) for place, run in enumerate([*timed, *explaining])]
 
 
 def plan(
@@ -202,7 +226,8 @@ def plan(
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    The runs of a comparison differ in precision and repetition only. Their order alternates: a b c, c b a, a b c. The
+    The runs of a comparison differ in precision and repetition only. In an interleaved study all runs of a notebook
+    share one comparison, because they are compared as the steps of a ladder. in_order() tells their order. The
     comparison that takes longest comes first.
     """
     comparisons: dict[str, dict[str, Run]] = {}
@@ -222,19 +247,25 @@ def plan(
         sweep = {key: values for key, values in sweep.items() if key not in own_overrides}
         for combination in combinations_of(sweep):
             parameters = merged_parameters(name, defaults, {**given, **combination}, own_overrides)
-            passes = passes_of(parameters)
             # Two entries, or two values of a swept `repeats`, may ask for the same run, or for runs to be compared.
-            runs = comparisons.setdefault(run_id_of(name, {**parameters, **passes[0]}, "any"), {})
-            for number, values in enumerate(passes):
-                for precision in parameters["precisions"][:: -1 if number % 2 else 1]:
+            runs = comparisons.setdefault(comparison_of(study, name, parameters), {})
+            for values in passes_of(parameters):
+                for precision in parameters["precisions"]:
                     one = {**parameters, **values, "precisions": [precision], "output_dir": relative_to_root(folder)}
                     run_id = run_id_of(name, one, precision)
                     if len(run_id) > LONGEST_NAME:
                         advice = "has too long a name for its files; use shorter values"
                         raise UserError(f"run {shortened(run_id)} {advice}.")
                     runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * trainings_of(one)))
-    longest_first = sorted(comparisons.values(), key=lambda runs: -sum(run.minutes for run in runs.values()))
-    return [list(runs.values()) for runs in longest_first], left_out
+    ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
+    return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
+
+
+def comparison_of(study: dict, notebook: str, parameters: dict) -> str:
+    """Return a name that the runs to be compared share: that of any precision, repetition and purpose."""
+    if study.get("interleaved"):
+        return notebook
+    return run_id_of(notebook, {**parameters, **passes_of(parameters)[0], "purpose": "all"}, "any")
 
 
 def check_values(comparisons: Collection[Comparison], overrides: Iterable[str] = ()) -> None:

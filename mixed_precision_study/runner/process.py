@@ -24,7 +24,7 @@ import psutil
 import yaml
 
 from ..gpu import nvml
-from ..record import RunRecord, record_in, utc_now, write_record
+from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
 from .devices import Device
 from .notebook_file import MALFORMED
 from .paths import ROOT, python_path, relative_to_root
@@ -87,9 +87,14 @@ class RunOutcome(NamedTuple):
 
 
 def child_environment(
-    study: str, folder: Path, commit: str | None = None, device: Device | None = None, code_hash: str | None = None
+    study: str,
+    folder: Path,
+    commit: str | None = None,
+    device: Device | None = None,
+    code_hash: str | None = None,
+    order: int | None = None,
 ) -> dict[str, str]:
-    """Return the environment of a run, in which it sees one GPU or none."""
+    """Return the environment of a run, in which it sees one GPU or none. `order` is its place in its comparison."""
     changes = {
         "PYTHONUNBUFFERED": "1",
         "TQDM_DISABLE": "1",
@@ -98,6 +103,7 @@ def child_environment(
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
         "MIXED_PRECISION_COMMIT": commit,
         "MIXED_PRECISION_CODE_HASH": code_hash,
+        ORDER_ENV: None if order is None else str(order),
         OUTPUT_FOLDER_ENV: str(folder),
         "PYTHONPATH": python_path(),
     }
@@ -157,7 +163,7 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     record_before = signature(run.record_path)
     kills = oom_kills()
     code_hash = hash_now(run)
-    environment = child_environment(study, run.folder, commit, device, code_hash)
+    environment = child_environment(study, run.folder, commit, device, code_hash, run.order)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
@@ -451,6 +457,7 @@ def write_ending(running: Any, status: str, reason: str) -> dict:
     record.finished_at = utc_now()
     record.commit = running.commit
     record.code_hash = running.code_hash
+    record.order_in_comparison = run.order
     record.device_type = "cuda" if device.visible else "cpu"
     if device.visible:
         record.gpu_name = device.name

@@ -126,9 +126,11 @@ def run_in_words(run: Run, progress: str, elapsed: float, left: float | None) ->
 
 
 def short_name(run: Run) -> str:
-    """Return model, precision, batch size, and the number of a later repetition."""
+    """Return model, precision, batch size, and the number of a later repetition or that the run explains."""
     number = run.parameters.get("repeat") or 0
     again = f" #{number + 1}" if number else ""
+    if run.parameters.get("purpose") == "explain":
+        again = " explained"
     return f"{run.parameters['model']} {run.precision} b{run.parameters['batch_size']}{again}"
 
 
@@ -153,8 +155,11 @@ def in_words(record: dict) -> str:
 def row(record: dict) -> tuple[str, ...]:
     """Return a record's cells of the final table: status, median epoch, speed, peak, last metric, reason."""
     seconds = [value for value in record.get("epoch_seconds") or () if value is not None]
-    metric = [value for value in record.get("metric") or () if value is not None]
     speed = record.get("samples_per_second")
+    if record.get("purpose") == "explain":  # its few steps are compared with nothing
+        seconds = []
+        speed = None
+    metric = [value for value in record.get("metric") or () if value is not None]
     peak = record.get("peak_allocated_mib")
     return (
         record["status"],

@@ -1,6 +1,7 @@
 """The command line on tiny notebooks: what it plans, refuses, starts, skips, sets aside and sums up."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -817,18 +818,29 @@ def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkey
 
 
 def planned(folder, study, *pairs, on_gpu=True):
-    """Return what a study of TURNS becomes: per comparison [(precision, repetition)], in order, and the comparisons."""
+    """Return what a study of TURNS becomes: how often per comparison, see repetitions_of, and the comparisons."""
     overrides = parse_overrides(pairs)
     comparisons, _ = plan({"runs": TURNS[study]}, folder, folder / "out", overrides, on_gpu)
-    return [[(run.precision, run.parameters["repeat"]) for run in runs] for runs in comparisons], comparisons
+    runs_in = [[(run.precision, run.parameters["repeat"]) for run in runs] for runs in comparisons]
+    return [repetitions_of(runs) for runs in runs_in], comparisons
 
 
-ONCE = [("fp32", 0), ("amp_bf16", 0)]
-TWICE = [*ONCE, ("amp_bf16", 1), ("fp32", 1)]
-THRICE = [*TWICE, ("fp32", 2), ("amp_bf16", 2)]
+def repetitions_of(runs):
+    """Return how many blocks of BOTH there are in [(precision, repetition)], each begun by the other precision."""
+    names = [precision for precision, _ in runs]
+    blocks = [names[start : start + 2] for start in range(0, len(names), 2)]
+    assert all(sorted(block) == sorted(BOTH) for block in blocks)
+    assert all(block[0] != following[0] for block, following in itertools.pairwise(blocks))
+    assert [number for _, number in runs] == [place // 2 for place in range(len(runs))]
+    return len(blocks)
 
 
-def test_repetitions_alternate_between_kernels_in_one_comparison(turns):
+ONCE = 1
+TWICE = 2
+THRICE = 3
+
+
+def test_repetitions_take_turns_in_one_comparison(turns):
     assert planned(turns, "twice")[0] == [TWICE, ONCE]
     assert planned(turns, "twice", on_gpu=False)[0] == [TWICE]
     assert planned(turns, "twice", ("repeats", "1"))[0] == [ONCE, ONCE]
@@ -839,7 +851,9 @@ def test_repetitions_alternate_between_kernels_in_one_comparison(turns):
         for run in runs:
             assert run.parameters["repeats"] == 1
             assert run.run_id == run_id_of("turns", run.parameters, run.precision)
-    assert [precision for precision, _ in planned(turns, "twice", ("precisions", "fp32"))[0][0]] == ["fp32", "fp32"]
+    alone = parse_overrides([("precisions", "fp32")])
+    comparisons, _ = plan({"runs": TURNS["twice"]}, turns, turns / "out", alone, True)
+    assert [run.precision for run in comparisons[0]] == ["fp32", "fp32"]
 
 
 def test_what_is_asked_for_twice_runs_once_and_what_is_compared_stays_together(turns):
@@ -847,21 +861,22 @@ def test_what_is_asked_for_twice_runs_once_and_what_is_compared_stays_together(t
     assert planned(turns, "swept", ("repeats", "2"))[0] == [TWICE, TWICE]
     entries = [{"notebook": "turns", "parameters": {"precisions": names}} for names in (["fp32"], ["fp32", "tf32"])]
     comparisons, _ = plan({"runs": entries}, turns, turns, {}, True)
-    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]]
+    assert [{run.precision for run in runs} for runs in comparisons] == [{"fp32", "tf32"}]
 
 
 def test_notebook_that_is_not_told_its_repetition_repeats_by_itself(turns):
     for pairs, repeats, minutes in (((), 2, 2), ((("repeats", "3"),), 3, 3)):
         overrides = parse_overrides(pairs)
         ((first, second),), _ = plan({"runs": TURNS["alone"]}, turns, turns, overrides, True)
-        assert (first.precision, second.precision) == ("fp32", "amp_bf16")
+        assert {first.precision, second.precision} == {"fp32", "amp_bf16"}
         assert first.parameters["repeats"] == second.parameters["repeats"] == repeats
         assert "repeat" not in first.parameters
         assert first.minutes == pytest.approx(minutes)
 
 
 def test_repeats_below_one_are_left_to_the_notebook_and_too_many_are_refused(turns):
-    _, comparisons = planned(turns, "twice", ("repeats", "-1"))
+    overrides = parse_overrides([("repeats", "-1")])
+    comparisons, _ = plan({"runs": TURNS["twice"]}, turns, turns / "out", overrides, True)
     assert [[run.parameters["repeats"] for run in runs] for runs in comparisons] == [[-1, -1]] * 2
     with pytest.raises(UserError, match="repeats is 1001"):
         planned(turns, "twice", ("repeats", "1001"))
@@ -880,7 +895,7 @@ def test_repeats_below_one_are_left_to_the_notebook_and_too_many_are_refused(tur
     ],
 )
 def test_minutes_follow_the_number_of_trainings(turns, study, pairs, minutes):
-    _, comparisons = planned(turns, study, *pairs)
+    comparisons, _ = plan({"runs": TURNS[study]}, turns, turns / "out", parse_overrides(pairs), True)
     assert [sum(run.minutes for run in runs) for runs in comparisons] == pytest.approx(minutes)
     assert all(run.minutes == pytest.approx(runs[0].minutes) for runs in comparisons for run in runs)
 
@@ -892,7 +907,8 @@ def test_list_and_dry_run_show_every_repetition(turns, tmp_path, capsys, monkeyp
     monkeypatch.setattr(cli, "choose_devices", lambda *words: GPUS[:1])
     assert main(turns, "twice", "--dry-run", "-p", "model", "same", "--output-dir", tmp_path / "out") == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  turns-")]
-    assert [line[0].split("-")[3] for line in lines] == [precision for precision, _ in TWICE]  # two entries, one model
+    names = [line[0].split("-")[3] for line in lines]
+    assert repetitions_of(list(zip(names, (0, 0, 1, 1), strict=True))) == TWICE  # two entries, one model
     assert not (tmp_path / "out").exists()
 
 
@@ -902,7 +918,9 @@ def test_repetitions_run_one_after_the_other_and_record_their_number(turns, tmp_
     records = read_records(tmp_path)
     numbers = {record["run_id"]: (record["precision"], record["repeat"]) for record in records}
     finished = re.findall(r"^\[\d/4\] cpu0  (\S+)  ok", done.stdout, re.MULTILINE)
-    assert [numbers[run_id] for run_id in finished] == TWICE
+    assert repetitions_of([numbers[run_id] for run_id in finished]) == TWICE
+    places = {record["run_id"]: record["order_in_comparison"] for record in records}
+    assert [places[run_id] for run_id in finished] == [0, 1, 2, 3]
     assert {record["repeats"] for record in records} == {1}
     assert len({comparison_key(record) for record in records}) == 1
     lost = next(run_id for run_id, number in numbers.items() if number == ("amp_bf16", 1))
