@@ -5,9 +5,9 @@ python docs/tables.py --check   change nothing; list what is stale and exit with
 """
 
 import argparse
+import functools
 import json
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -16,12 +16,14 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT / "docs"))
+import figures  # noqa: E402
+
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.analysis.bottleneck import find_bottleneck  # noqa: E402
-from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs  # noqa: E402
-from mixed_precision_study.analysis.verdict import flags_of  # noqa: E402
-from mixed_precision_study.parameters import EXPERIMENTS, PRECISION_NAMES, parameters_cell  # noqa: E402
-from mixed_precision_study.record import comparison_key, read_records  # noqa: E402
+from mixed_precision_study.analysis.conditions import flags_of  # noqa: E402
+from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
+from mixed_precision_study.record import read_records  # noqa: E402
 
 try:
     import tomllib
@@ -29,11 +31,6 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
-HEADLINE = re.compile(r"<!-- headline -->\n.*?<!-- /headline -->", re.DOTALL)
-FIELDS = re.compile(r"<!-- fields -->\n.*?<!-- /fields -->", re.DOTALL)
-CASES = re.compile(r"<!-- cases -->\n.*?<!-- /cases -->", re.DOTALL)
-RUNS = re.compile(r"<!-- runs -->\n.*?<!-- /runs -->", re.DOTALL)
-HEADLINE_PRECISIONS = ("fp32", "tf32", "amp_fp16", "amp_bf16")
 MEND = "run: python docs/tables.py"
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
 FROM_REPOSITORY = """\
@@ -119,30 +116,57 @@ def stale_files(root, check=False):
         texts = [notebook_text(path, address) for address in addresses]
         if path.read_text(encoding="utf-8") not in texts:
             yield path, texts[0]
-    readme = root / "README.md"
-    if readme.exists():
-        now = readme.read_text(encoding="utf-8")
-        blocks = [readme_badges(address, [path.name for path in paths]) for address in addresses]
-        texts = [BADGES.sub(lambda _, block=block: block, now) for block in blocks]
-        table = headline(read_records(root / "outputs" / "reference")[0])
-        texts = [HEADLINE.sub(lambda _: table, text) for text in texts]
+    notebooks = [path.name for path in paths]
+    for path, blocks in generated_blocks(root).items():
+        if not path.exists():
+            continue
+        now = path.read_text(encoding="utf-8")
+        text = with_blocks(now, blocks)
+        blocks_of_badges = [readme_badges(address, notebooks) for address in addresses]
+        texts = [BADGES.sub(lambda _, badges=badges: badges, text) for badges in blocks_of_badges]
         if now not in texts:
-            yield readme, texts[0]
+            yield path, texts[0]
 
-    published = root / "outputs" / "published"
-    tables = {
-        root / "docs" / "measurements.md": {
-            FIELDS: lambda: fields_table(root / "mixed_precision_study" / "record.py"),
-            CASES: lambda: cases_table(root / "tests" / "built_cases"),
+
+def with_blocks(text, blocks):
+    """Return a document in which the text between `<!-- name -->` and `<!-- /name -->` is what {name: make} makes."""
+    for name, make in blocks.items():
+        block = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.DOTALL)
+        if block.search(text):
+            made = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
+            text = block.sub(lambda _, made=made: made, text)
+    return text
+
+
+def generated_blocks(root):
+    """Return {document: {name of a block: what makes it}}."""
+    outputs = root / "outputs"
+
+    @functools.cache
+    def records(folder):
+        return read_records(outputs / folder)[0]
+
+    blocks = {
+        root / "README.md": {
+            "headline": lambda: figures.headline(records("ladder-h200")),
+            "articles": lambda: figures.articles_table(root / "data" / "published_results.csv"),
         },
-        published / "README.md": {RUNS: lambda: runs_table(read_records(published)[0])},
+        root / "docs" / "measurements.md": {
+            "fields": lambda: fields_table(root / "mixed_precision_study" / "record.py"),
+            "cases": lambda: cases_table(root / "tests" / "built_cases"),
+        },
+        root / "docs" / "findings.md": {
+            "ladder": lambda: figures.ladder_table(records("ladder-h200")),
+            "compared": lambda: figures.compared_table(outputs),
+        },
+        outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
+        outputs / "inference-h200" / "README.md": {
+            "inference": lambda: figures.inference_table(records("inference-h200"))
+        },
     }
-    for path in (path for path in tables if path.exists()):
-        now = text = path.read_text(encoding="utf-8")
-        for block, make in tables[path].items():
-            text = block.sub(lambda _, make=make: make(), text)
-        if now != text:
-            yield path, text
+    for folder in ("reference", "published", "fastest-h200", "scaling-h200"):
+        blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
+    return blocks
 
 
 def fields_table(path):
@@ -151,7 +175,7 @@ def fields_table(path):
     for text in path.read_text(encoding="utf-8").splitlines():
         if found := re.match(r"    (\w+): (?:str|int|float|bool|list|dict)\b.*?#\s*(.*)", text):
             lines.append(f"| `{found[1]}` | {found[2]} |")
-    return "\n".join(["<!-- fields -->", *lines, "<!-- /fields -->"])
+    return "\n".join(lines)
 
 
 def cases_table(folder):
@@ -165,7 +189,7 @@ def cases_table(folder):
         lines.append(
             f"| {name} | {case['precision']}, {settings} | {case['expected']} | {case['because']} | {measured} |"
         )
-    return "\n".join(["<!-- cases -->", *lines, "<!-- /cases -->"])
+    return "\n".join(lines)
 
 
 def readme_badges(url, notebooks):
@@ -175,85 +199,6 @@ def readme_badges(url, notebooks):
         return f"<!-- badges -->\n{line}\n<!-- /badges -->"
     lines = [f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks]
     return "\n".join(["<!-- badges -->", *lines, "<!-- /badges -->"])
-
-
-def headline(records):
-    """Return the README's first table: seconds per epoch and peak GiB of every GPU comparison in the reference run."""
-    rows, cards = {}, set()
-    for record in records:
-        if record["status"] == "ok" and record["gpu_name"] and record["precision"] in HEADLINE_PRECISIONS:
-            rows.setdefault(comparison_key(record), {}).setdefault(record["precision"], []).append(record)
-            cards.add(
-                f"{record['gpu_name']}, driver {record['driver_version']}, CUDA {record['cuda_version']}, "
-                f"cuDNN {record['cudnn_version']}, PyTorch {record['torch_version']}, timm {record['timm_version']}"
-            )
-    lines = [f"| training, one epoch | {' | '.join(f'`{name}`' for name in HEADLINE_PRECISIONS)} |", "|---" * 5 + "|"]
-    lines += [headline_row(row) for row in rows.values()]  # one comparison each
-    reading = "n: timed epochs. Time: median; in brackets how many times as fast as fp32, with its 95% interval."
-    lines += ["", f"Measured on {'; '.join(sorted(cards))}. {reading}" if cards else "None yet."]
-    return "\n".join(["<!-- headline -->", *lines, "<!-- /headline -->"])
-
-
-def headline_row(row):
-    """Return a line of the table from {precision: records of every seed}."""
-    one = next(iter(row.values()))[0]
-    times = {name: [time for run in runs for time in run["epoch_seconds"]] for name, runs in row.items()}
-    counts = sorted({len(seconds) for seconds in times.values()})
-    layout = ", channels_last" if one.get("channels_last") else ""
-    name = f"{one['model']} on {one['dataset_used']}, batch {one['batch_size']}{layout}"
-    cells = [f"{name} (n = {' or '.join(map(str, counts))})"]
-    for precision in HEADLINE_PRECISIONS:
-        if precision not in row:
-            cells.append("-")
-            continue
-        seconds = statistics.median(times[precision])
-        gain = paired_ratio(paired_runs(row[precision], row.get("fp32", []))) if precision != "fp32" else None
-        interval = f", {gain['low']:.2f} to {gain['high']:.2f}" if gain and gain["low"] is not None else ""
-        faster = f" ({gain['ratio']:.2f}x{interval})" if gain else ""
-        cells.append(f"{seconds:.2f} s{faster}, {max(r['peak_allocated_mib'] for r in row[precision]) / 1024:.2f} GiB")
-    return f"| {' | '.join(cells)} |"
-
-
-def runs_table(records):
-    """Return the table of the published experiments: of each comparison what every precision came to."""
-    rows = {}
-    for record in records:
-        rows.setdefault(comparison_key(record), {})[record["precision"]] = record
-    present = [name for name in PRECISION_NAMES if any(name in row for row in rows.values())]
-    lines = [
-        f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |",
-        "|---" * (2 + len(present)) + "|",
-    ]
-    runs = [next(iter(row.values())) for row in rows.values()]
-    named = [(run_label(run), run["epochs"], row) for run, row in zip(runs, rows.values(), strict=True)]
-    for name, epochs, row in sorted(named, key=lambda one: one[:2]):
-        cells = [run_figures(row[precision]) if precision in row else "" for precision in present]
-        lines.append(f"| {name} | {epochs} | {' | '.join(cells)} |")
-    return "\n".join(["<!-- runs -->", *lines, "<!-- /runs -->"])
-
-
-def run_label(record):
-    """Return what was trained and how, where that is not the notebook's default."""
-    size = "largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}"
-    parts = [f"{record['model']} on {record['dataset_used']}", size]
-    parts += [record["execution"]] if record["execution"] != "eager" else []
-    parts += ["channels_last"] if record.get("channels_last") else []
-    parts += ["batch normalisation in fp32"] if record.get("keep_batchnorm_fp32") else []
-    parts += [f"loss scale {record['loss_scale']:,.10g}"] if record["loss_scale"] != "dynamic" else []
-    parts += [f"{record['memory_limit_gib']:g} GiB at most"] if record["memory_limit_gib"] else []
-    parts += [f"{record['image_size']} pixels"] if record.get("image_size", 32) != 32 else []
-    return ", ".join(parts + ["two loader workers"] * (record.get("loader") == "workers"))
-
-
-def run_figures(record):
-    """Return median seconds per epoch, peak memory and the last metric of a run, or how it ended."""
-    if record["status"] != "ok":
-        return "out of memory" if record["status"] == "oom" else record["status"]
-    seconds, memory = statistics.median(record["epoch_seconds"]), record["peak_allocated_mib"] / 1024
-    last = record["metric"][-1]
-    last = f"{last:.1%}" if record["metric_name"] == "accuracy" else f"{last:,.0f}" if last >= 1000 else f"{last:#.4g}"
-    size = f"{record['batch_size_used']:,}: " if record["batch_size"] == "max" else ""
-    return f"{size}{f'{seconds:#.3g}'.rstrip('.')} s, {f'{memory:#.3g}'.rstrip('.')} GiB, {last}"
 
 
 def main(arguments=None, root=ROOT):

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 
+import figures
 import pytest
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
@@ -18,11 +19,12 @@ ALL = (*EXPERIMENTS, "summary")
 def copy(tmp_path):
     """A copy of the suite's notebooks, settings and README, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    reference = ROOT / "outputs" / "reference"  # the README's first table is computed from its records
-    (tmp_path / "outputs" / "reference").mkdir(parents=True)
-    for path in reference.glob("*.json"):
-        shutil.copy(path, tmp_path / "outputs" / "reference" / path.name)
-    for name in ("pyproject.toml", "README.md"):
+    ladder = ROOT / "outputs" / "ladder-h200"  # the README's first table is computed from its records
+    (tmp_path / "outputs" / "ladder-h200").mkdir(parents=True)
+    for path in ladder.glob("*.json"):
+        shutil.copy(path, tmp_path / "outputs" / "ladder-h200" / path.name)
+    (tmp_path / "data").mkdir()
+    for name in ("pyproject.toml", "README.md", "data/published_results.csv"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -117,47 +119,72 @@ def test_where_there_is_a_repository_pip_gets_the_code_from_there_at_last(copy):
         assert "".join(cell["source"]) == text
 
 
-def test_the_headline_is_computed_from_records():
-    def record(precision, seconds, status="ok", **facts):
-        facts = {"gpu_name": "T4", "driver_version": "5", "cuda_version": "13", "cudnn_version": "9", **facts}
-        facts |= {"torch_version": "2.9", "timm_version": "1", "status": status, "precision": precision}
-        facts = {
-            "model": "m",
-            "dataset_used": "d",
-            "batch_size": 8,
-            "peak_allocated_mib": 512,
-            "seed": 0,
-            "gpu_uuid": "u",
-            **facts,
-        }
-        return {"notebook": "n", "device_type": "cuda", **facts, "epoch_seconds": seconds}
+def run(precision, seconds, **facts):
+    """Return the record of a process of a ladder's ResNet-18, in seconds an epoch."""
+    settings = {"execution": "eager", "channels_last": False, "batch_size": 128, "epochs": 6, "seed": 0, "repeat": 0}
+    names = {"notebook": "cifar_resnet", "model": "resnet18", "status": "ok", "device_type": "cuda", "gpu_uuid": "u"}
+    where = {"gpu_name": "T4", "torch_version": "2.9", "peak_allocated_mib": 512, "data_on_device_mib": 256}
+    learned = {"metric": [0.5], "metric_name": "accuracy", "metric_better": "higher", "skipped_steps": 0}
+    known = {**settings, **names, **where, **learned, "precision": precision, **facts}
+    return {**known, "epoch_seconds": [seconds] * known["epochs"]}
 
-    table = tables.headline(
-        [
-            record("fp32", [3.0, 5.0]),
-            record("fp32", [4.0], seed=1),
-            record("amp_fp16", [1.5, 2.5]),
-            record("tf32", [1.0], status="oom"),
-            record("amp_bf16", [1.0], gpu_name=None),
-            record("tf32", [3.0], channels_last=True),
-            record("amp_bf16", [1.0], batch_size=16),
-            record("fp32", [4.0] * 6, batch_size=32),
-            record("tf32", [2.0] * 6, batch_size=32),
-        ]
-    )
-    assert "| m on d, batch 8 (n = 2 or 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
-    assert "| m on d, batch 8, channels_last (n = 1) | - | 3.00 s, 0.50 GiB | - | - |" in table  # never mixed
-    assert "| 4.00 s, 0.50 GiB | 2.00 s (2.00x, 2.00 to 2.00), 0.50 GiB | - | - |" in table  # six pairs
-    assert "| m on d, batch 16 (n = 1) | - | - | - | 1.00 s, 0.50 GiB |" in table
-    assert "T4, driver 5, CUDA 13, cuDNN 9, PyTorch 2.9, timm 1" in table
-    assert "None yet" in tables.headline([])
+
+def ladder(processes=3):
+    graph = {"execution": "compile_cuda_graph", "channels_last": True}
+    records = []
+    for repeat in range(processes):
+        records.append(run("fp32", 4.0, repeat=repeat))
+        records.append(run("tf32", 2.0 + repeat / 100, repeat=repeat))
+        records.append(run("amp_bf16", [1.0, 4.0, 9.0][repeat], repeat=repeat, peak_allocated_mib=384))
+        records.append(run("amp_bf16", 1.0, repeat=repeat, **graph))
+    return records
+
+
+def test_the_headline_is_computed_from_the_records_of_a_ladder():
+    (row,) = [line for line in figures.headline(ladder()).splitlines() if line.startswith("| ResNet-18")]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[1] == "4.00 s"
+    assert cells[2] == "1.99x (1.97 to 2.01), faster"
+    assert cells[3].startswith("amp_bf16: 1.21x (") and cells[3].endswith("cannot be told")
+    assert cells[4] == "4.00x (4.00 to 4.00), faster"
+    assert cells[5] == "-50%"  # of the peak without the data set
+    assert cells[6] == "cannot be told (1 seed)"
+
+
+def test_the_headline_of_one_process_gives_numbers_alone():
+    (row,) = [line for line in figures.headline(ladder(1)).splitlines() if line.startswith("| ResNet-18")]
+    assert "2.00x (one process)" in row and "faster" not in row
+    assert "None yet" in figures.headline([])
+
+
+def test_runs_that_did_not_end_well_are_in_no_ratio():
+    records = [one if one["repeat"] else {**one, "status": "failed"} for one in ladder()]
+    assert "two processes" in figures.headline(records)
+
+
+def test_the_steps_of_a_ladder_are_compared_with_the_one_before():
+    rows = [line for line in figures.ladder_table(ladder()).splitlines() if line.startswith("| ")]
+    steps = {row.split("|")[1].strip(): [cell.strip() for cell in row.split("|")[2:-1]] for row in rows[1:]}
+    assert list(steps) == ["fp32", "tf32", "amp_bf16", "+ one CUDA graph"]
+    assert steps["fp32"][1:3] == ["", ""]
+    assert steps["tf32"][1] == steps["tf32"][2]
+    assert steps["+ one CUDA graph"][1].startswith("4.00x") and steps["+ one CUDA graph"][2].startswith("3.30x")
+
+
+def test_a_published_speed_up_is_that_of_the_same_gpu_model_and_batch(tmp_path):
+    head = "gpu,year,model,batch_size,precision,time_seconds,memory_mib,status"
+    lines = ["T4,2019,m,8,fp32,10,1000,ok", "T4,2019,m,8,o2_fp16,4,,ok", "T4,2019,m,8,amp_fp16,5,500,ok"]
+    lines += ["T4,2019,m,16,fp32,9,,ok", "V100,2019,m,8,amp_fp16,1,,ok"]
+    (tmp_path / "published.csv").write_text("\n".join([head, *lines]))
+    table = figures.articles_table(tmp_path / "published.csv")
+    assert table.splitlines()[2:] == ["| T4, 2019 | m, batch 8 | 2.00x | -50% |"]
 
 
 def test_the_table_of_fields_has_every_field_of_a_record():
     lines = tables.fields_table(ROOT / "mixed_precision_study" / "record.py").splitlines()
     names = [line.split("`")[1] for line in lines if line.startswith("| `")]
     assert names == list(RunRecord.__dataclass_fields__)
-    assert all(line.count("|") >= 3 and line.split("|")[2].strip() for line in lines[1:-1])
+    assert all(line.count("|") >= 3 and line.split("|")[2].strip() for line in lines)
 
 
 def test_the_document_of_measurements_is_kept_in_step(copy, capsys):

@@ -1,0 +1,289 @@
+"""Tables for documents, computed from the committed records and the published figures."""
+
+import csv
+import statistics
+from itertools import groupby
+from pathlib import Path
+
+from mixed_precision_study.analysis.equivalence import quality_difference
+from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs
+from mixed_precision_study.analysis.verdict import judge
+from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.record import comparison_key, read_records
+
+HALF = ("amp_fp16", "o2_fp16")
+
+
+def articles_table(path):
+    """Return the published speed-up and memory of half precision over fp32, by GPU."""
+    with Path(path).open(encoding="utf-8", newline="") as opened:
+        rows = [row for row in csv.DictReader(opened) if row["gpu"] and row["model"] and row["batch_size"]]
+    lines = ["| GPU | training | AMP or half weights over fp32 | memory |", "|---|---|---|---|"]
+
+    def group_of(row):
+        return row["gpu"], row["model"], row["batch_size"]
+
+    for (gpu, model, batch), group in groupby(sorted(rows, key=group_of), group_of):
+        figures = list(group)
+        base = first_of(figures, ("fp32",))
+        half = first_of(figures, HALF)
+        if base and half:
+            ratio = float(base["time_seconds"]) / float(half["time_seconds"])
+            lines.append(
+                f"| {gpu}, {base['year']} | {model}, batch {batch} | {ratio:.2f}x | {memory_change(half, base)} |"
+            )
+    return "\n".join(lines)
+
+
+def first_of(figures, precisions):
+    """Return the first row with a time in the first of `precisions` that has one, or None."""
+    timed = [row for row in figures if row["time_seconds"] and row["status"] == "ok"]
+    return next((row for precision in precisions for row in timed if row["precision"] == precision), None)
+
+
+def memory_change(own, base):
+    """Return how much less memory, in percent, or a dash."""
+    if not own["memory_mib"] or not base["memory_mib"]:
+        return "-"
+    return f"{float(own['memory_mib']) / float(base['memory_mib']) - 1:+.0%}"
+
+
+def runs_table(records):
+    """Return a line for each comparison: seconds per epoch, peak memory and last metric in every precision."""
+    comparisons = {}
+    for record in records:
+        comparisons.setdefault(comparison_key(record), {}).setdefault(record["precision"], []).append(record)
+    present = [name for name in PRECISION_NAMES if any(name in runs for runs in comparisons.values())]
+    lines = [f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |"]
+    lines.append("|---" * (2 + len(present)) + "|")
+    rows = []
+    for runs in comparisons.values():
+        one = next(iter(runs.values()))[0]
+        cells = [runs_figures(runs[name]) if name in runs else "" for name in present]
+        rows.append((training_label(one), one["epochs"], cells))
+    lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows)]
+    return "\n".join(lines)
+
+
+def training_label(record):
+    """Return what was trained and how, where that is not the notebook's default."""
+    size = "largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']:,}"
+    parts = [f"{record['model']} on {record['dataset_used']}", size]
+    if record.get("units", 200) != 200:
+        parts.append(f"{record['units']} units")
+    if record.get("execution", "eager") != "eager":
+        parts.append(record["execution"])
+    if record.get("compile_mode", "default") != "default":
+        parts.append(record["compile_mode"])
+    if record.get("channels_last"):
+        parts.append("channels_last")
+    if record.get("keep_batchnorm_fp32"):
+        parts.append("batch normalisation in fp32")
+    if record.get("loss_scale", "dynamic") != "dynamic":
+        parts.append(f"loss scale {record['loss_scale']:,.10g}")
+    if record.get("memory_limit_gib"):
+        parts.append(f"{record['memory_limit_gib']:g} GiB at most")
+    if record.get("image_size", 32) != 32:
+        parts.append(f"{record['image_size']} pixels")
+    if record.get("loader") == "workers":
+        parts.append("two loader workers")
+    return ", ".join(parts)
+
+
+def runs_figures(runs):
+    """Return seconds per epoch, peak memory and last metric of the ok runs of a precision, or how they ended."""
+    ok = [run for run in runs if run["status"] == "ok"]
+    if not ok:
+        return "out of memory" if runs[0]["status"] == "oom" else runs[0]["status"]
+    seconds = statistics.median(second for run in ok for second in run["epoch_seconds"])
+    memory = max(run["peak_allocated_mib"] for run in ok) / 1024
+    size = f"{ok[0]['batch_size_used']:,}: " if ok[0]["batch_size"] == "max" else ""
+    count = f" (n = {len(ok)})" if len(ok) > 1 else ""
+    return f"{size}{digits(seconds)} s, {digits(memory)} GiB, {last_metrics(ok)}{count}"
+
+
+def digits(value):
+    """Return a number with three significant digits."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def last_metrics(runs):
+    """Return the last metric of the runs, from the smallest to the largest."""
+    last = sorted(run["metric"][-1] for run in runs if run["metric"] and run["metric"][-1] is not None)
+    if not last:
+        return "no metric"
+    texts = [metric_text(runs[0]["metric_name"], value) for value in (last[0], last[-1])]
+    return " to ".join(dict.fromkeys(texts))
+
+
+def metric_text(name, value):
+    """Return a metric as people write it."""
+    if name == "accuracy":
+        return f"{value:.1%}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
+
+
+def inference_table(records):
+    """Return a line for each model, way of execution and precision: latency, throughput, memory, distance from fp32."""
+    head = "| model | execution | precision | latency of one, ms (p10 to p90) | samples/s | MiB | off fp32 |"
+    lines = [head, "|---" * 7 + "|"]
+    rows = []
+    for record in records:
+        if record["status"] == "ok" and record["inference_latency_ms"] is not None:
+            order = (record["model"], record["execution"], PRECISION_NAMES.index(record["precision"]))
+            rows.append((order, inference_cells(record)))
+    lines += [f"| {' | '.join(cells)} |" for _, cells in sorted(rows)]
+    return "\n".join(lines)
+
+
+def inference_cells(record):
+    """Return the cells of a run in the table of inference."""
+    low, middle, high = (record[f"inference_latency_ms{part}"] for part in ("_p10", "", "_p90"))
+    off = record["inference_difference_fraction"]
+    return [
+        f"{record['model']}, batch {record['batch_size_used']:,}",
+        record["execution"],
+        f"`{record['precision']}`",
+        f"{middle:.2f} ({low:.2f} to {high:.2f})",
+        f"{record['inference_samples_per_second']:,.0f}",
+        "-" if record["inference_memory_mib"] is None else f"{record['inference_memory_mib']:,.0f}",
+        "-" if off is None else f"{off:.1g}",
+    ]
+
+
+# Comparisons of chosen runs
+
+RESNET = {"notebook": "cifar_resnet", "model": "resnet18", "batch_size": 128, "epochs": 6}
+EFFICIENTNET = {"notebook": "efficientnet_regression", "batch_size": 32, "epochs": 6}
+LSTM = {"notebook": "lstm_language_model", "batch_size": 20, "epochs": 6}
+EAGER = {"execution": "eager", "channels_last": False}
+LAYOUT = {"execution": "eager", "channels_last": True}
+COMPILED = {"execution": "compile", "channels_last": True}
+GRAPH = {"execution": "compile_cuda_graph", "channels_last": True}
+EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
+    "ResNet-18, CIFAR-10, batch 128": (RESNET, "amp_bf16"),
+    "EfficientNet-B0, 384 x 512, batch 32": (EFFICIENTNET, "amp_fp16"),
+    "LSTM 2 x 200, WikiText-2, batch 20": (LSTM, "amp_bf16"),
+}
+
+
+def chosen(records, **wanted):
+    """Return the ok records with these values. A record without a field, such as the LSTM's layout, has any value."""
+    ok = [record for record in records if record["status"] == "ok"]
+    return [record for record in ok if all(record.get(name, value) == value for name, value in wanted.items())]
+
+
+def compared(runs, base_runs):
+    """Return what may be said of how many times as fast the runs are, as text: ratio, interval, outcome, processes."""
+    speedup = paired_ratio(paired_runs(runs, base_runs))
+    if speedup is None:
+        return "not paired"
+    word = judge(speedup)
+    ratio = f"{speedup['ratio']:.2f}x"
+    if speedup["low"] is None:
+        return f"{ratio} ({word})"
+    return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
+
+
+def headline(records):
+    """Return the README's first table from the records of a ladder: what each way of training buys over strict fp32."""
+    head = ["over strict fp32", "fp32", "tf32", "AMP", "AMP, compiled, one CUDA graph", "memory, AMP", "quality"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, (experiment, half) in EXPERIMENTS.items():
+        base = chosen(records, **experiment, **EAGER, precision="fp32")
+        amp = chosen(records, **experiment, **EAGER, precision=half)
+        graph = chosen(records, **experiment, **GRAPH, precision=half)
+        if not (base and amp and graph):
+            continue
+        tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
+        cells = [name, f"{epoch_seconds(base):.2f} s", compared(tf32, base)]
+        cells += [f"{half}: {compared(amp, base)}", compared(graph, base)]
+        cells += [f"{peak_gib(amp) / peak_gib(base) - 1:+.0%}", quality(graph, base)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", where(records)])
+
+
+def where(records):
+    """Return on what the records of a ladder were made, and how to read the table of them."""
+    ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
+    if not ok:
+        return "None yet."
+    places = sorted({f"{run['gpu_name']}, PyTorch {run['torch_version']}" for run in ok})
+    reading = "Three processes each: ratio of total times, 95% interval, outcome. Memory: peak without the data set."
+    return f"*{'; '.join(places)}. {reading} Quality: compiled graph against fp32, by equivalence.*"
+
+
+def epoch_seconds(runs):
+    """Return the median of all timed epochs."""
+    return statistics.median(second for run in runs for second in run["epoch_seconds"])
+
+
+def peak_gib(runs):
+    """Return the highest peak of PyTorch's allocator, without the data set on the GPU."""
+    return max(run["peak_allocated_mib"] - (run["data_on_device_mib"] or 0) for run in runs) / 1024
+
+
+def quality(runs, base_runs):
+    """Return whether the last metric is that of fp32, as text."""
+    last = [{run["seed"]: run["metric"][-1] for run in side} for side in (runs, base_runs)]
+    found = quality_difference(*last, runs[0]["metric_name"], runs[0]["metric_better"])
+    seeds = found["seeds"] if found else 0
+    word = found["outcome"] if found else "cannot be told"
+    return f"{word} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
+
+
+def ladder_table(records):
+    """Return the steps of every ladder: seconds, ratio over the first step and over the step before, last metric."""
+    parts = []
+    for name, (experiment, half) in EXPERIMENTS.items():
+        steps = {
+            "fp32": {**EAGER, "precision": "fp32"},
+            "tf32": {**EAGER, "precision": "tf32"},
+            half: {**EAGER, "precision": half},
+            "+ channels_last": {**LAYOUT, "precision": half},
+            "+ torch.compile": {**COMPILED, "precision": half},
+            "+ one CUDA graph": {**GRAPH, "precision": half},
+            "+ batch four times as large": {**GRAPH, "precision": half, "batch_size": 4 * experiment["batch_size"]},
+        }
+        if experiment is LSTM:
+            del steps["+ channels_last"]
+        runs = {step: chosen(records, **{**experiment, **settings}) for step, settings in steps.items()}
+        lines = [f"| {name} | s/epoch | over fp32 | over the step before | last metric |", "|---" * 5 + "|"]
+        previous = None
+        for step, own in runs.items():
+            if not own:
+                continue
+            over = [compared(own, base) if base and base is not own else "" for base in (runs["fp32"], previous)]
+            lines.append(f"| {step} | {digits(epoch_seconds(own))} | {over[0]} | {over[1]} | {last_metrics(own)} |")
+            previous = own
+        if len(lines) > 2:
+            parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+GRAPH_ALONE = {"execution": "cuda_graph"}
+ALONE = {"execution": "eager", "keep_batchnorm_fp32": False}
+RESNET_152 = {"model": "resnet152", "dataset_used": "cifar100", "batch_size": 128}
+OTHER_COMPARISONS = (  # what, the folder of the records, what they have in common, the precision, its baseline
+    ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
+    ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "tf32"),
+    ("LSTM, one graph", "published", {"model": "lstm", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
+    ("ResNet-152, CIFAR-100, eager", "published", {**RESNET_152, "execution": "eager"}, "amp_fp16", "fp32"),
+    ("ResNet-152, CIFAR-100, one graph", "published", {**RESNET_152, **GRAPH_ALONE}, "amp_fp16", "fp32"),
+    ("ResNet-50, eager", "published", {"model": "resnet50", "batch_size": 512, **ALONE}, "o2_fp16", "fp32"),
+    ("WideResNet-28-10, eager", "published", {"model": "wide_resnet28_10"}, "amp_fp16", "fp32"),
+    ("EfficientNet-B0, eager", "reference", {"model": "tf_efficientnet_b0"}, "amp_fp16", "tf32"),
+    ("EfficientNet-B0, eager", "reference", {"model": "tf_efficientnet_b0"}, "amp_bf16", "tf32"),
+)
+
+
+def compared_table(outputs):
+    """Return a line for each of OTHER_COMPARISONS; `outputs` is the folder of the committed records."""
+    lines = ["| training | compared | times as fast | last metrics |", "|---|---|---|---|"]
+    for name, folder, common, precision, baseline in OTHER_COMPARISONS:
+        records = read_records(outputs / folder)[0]
+        own = chosen(records, **common, precision=precision)
+        base = chosen(records, **common, precision=baseline)
+        metrics = f"{last_metrics(own)} against {last_metrics(base)}"
+        lines.append(f"| {name} | {precision} over {baseline} | {compared(own, base)} | {metrics} |")
+    return "\n".join(lines)
