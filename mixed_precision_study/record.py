@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import median
 from typing import Any, get_args
 
@@ -116,6 +116,8 @@ MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot b
 MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
 NUMBER = int | float
+NO_RECORD = "it is no record"
+BESIDE_RECORDS = ("logs/batch.json", "code-*/code.json")  # JSON files of run_all.py that are no records
 
 
 @dataclass
@@ -259,7 +261,8 @@ ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an it
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return every record below `folder`, also in zip archives, and (path, reason) of what cannot be used.
 
-    A record is a flat dict; its `path` is where it was found. Other JSON files are ignored: they have no `run_id`.
+    A record is a flat dict; its `path` is where it was found. The reason of other JSON files is NO_RECORD; those
+    that run_all.py writes itself are ignored.
     """
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
@@ -270,6 +273,8 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             left_out.append((name, str(error)))
             continue
         if not is_meant_as_record(value):
+            if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
+                left_out.append((name, NO_RECORD))
             continue
         reason = wrong_field(value)
         if reason:
@@ -296,7 +301,7 @@ def wrong_field(record: Any) -> str | None:
     A field may be missing, as in older records.
     """
     if not isinstance(record, dict):
-        return "it is no record"
+        return NO_RECORD
     missing = [name for name in REQUIRED if name not in record]
     if missing:
         return f"lacks {', '.join(missing)}"

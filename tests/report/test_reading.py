@@ -1,13 +1,18 @@
 """Which records are used: flaws, copies, records of the CPU, synthetic data, other code."""
 
+import json
+import shutil
+
 import made_up_records as made_up
 import pytest
-from drawn_reports import flat, said_in, write_all
+from conftest import ROOT
+from drawn_reports import flat, said_in, tables_of, write_all
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.report.comparisons import group_runs
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.runner import estimates, notebook_file
 
 
 def test_missing_folder_ends_in_one_line(tmp_path):
@@ -24,6 +29,30 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     report = load(".")
     assert report.folder == "../outputs"
     assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+
+
+def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
+    write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
+    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
+        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
+    report = load(tmp_path)
+    assert len(report.used) == 1
+    assert dict(report.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
+    assert found(report).startswith("1 record found") and "5 JSON files" in found(report)
+    ((row,),) = tables_of("load", report)
+    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
+
+
+def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
+    record = made_up.make("cifar_resnet", "fp32")
+    quick = tmp_path / "quick"
+    write_all(quick, record)
+    (quick / "logs").mkdir()
+    estimates.write_times(quick, {record.run_id: 9.0})
+    notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
+    shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
+    assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
+    assert [path for path, reason in load(tmp_path).left_out if "older copy" not in reason] == []
 
 
 @pytest.mark.parametrize(
