@@ -475,13 +475,19 @@ def parsed(text: bytes) -> Any:
         raise ValueError("not readable as JSON (lists nested too deeply)") from None
 
 
+def data_asked_for(record: dict) -> str | None:
+    """Return the data set that a run was given. Images of one's own are named after their folder."""
+    dataset, folder = record.get("dataset"), record.get("data_dir")
+    return Path(folder).name if dataset == "folder" and isinstance(folder, str) else dataset
+
+
 def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
     It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
     """
     parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
-    used = record.get("dataset_used") or record.get("dataset")  # a run that ended early has only the second
+    used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
     same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
     return tuple((name, json.dumps(values.get(name))) for name in same)

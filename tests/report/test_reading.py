@@ -10,6 +10,7 @@ from drawn_reports import flat, said_in, tables_of, write_all
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.report.comparisons import group_runs
+from mixed_precision_study.report.environment import data_of
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.runner import estimates, notebook_file
@@ -76,6 +77,31 @@ def test_a_record_with_a_nonsense_field_is_left_out(field, value):
     record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
     used, ((_, reason),) = sort_out([record])
     assert used == [] and field in reason
+
+
+def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
+    def of_folder(make, precision, *words, **facts):
+        record = make("cifar_resnet", precision, *words, **facts)
+        record.parameters |= {"dataset": "folder", "data_dir": f"data/{folder}"}
+        return record
+
+    folder = "cats"
+    cats = of_folder(made_up.make, "fp32", dataset_used="cats")
+    early = {**made_up.NOT_STARTED, "gpu_uuid": None}
+    own = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
+    folder = "dogs"
+    other = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
+    used, _ = sort_out([flat(cats, "a"), flat(own, "b")])
+    assert len(group_runs(used)) == 1
+    used, _ = sort_out([flat(cats, "a"), flat(other, "b")])
+    assert [data_of(record) for record in used] == ["cats", "dogs"]
+    assert len(group_runs(used)) == 2
+
+
+def test_data_are_called_by_their_name_and_made_up_data_say_so():
+    names = [("synthetic", True), ("my-synthetic-set", True), ("synthetic_faces", False), ("cats", False)]
+    said = [data_of({"dataset_used": used, "synthetic": made_up}) for used, made_up in names]
+    assert said == ["(synthetic)", "my-synthetic-set (synthetic)", "synthetic_faces", "cats"]
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
