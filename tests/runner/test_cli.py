@@ -262,7 +262,7 @@ def test_sigterm_ends_all_and_writes_no_record(bare, tmp_path):
 WRONG = {
     "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one, train."),
     "notebook": (["there/tiny.ipynb"], "write --only tiny."),
-    "part of a notebook": (["one", "--only", "ti"], "did you mean tiny?"),
+    "part of a notebook": (["one", "--only", "t"], "did you mean tiny?"),
     "parameter as an option": (["one", "--batch-size", "3"], "-p batch_size VALUE"),
     "parameter": (["one", "-p", "epoch", "3"], "notebook tiny has no parameter epoch; it has batch_size"),
     "precision": (["one", "-p", "precisions", "fp32,fp64"], "unknown precision fp64; possible are fp32, tf32"),
