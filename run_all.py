@@ -1,6 +1,9 @@
 """Run studies of experiment notebooks: python run_all.py --help. The code is in mixed_precision_study.runner."""
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
 try:
     from mixed_precision_study.runner.cli import run_as_program

@@ -288,7 +288,7 @@ def as_literal(value: Any) -> str:
 
 def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
     """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or [one for one in names if one.startswith(name)]
     known = f"{intro} {', '.join(names)}."
     return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
 

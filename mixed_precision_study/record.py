@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePath
 from statistics import median
 from typing import Any, get_args
 
@@ -120,6 +120,8 @@ NUMBER = int | float
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
+NO_RECORD = "it is no record"
+BESIDE_RECORDS = ("logs/batch.json", "code-*/code.json")  # JSON files of run_all.py that are no records
 
 
 @dataclass
@@ -282,7 +284,8 @@ ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an it
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return every record below `folder`, also in zip archives, and (path, reason) of what cannot be used.
 
-    A record is a flat dict; its `path` is where it was found. Other JSON files are ignored: they have no `run_id`.
+    A record is a flat dict; its `path` is where it was found. The reason of other JSON files is NO_RECORD; those
+    that run_all.py writes itself are ignored.
     """
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
@@ -293,6 +296,8 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             left_out.append((name, str(error)))
             continue
         if not is_meant_as_record(value):
+            if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
+                left_out.append((name, NO_RECORD))
             continue
         reason = wrong_field(value)
         if reason:
@@ -319,7 +324,7 @@ def wrong_field(record: Any) -> str | None:
     A field may be missing, as in older records.
     """
     if not isinstance(record, dict):
-        return "it is no record"
+        return NO_RECORD
     missing = [name for name in REQUIRED if name not in record]
     if missing:
         return f"lacks {', '.join(missing)}"
@@ -493,13 +498,19 @@ def parsed(text: bytes) -> Any:
         raise ValueError("not readable as JSON (lists nested too deeply)") from None
 
 
+def data_asked_for(record: dict) -> str | None:
+    """Return the data set that a run was given. Images of one's own are named after their folder."""
+    dataset, folder = record.get("dataset"), record.get("data_dir")
+    return Path(folder).name if dataset == "folder" and isinstance(folder, str) else dataset
+
+
 def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
     It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
     """
     parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
-    used = record.get("dataset_used") or record.get("dataset")  # a run that ended early has only the second
+    used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
     same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
     return tuple((name, json.dumps(values.get(name))) for name in same)

@@ -269,7 +269,7 @@ def write_not_used(folder):
         (folder / file).write_text(json.dumps({**good, "run_id": file, **changes}), encoding="utf-8")
     (folder / "poor.json").write_text('{"run_id": "poor"}', encoding="utf-8")
     (folder / "broken.zip").write_bytes(b"PK no zip")
-    (folder / "foreign.json").write_text("[1, 2, 3]", encoding="utf-8")  # passed over in silence, as the next
+    (folder / "foreign.json").write_text("[1, 2, 3]", encoding="utf-8")  # no record, as the next
     (folder / "settings.json").write_text('{"theme": "dark"}', encoding="utf-8")
     return {
         f"cpu/{old.run_id}.json": "CPU",

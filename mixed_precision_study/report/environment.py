@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from ..record import data_asked_for
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
@@ -35,8 +36,10 @@ def device_of(record: dict) -> str:
 
 def data_of(record: dict) -> str:
     """Return the name of the data; synthetic data says so."""
-    name = str(record["dataset_used"] or record.get("dataset") or "unknown data")
-    return f"{name.replace('synthetic', '')} (synthetic)".strip() if record["synthetic"] else name
+    name = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
+    if not record["synthetic"]:
+        return name
+    return "(synthetic)" if name == "synthetic" else f"{name} (synthetic)"
 
 
 def switches_of(record: dict) -> str | None:

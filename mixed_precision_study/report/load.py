@@ -5,6 +5,7 @@ from pathlib import Path
 from ..analysis.aa import is_equal_run
 from ..analysis.conditions import flags_of
 from ..errors import UserError
+from ..record import NO_RECORD
 from .aa import equal_runs_on
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
@@ -20,6 +21,8 @@ from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import find_sentences, find_speedups, stand_after_correction
 from .words import count
+
+NAMED = 3  # files that are no records; of more their number is given
 
 
 def load(records_dir: str | Path) -> Report:
@@ -85,8 +88,25 @@ def judge_runs(report: Report) -> None:
 
 def found(report: Report) -> str:
     """Return how many records were found, used and left out."""
-    used, left_out = len(report.used) + len(report.aside) + report.equal_here, len(report.left_out)
-    return f"{count(used + left_out, 'record')} found below {report.folder}: {used} used, {left_out} left out."
+    used = len(report.used) + len(report.aside) + report.equal_here
+    others = no_records(report)
+    left_out = len(report.left_out) - len(others)
+    text = f"{count(used + left_out, 'record')} found below {report.folder}: {used} used, {left_out} left out"
+    return f"{text}; beside them {count(len(others), 'JSON file')} without a record." if others else f"{text}."
+
+
+def no_records(report: Report) -> list[str]:
+    """Return the paths of the JSON files that are no records at all."""
+    return [path for path, reason in report.left_out if reason == NO_RECORD]
+
+
+def rows_left_out(report: Report) -> list[dict[str, str]]:
+    """Return a row for each record that was left out, and one for all files that are no records."""
+    rows = [{"left out": path, "why": reason} for path, reason in report.left_out if reason != NO_RECORD]
+    if others := no_records(report):
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        rows.append({"left out": f"{', '.join(others[:NAMED])}{more}", "why": NO_RECORD})
+    return rows
 
 
 @chart_style()
@@ -94,7 +114,7 @@ def section(report: Report) -> Section:
     """Return what was left out, and which records were measured by other code."""
     section = Section()
     if report.left_out:
-        section.table([{"left out": path, "why": reason} for path, reason in report.left_out])
+        section.table(rows_left_out(report))
     if report.others:
         rest = "all of them are used"
         if report.aside:

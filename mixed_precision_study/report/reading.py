@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..errors import UserError
-from ..record import FIELDS, RunRecord, comparison_key, flaw, read_records
+from ..record import FIELDS, RunRecord, comparison_key, data_asked_for, flaw, read_records
 
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # what a run finds out only when it has started
@@ -11,7 +11,7 @@ KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # what a run finds out only 
 
 def settings_of(record: dict) -> tuple:
     """Return the comparison key without KNOWN_LATE, and the data that were asked for."""
-    return (record.get("dataset"), *(item for item in comparison_key(record) if item[0] not in KNOWN_LATE))
+    return (data_asked_for(record), *(item for item in comparison_key(record) if item[0] not in KNOWN_LATE))
 
 
 def learn_place(records: list[dict]) -> None:

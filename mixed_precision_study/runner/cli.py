@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..commit import suite_commit
 from ..errors import UserError
-from ..parameters import did_you_mean
+from ..parameters import EXPERIMENTS, did_you_mean
 from . import estimates, process, ray_cluster
 from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
@@ -35,6 +35,7 @@ from .status import TolerantStream, log_in, say, table
 from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
+DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
 
 
@@ -55,6 +56,9 @@ class Parser(ArgumentParser):
         unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
         if unknown:
             option = next((word for word in unknown[1].split() if word.startswith("-")), unknown[1])
+            name = option.strip("-").partition("=")[0].replace("-", "_")
+            if any(name == parameter.name for declared in EXPERIMENTS.values() for parameter in declared):
+                raise UserError(f"unknown option {option}; a parameter is set with -p, for example -p {name} VALUE.")
             options = re.findall(r"--[a-z-]+", self.format_usage())
             raise UserError(
                 f"unknown option {option}; {did_you_mean(option.partition('=')[0], options, 'possible are')}"
@@ -81,7 +85,7 @@ def whole_number(text: str) -> int:
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
-    parser = Parser(prog="run_all.py", description=__doc__.split("\n")[0])
+    parser = Parser(prog="run_all.py", description=DESCRIPTION)
     parser.add_argument("studies", nargs="*", metavar="STUDY", help="names from studies.yaml (default: quick)")
     only = "run these notebooks of a study alone, for example --only cifar_resnet"
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NOTEBOOK", help=only)

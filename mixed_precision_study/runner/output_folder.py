@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 from ..record import utc_now
 from . import estimates
-from .paths import ROOT, relative_to_root
+from .paths import ROOT, shown
 from .process import (
     OUTPUT_FOLDER_ENV,
     OWNER_FILE,
@@ -45,7 +45,7 @@ def held(folder: Path, fresh: bool) -> Iterator[None]:
     make(folder)
     with locked(folder):
         if killed := kill_processes_with(OUTPUT_FOLDER_ENV, str(folder)):
-            say(f"ended {killed} processes that an interrupted run_all.py left in {relative_to_root(folder)}")
+            say(f"ended {killed} processes that an interrupted run_all.py left in {shown(folder)}")
         remove_leftovers(folder)
         try:
             yield
@@ -142,7 +142,7 @@ def set_aside(folder: Path) -> None:
                 folder.rename(archive)
         if os.name == "nt":  # Windows renames no folder in which a file is open, such as the lock
             folder.rename(archive)
-        say(f"the old results are kept in {relative_to_root(archive)}")
+        say(f"the old results are kept in {shown(archive)}")
         make(folder)
         if seconds:
             estimates.write_times(folder, seconds)

@@ -19,7 +19,7 @@ from ..gpu import nvml
 from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
-from .paths import ROOT, relative_to_root
+from .paths import ROOT, shown
 from .plan import Comparison, Run
 from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
 from .status import in_words, say
@@ -174,7 +174,7 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
                 path.replace(folder / path.name)
         moved[folder, reason, then] = moved.get((folder, reason, then), 0) + 1
     for (folder, reason, then), count in moved.items():
-        say(f"{count} records {reason}; they are kept in {relative_to_root(folder)} {then}")
+        say(f"{count} records {reason}; they are kept in {shown(folder)} {then}")
 
 
 def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool = False) -> list[Run]:

@@ -65,8 +65,9 @@ def chosen_studies(studies: dict[str, dict], names: Iterable[str], only: Iterabl
     """
     every = notebooks_of(studies.values())
     for name in names:
-        if name in every and name not in studies:
-            raise UserError(f"{name} is a notebook, not a study; write --only {name}.")
+        notebook = Path(name).name.removesuffix(".ipynb")
+        if notebook in every and name not in studies:
+            raise UserError(f"{name} is a notebook, not a study; write --only {notebook}.")
         if name not in studies:
             raise UserError(f"unknown study {name}; {did_you_mean(name, studies, 'possible are')}")
     chosen = {name: studies[name] for name in names}

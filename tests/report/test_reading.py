@@ -1,13 +1,19 @@
 """Which records are used: flaws, copies, records of the CPU, synthetic data, other code."""
 
+import json
+import shutil
+
 import made_up_records as made_up
 import pytest
-from drawn_reports import flat, said_in, write_all
+from conftest import ROOT
+from drawn_reports import flat, said_in, tables_of, write_all
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.report.comparisons import group_runs
+from mixed_precision_study.report.environment import data_of
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.runner import estimates, notebook_file
 
 
 def test_missing_folder_ends_in_one_line(tmp_path):
@@ -24,6 +30,30 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     report = load(".")
     assert report.folder == "../outputs"
     assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+
+
+def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
+    write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
+    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
+        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
+    report = load(tmp_path)
+    assert len(report.used) == 1
+    assert dict(report.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
+    assert found(report).startswith("1 record found") and "5 JSON files" in found(report)
+    ((row,),) = tables_of("load", report)
+    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
+
+
+def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
+    record = made_up.make("cifar_resnet", "fp32")
+    quick = tmp_path / "quick"
+    write_all(quick, record)
+    (quick / "logs").mkdir()
+    estimates.write_times(quick, {record.run_id: 9.0})
+    notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
+    shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
+    assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
+    assert [path for path, reason in load(tmp_path).left_out if "older copy" not in reason] == []
 
 
 @pytest.mark.parametrize(
@@ -47,6 +77,31 @@ def test_a_record_with_a_nonsense_field_is_left_out(field, value):
     record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
     used, ((_, reason),) = sort_out([record])
     assert used == [] and field in reason
+
+
+def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
+    def of_folder(make, precision, *words, **facts):
+        record = make("cifar_resnet", precision, *words, **facts)
+        record.parameters |= {"dataset": "folder", "data_dir": f"data/{folder}"}
+        return record
+
+    folder = "cats"
+    cats = of_folder(made_up.make, "fp32", dataset_used="cats")
+    early = {**made_up.NOT_STARTED, "gpu_uuid": None}
+    own = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
+    folder = "dogs"
+    other = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
+    used, _ = sort_out([flat(cats, "a"), flat(own, "b")])
+    assert len(group_runs(used)) == 1
+    used, _ = sort_out([flat(cats, "a"), flat(other, "b")])
+    assert [data_of(record) for record in used] == ["cats", "dogs"]
+    assert len(group_runs(used)) == 2
+
+
+def test_data_are_called_by_their_name_and_made_up_data_say_so():
+    names = [("synthetic", True), ("my-synthetic-set", True), ("synthetic_faces", False), ("cats", False)]
+    said = [data_of({"dataset_used": used, "synthetic": made_up}) for used, made_up in names]
+    assert said == ["(synthetic)", "my-synthetic-set (synthetic)", "synthetic_faces", "cats"]
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import types
+from pathlib import Path
 from unittest.mock import Mock
 
 import nbformat
@@ -261,6 +262,9 @@ def test_sigterm_ends_all_and_writes_no_record(bare, tmp_path):
 
 WRONG = {
     "study": (["nosuch"], "unknown study nosuch; possible are flaky, gpu_only, hang, mix, one, train."),
+    "notebook": (["there/tiny.ipynb"], "write --only tiny."),
+    "part of a notebook": (["one", "--only", "t"], "did you mean tiny?"),
+    "parameter as an option": (["one", "--batch-size", "3"], "-p batch_size VALUE"),
     "parameter": (["one", "-p", "epoch", "3"], "notebook tiny has no parameter epoch; it has batch_size"),
     "precision": (["one", "-p", "precisions", "fp32,fp64"], "unknown precision fp64; possible are fp32, tf32"),
     "whole number": (["one", "-p", "batch_size", "1.5"], 'batch_size of notebook tiny must be "max" or a whole number'),
@@ -451,6 +455,30 @@ def test_report_that_is_named_opens_from_where_the_user_stands(suite, tmp_path):
             named = re.findall(r"\S+summary\.html", done.stdout)
             assert named == [said]
             assert (tmp_path / named[0]).is_file()
+
+
+def test_folders_in_which_results_are_kept_open_from_where_the_user_stands(suite, tmp_path):
+    """The output folder lies in the checkout, the user stands elsewhere."""
+    (ROOT / "outputs").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".test-", dir=ROOT / "outputs") as inside:
+        output = os.path.join(inside, "out")
+        words = ("one", "--output-dir", output)
+        assert call(suite, *words, cwd=tmp_path).returncode == 0
+        (path,) = Path(output).glob("tiny-*.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), "code_hash": "0123456789ab"}))
+        for more in ((), ("--fresh",)):
+            done = call(suite, *words, *more, cwd=tmp_path)
+            (named,) = re.findall(r"kept in (\S+)", done.stdout)
+            assert (tmp_path / named).is_dir()
+
+
+@pytest.mark.parametrize("setting", [{"PYTHONSAFEPATH": "1"}, {"PYTHONOPTIMIZE": "2"}])
+def test_settings_of_python_do_not_matter(bare, tmp_path, setting):
+    (tmp_path / "mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
+    environment = {**os.environ, **setting, "PYTHONPATH": str(tmp_path)}
+    done = call(bare, "one", "--output-dir", tmp_path / "out", env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")

@@ -101,9 +101,9 @@ def started(start):
     return start()
 
 
-@pytest.fixture(scope="module")
-def open_cluster():
-    """The address and the folder of a cluster that asks nobody for a token, in a folder that all can reach."""
+@contextlib.contextmanager
+def open_node():
+    """Start a node that asks nobody for a token, in a folder that all can reach; yield its address and that folder."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith("RAY_")}
     environment |= {**PATIENCE, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     with below(0o755) as folder:
@@ -112,13 +112,24 @@ def open_cluster():
         command_line = [sys.executable, "-m", "ray.scripts.scripts", "start", *words]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         with subprocess.Popen(command_line, env=environment, start_new_session=True, **silent) as node:
+
+            def address():
+                assert node.poll() is None, "the node ended"
+                return read_small_file(folder / "ray_current_cluster")
+
             try:
-                address = wait_for(lambda: read_small_file(folder / "ray_current_cluster"), 200)
-                yield address, folder
+                yield wait_for(address, 200), folder
             finally:
                 for process in [*psutil.Process(node.pid).children(recursive=True), node]:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
+
+
+@pytest.fixture(scope="module")
+def open_cluster():
+    """The address and the folder of a cluster that asks nobody for a token."""
+    with contextlib.ExitStack() as stack:
+        yield started(lambda: stack.enter_context(open_node()))
 
 
 def test_what_a_node_needs_travels_there(tmp_path):
