@@ -341,6 +341,8 @@ class Experiment:
             except Exception as error:  # the run itself is measured and must not be lost
                 leave_unexplained(record, error_line(error))
                 clear_tracebacks(error)
+            with suppress(RuntimeError):  # a lost device must not cost the record
+                release_memory(self.device)
         write_record(record, self.parameters.output_dir)
 
     def copy_explanation(self, record: RunRecord, precision: str) -> None:

@@ -726,6 +726,26 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
     assert used["amp_bf16"] < used["fp32"]
 
 
+@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
+def test_a_run_that_only_explains_finds_what_an_ordinary_run_finds(execution):
+    common = {"dataset": "synthetic", "epochs": 2, "max_steps": 60, "batch_size": 64, "precisions": ["tf32"]}
+    found = []
+    for purpose in ("all", "explain", "time"):
+        release_memory(GPU)
+        (record,) = run_cells("cifar_resnet", "run", execution=execution, purpose=purpose, **common)["records"]
+        assert record.status == "ok", record.reason
+        found.append(record)
+    ordinary, explaining, timed = found
+    assert explaining.metric == [] and len(explaining.epoch_seconds) == 1
+    assert explaining.profile_reason is None and explaining.inference_latency_ms > 0
+    assert explaining.kernels_per_step == pytest.approx(ordinary.kernels_per_step, rel=0.02)
+    assert explaining.flops_per_step == ordinary.flops_per_step
+    assert explaining.ledger_parameters_mib == ordinary.ledger_parameters_mib
+    assert explaining.peak_allocated_mib == pytest.approx(ordinary.peak_allocated_mib, rel=0.02)
+    assert (timed.kernels_per_step, timed.inference_latency_ms) == (None, None)
+    assert len(timed.metric) == 2
+
+
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []

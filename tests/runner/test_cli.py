@@ -209,8 +209,8 @@ def test_run_id_is_the_one_the_notebook_computes(suite):
     study = {"runs": [{"notebook": "tiny", "parameters": {"lr": 1}, "sweep": {"seed": [0, 1]}}]}
     overrides = parse_overrides([("loss_scale", "1024"), ("model", "7"), ("precisions", "fp32, tf32")])
     comparisons, _ = plan(study, suite, suite / "out", overrides, on_gpu=True)
-    assert [[run.precision for run in runs] for runs in comparisons] == [["fp32", "tf32"]] * 2
-    for seed, runs in enumerate(comparisons):
+    assert [sorted(run.precision for run in runs) for runs in comparisons] == [["fp32", "tf32"]] * 2
+    for seed, runs in enumerate(sorted(comparisons, key=lambda runs: runs[0].parameters["seed"])):
         own = {**defaults, "lr": 1.0, "seed": seed, "loss_scale": 1024, "model": "7"}
         for run in runs:
             assert run.run_id == run_id_of("tiny", own, run.precision)
