@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.analysis.bottleneck import find_bottleneck  # noqa: E402
+from mixed_precision_study.analysis.conditions import flags_of  # noqa: E402
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs  # noqa: E402
-from mixed_precision_study.analysis.verdict import flags_of  # noqa: E402
+from mixed_precision_study.analysis.verdict import interval_text  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, PRECISION_NAMES, parameters_cell  # noqa: E402
 from mixed_precision_study.record import comparison_key, read_records  # noqa: E402
 
@@ -189,7 +190,8 @@ def headline(records):
             )
     lines = [f"| training, one epoch | {' | '.join(f'`{name}`' for name in HEADLINE_PRECISIONS)} |", "|---" * 5 + "|"]
     lines += [headline_row(row) for row in rows.values()]  # one comparison each
-    reading = "n: timed epochs. Time: median; in brackets how many times as fast as fp32, with its 95% interval."
+    reading = "n: timed epochs. Time: median; in brackets how many times as fast as fp32, with its 95% interval if it"
+    reading += " has three processes."
     lines += ["", f"Measured on {'; '.join(sorted(cards))}. {reading}" if cards else "None yet."]
     return "\n".join(["<!-- headline -->", *lines, "<!-- /headline -->"])
 
@@ -208,8 +210,7 @@ def headline_row(row):
             continue
         seconds = statistics.median(times[precision])
         gain = paired_ratio(paired_runs(row[precision], row.get("fp32", []))) if precision != "fp32" else None
-        interval = f", {gain['low']:.2f} to {gain['high']:.2f}" if gain and gain["low"] is not None else ""
-        faster = f" ({gain['ratio']:.2f}x{interval})" if gain else ""
+        faster = f" ({gain['ratio']:.2f}x, {interval_text(gain)})" if gain else ""
         cells.append(f"{seconds:.2f} s{faster}, {max(r['peak_allocated_mib'] for r in row[precision]) / 1024:.2f} GiB")
     return f"| {' | '.join(cells)} |"
 

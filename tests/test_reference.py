@@ -1,6 +1,7 @@
 """The records in outputs/: complete, measured on a GPU on real data, small, and without folders of a machine."""
 
 import functools
+import itertools
 import json
 import re
 import statistics
@@ -10,12 +11,13 @@ import tables
 from conftest import EXPERIMENTS, ROOT
 
 from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
-from mixed_precision_study.analysis.verdict import judge
+from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
-from mixed_precision_study.record import NOT_WRITTEN, DiagnosticFields, read_records
+from mixed_precision_study.record import NOT_WRITTEN, DiagnosticFields, comparison_key, read_records
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
+NO_OUTCOME = {NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT}
 LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128), ("lstm", "amp_bf16", 80)]
 
 
@@ -71,6 +73,37 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number):
         assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", "NVIDIA H200", False)
         assert record["gpu_shared"] is False
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"]
+
+
+def same_runs():
+    """Return lists of ok runs on a GPU that differ in seed, repetition and process alone, in the order of their start.
+
+    The study of several GPUs has most of them: the same LSTM again and again.
+    """
+    alike = {}
+    for name in ("reference", "ladder-h200", "fastest-h200", "published", "batches-h200"):
+        for record in read_folder(name):
+            if record["status"] == "ok" and record["batch_size"] != "max":
+                key = (name, record["precision"], record["commit"], comparison_key(record))
+                alike.setdefault(key, []).append(record)
+    return [sorted(runs, key=lambda run: run["started_at"]) for runs in alike.values() if len(runs) > 1]
+
+
+def test_no_stored_run_is_called_faster_than_another_process_of_the_same():
+    pairs = [pair for runs in same_runs() for pair in itertools.combinations(runs, 2)]
+    assert len(pairs) > 70
+    assert {judge(paired_ratio([pair])) for pair in pairs} <= {"one process", *NO_OUTCOME}
+
+
+def test_three_stored_runs_are_seldom_called_faster_than_three_others_of_the_same():
+    words = []
+    for runs in (runs for runs in same_runs() if len(runs) >= 6):
+        for chosen in itertools.combinations(range(6), 3):
+            others = sorted(set(range(6)) - set(chosen))
+            pairs = [(runs[a], runs[b]) for a, b in zip(chosen, others, strict=True)]
+            words.append(judge(paired_ratio(pairs)))
+    assert len(words) >= 20
+    assert sum(word in DIFFERENT for word in words) <= 0.1 * len(words)
 
 
 # outputs/reference

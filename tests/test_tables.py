@@ -145,9 +145,11 @@ def test_the_headline_is_computed_from_records():
             record("tf32", [2.0] * 6, batch_size=32),
         ]
     )
-    assert "| m on d, batch 8 (n = 2 or 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x), 0.50 GiB | - |" in table
+    assert (
+        "| m on d, batch 8 (n = 2 or 3) | 4.00 s, 0.50 GiB | - | 2.00 s (2.00x, one process), 0.50 GiB | - |" in table
+    )
     assert "| m on d, batch 8, channels_last (n = 1) | - | 3.00 s, 0.50 GiB | - | - |" in table  # never mixed
-    assert "| 4.00 s, 0.50 GiB | 2.00 s (2.00x, 2.00 to 2.00), 0.50 GiB | - | - |" in table  # six pairs
+    assert "| 4.00 s, 0.50 GiB | 2.00 s (2.00x, one process), 0.50 GiB | - | - |" in table  # whatever the epochs
     assert "| m on d, batch 16 (n = 1) | - | - | - | 1.00 s, 0.50 GiB |" in table
     assert "T4, driver 5, CUDA 13, cuDNN 9, PyTorch 2.9, timm 1" in table
     assert "None yet" in tables.headline([])

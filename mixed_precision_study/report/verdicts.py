@@ -9,7 +9,7 @@ from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import flags_of
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
-from ..analysis.verdict import DIFFERENT, TOO_FEW_PROCESSES, judge, verdict
+from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
 from .comparisons import ok_runs, run_label
 from .layout import MANY, name_of
 from .report import PairKey, Report
@@ -51,13 +51,6 @@ def speedup_of(group: dict, precision: str, baseline: str) -> dict | None:
 def ends_of(speedup: dict) -> tuple[float, float]:
     """Return the ends of the interval of a speed-up, or twice its ratio where it has none."""
     return speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
-
-
-def interval_text(speedup: dict) -> str:
-    """Return the interval of a speed-up as text, or why it has none."""
-    if speedup["low"] is None:
-        return TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
-    return f"{speedup['low']:.2f} to {speedup['high']:.2f}"
 
 
 def ratio_text(speedup: dict) -> str:
