@@ -111,7 +111,7 @@ def row_text(row: dict) -> dict:
         "speed-up": speedup,
         "95% interval": interval,
         "processes": row["processes"] or "-",
-        "verdict": row["verdict"],
+        "verdict": row["verdict"] + (f" (MIND: {row['other_conditions']})" if row["other_conditions"] else ""),
         "limited by": row["limit"] or "-",
         "memory saved": "-" if saved is None else f"{round(saved)}%",
         "quality against fp32": quality_text(row),

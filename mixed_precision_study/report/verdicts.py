@@ -63,6 +63,11 @@ def judgement(report: Report, speedup: dict) -> str:
     return "not judged: CPU" if report.on_cpu else judge(speedup)
 
 
+def conditions_text(speedup: dict) -> str:
+    """Return in which conditions the two sides of a speed-up differ, to stand after its outcome, or nothing."""
+    return f" (MIND: {'; '.join(speedup['differences'])})" if speedup["differences"] else ""
+
+
 def flags_in(group: dict, *precisions: str) -> list[str]:
     """Return what disturbed any ok run of these precisions, each phrase once."""
     runs = [(name, run) for name in precisions for run in ok_runs(group, name)]
@@ -213,7 +218,11 @@ def say_ratios(section: Section, report: Report) -> None:
     if tested > MANY_RATIOS:
         text += f" At 95% each, one in twenty may be wrong. {len(report.standing)} of the {len(told)} differences"
         text += f" stand after Holm's correction for {tested} ratios."
-        fallen = [key for key, speedup in report.speedups.items() if speedup in told and key not in report.standing]
+        fallen = [
+            key
+            for key, speedup in report.speedups.items()
+            if judge(speedup) in DIFFERENT and key not in report.standing
+        ]
         names = [f"{name_of(report, *key[:2])} against {key[2]}" for key in fallen]
         text += f" These do not: {plain('; '.join(names))}." if names else ""
     section.say(text)
