@@ -118,6 +118,7 @@ MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
 NUMBER = int | float
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
+CLEARLY_LEARNED = 0.5  # the same where the baseline has not learned, so that no lucky seed is the measure
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
 NO_RECORD = "it is no record"
@@ -566,14 +567,16 @@ def gain_over_chance(record: dict) -> float | None:
 def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
     """Return (gain over chance, precision) that runs of a comparison are judged by, or None where none has learned.
 
-    It is the median of fp32, else of tf32, else that of the best precision. `gains` is {precision: gains of its runs}.
+    It is the median of fp32, or of tf32 without fp32, if that has learned. Else it is that of the best precision, which
+    must have learned clearly if there is a baseline. `gains` is {precision: gains of its runs}.
     """
     middle = {precision: median(found) for precision, found in gains.items() if found}
+    baseline = next((precision for precision in ("fp32", "tf32") if precision in middle), None)
+    if baseline is not None and middle[baseline] >= LEARNED:
+        return middle[baseline], baseline
     best = max(middle, key=middle.__getitem__, default=None)
-    for precision in ("fp32", "tf32", best):
-        if precision is not None and middle.get(precision, 0) >= LEARNED:
-            return middle[precision], precision
-    return None
+    needed = LEARNED if baseline is None else CLEARLY_LEARNED
+    return (middle[best], best) if best is not None and middle[best] >= needed else None
 
 
 def find_diverged(records: Iterable[dict]) -> dict[str, str]:

@@ -344,5 +344,23 @@ def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
     assert all(found.values())
 
 
+def test_runs_are_judged_by_fp32_and_by_others_only_where_these_clearly_learned():
+    def found(fp32, tf32):
+        runs = [run("fp32", [fp32]) | {"precision": "fp32"}, run("tf32", [tf32]) | {"precision": "tf32"}]
+        return set(records.find_diverged([*runs, run("o3_fp16", [0.1]) | {"precision": "o3_fp16"}]))
+
+    assert found(0.9, 0.9) == {"o3_fp16"}
+    assert found(0.1, 0.9) == {"fp32", "o3_fp16"}
+    assert found(0.1, 0.4) == set()  # one lucky run is no measure
+    assert found(0.3, 0.1) == {"tf32", "o3_fp16"}
+
+
+def test_a_run_that_only_explains_is_not_judged_by_what_it_learned():
+    runs = [run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}]
+    assert records.find_diverged(runs) == {}
+    runs[1] = run("b", [0.1]) | {"parameters": {"purpose": "explain"}}  # as the experiment has it
+    assert records.find_diverged(runs) == {}
+
+
 def test_a_failed_run_may_lack_what_a_comparison_with_chance_needs():
     assert records.find_diverged([{"run_id": "a", "status": "failed", "metric": [0.1], "chance_metric": 0.1}]) == {}

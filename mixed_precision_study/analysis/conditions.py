@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ..record import DISTURBED
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
+SHOWN = 24  # characters of a value in a sentence; a hash is longer
 POWER_CAP = "power cap"  # reached by the work itself, so it is part of what a precision costs
 SOFTWARE = {
     "torch_version": "PyTorch",
@@ -42,7 +43,7 @@ def named_differences(own: dict, base: dict, names: dict[str, str]) -> list[str]
     found = []
     for field, name in names.items():
         if own.get(field) != base.get(field):
-            values = [str(record.get(field) or "unknown") for record in (own, base)]
+            values = [str(record.get(field) or "unknown")[:SHOWN] for record in (own, base)]
             found.append(f"{name} {values[0]} against {values[1]}")
     return found
 

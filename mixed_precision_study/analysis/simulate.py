@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from .speedup import paired_ratio
-from .verdict import DIFFERENT, SAME, judge
+from .verdict import DIFFERENT, SAME, SAME_TO, judge
 
 BLOCKS = 10  # of an epoch
 SECONDS = 6.0  # of an epoch
 DRAWS = 3_000
 NEEDED_COVERAGE = 0.93
-ALLOWED_FALSE = 0.065  # of two equal precisions called faster or slower
+ALLOWED_FALSE = 0.065  # of two equal precisions called faster or slower, or of two 5% apart called the same
 ALLOWED_GRAPH_WIDTH = 0.03  # half the interval of three processes, where a CUDA graph leaves little scatter
 
 
@@ -53,6 +53,7 @@ class Cell(NamedTuple):
     coverage: float  # share of the intervals that hold the true ratio
     false: float  # share of equal precisions that were called faster or slower
     same: float  # share of equal precisions that were called the same
+    wrongly_same: float  # share of precisions 5% apart that were called the same
     half_width: float  # median of half the interval, as a share of the ratio
 
 
@@ -69,12 +70,20 @@ def made_up_record(draw: np.random.Generator, scatter: Scatter, epochs: int, sec
     return {"precision": precision, "seed": 0, "batch_size": 1, "epochs": epochs, "throttled": False, **times}
 
 
-def compare(draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int, ratio: float) -> dict:
-    """Return what paired_ratio says of two precisions of which the first is `ratio` times as fast."""
-    pairs = []
-    for _ in range(processes):
-        own = made_up_record(draw, scatter, epochs, SECONDS / ratio, "amp_fp16")
-        pairs.append((own, made_up_record(draw, scatter, epochs, SECONDS, "fp32")))
+def made_up_pairs(draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int) -> list[tuple[dict, dict]]:
+    """Return pairs of processes of two precisions that are equally fast."""
+    names = ("amp_fp16", "fp32")
+    records = [[made_up_record(draw, scatter, epochs, SECONDS, name) for name in names] for _ in range(processes)]
+    return [(own, base) for own, base in records]
+
+
+def sped_up(record: dict, ratio: float) -> dict:
+    """Return a record of a process that is `ratio` times as fast."""
+    return {**record, **{name: [time / ratio for time in record[name]] for name in ("epoch_seconds", "block_seconds")}}
+
+
+def compare(pairs: list[tuple[dict, dict]]) -> dict:
+    """Return what paired_ratio says of made-up pairs."""
     found = paired_ratio(pairs)
     if found is None:
         raise ValueError("made-up records are always comparable")
@@ -82,9 +91,11 @@ def compare(draw: np.random.Generator, scatter: Scatter, processes: int, epochs:
 
 
 def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: int = 0) -> Cell:
-    """Return the cell of one scatter and shape. The precisions are equal; an interval would only move with them."""
+    """Return the cell of one scatter and shape: of two equal precisions, and of the same ones 5% apart."""
     draw = np.random.default_rng([seed, processes, epochs, int(1e6 * scatter.processes)])
-    found = [compare(draw, scatter, processes, epochs, 1.0) for _ in range(draws)]
+    drawn = [made_up_pairs(draw, scatter, processes, epochs) for _ in range(draws)]
+    found = [compare(pairs) for pairs in drawn]
+    apart = [compare([(sped_up(own, SAME_TO), base) for own, base in pairs]) for pairs in drawn]
     words = [judge(speedup) for speedup in found]
     covered = [speedup["low"] <= 1 <= speedup["high"] for speedup in found]
     widths = [math.log(speedup["high"] / speedup["low"]) / 2 for speedup in found]
@@ -97,6 +108,7 @@ def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: in
         float(np.mean(covered)),
         different / draws,
         same / draws,
+        sum(judge(speedup) == SAME for speedup in apart) / draws,
         math.expm1(float(np.median(widths))),
     )
 
@@ -108,6 +120,8 @@ def problems_of(cell: Cell) -> list[str]:
         found.append(f"coverage below {NEEDED_COVERAGE:.0%}")
     if cell.false > ALLOWED_FALSE:
         found.append(f"more than {ALLOWED_FALSE:.1%} false")
+    if cell.wrongly_same > ALLOWED_FALSE:
+        found.append(f"more than {ALLOWED_FALSE:.1%} wrongly the same")
     if cell.scatter is SCATTERS[0] and cell.half_width > ALLOWED_GRAPH_WIDTH:
         found.append(f"half-width above {ALLOWED_GRAPH_WIDTH:.0%}")
     return found
@@ -115,12 +129,13 @@ def problems_of(cell: Cell) -> list[str]:
 
 def rows(draws: int) -> Iterator[str]:
     """Yield the table in Markdown, line by line."""
-    yield "| scatter | processes x epochs | covers | false faster or slower | the same within 5% | half-width | |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| scatter | processes x epochs | covers | falsely different | the same | the same, 5% apart | half-width | |"
+    yield "|---|---|---|---|---|---|---|---|"
     for scatter in SCATTERS:
         for processes, epochs in SHAPES:
             cell = simulate(scatter, processes, epochs, draws)
-            figures = f"{cell.coverage:.1%} | {cell.false:.1%} | {cell.same:.1%} | {cell.half_width:.1%}"
+            shares = (cell.coverage, cell.false, cell.same, cell.wrongly_same, cell.half_width)
+            figures = " | ".join(f"{share:.1%}" for share in shares)
             outcome = "; ".join(problems_of(cell)) or "ok"
             yield f"| {scatter.name} | {processes} x {epochs} | {figures} | {outcome} |"
 

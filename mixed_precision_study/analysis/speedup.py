@@ -68,7 +68,7 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
         return record["seed"], record.get("repeat"), record["gpu_uuid"]
 
     def newest(record):
-        return record.get("started_at") or "", record.get("run_id") or "", record.get("path") or ""
+        return tuple(record.get(name) or "" for name in ("started_at", "run_id", "path"))
 
     def timed(records):
         kept = [record for record in records if record["status"] == "ok" and not is_explanation(record)]

@@ -50,13 +50,16 @@ def outcome_of(speedup: dict) -> str:
     return SAME if within else CANNOT_BE_TOLD
 
 
+def interval_text(speedup: dict) -> str:
+    """Return the interval of a ratio as text, or why it has none."""
+    if speedup["low"] is None:
+        return TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
+    return f"{speedup['low']:.2f} to {speedup['high']:.2f}"
+
+
 def amount_of(record: dict, base: dict, speedup: dict) -> str:
     """Return a ratio with its interval, or with how few processes it rests on, as text."""
-    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']}"
-    if speedup["low"] is None:
-        amount += f" ({TOO_FEW_PROCESSES[speedup['processes']]})"
-    else:
-        amount += f" ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval_text(speedup)})"
     if record.get("batch_size") == "max":
         sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
         amount += f" per sample, each at its largest batch ({sizes})"

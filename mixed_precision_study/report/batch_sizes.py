@@ -15,7 +15,7 @@ from .report import Report
 from .section import Section
 from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style
 from .theme import chart_style
-from .verdicts import ends_of, ratio_text, said_once, sentence_on, speedup_of
+from .verdicts import conditions_text, ends_of, ratio_text, said_once, sentence_on, speedup_of
 from .words import plain, short
 
 Speeds = dict[str, dict[int, float]]  # {precision: {batch size: samples per second}}
@@ -220,7 +220,9 @@ def row_by_batch(family: BatchFamily, precision: str) -> dict:
     peaks = [run["peak_allocated_mib"] for run in runs if run["status"] == "ok" and size_of(run) == largest]
     failing = failing_above(largest, runs) if largest else None
     speedup, best = family.common.get(precision), family.best.get(precision)
-    common_text = f"{ratio_text(speedup)}, {family.common_batch[precision]}" if speedup else "-"
+    common_text = (
+        f"{ratio_text(speedup)}, {family.common_batch[precision]}{conditions_text(speedup)}" if speedup else "-"
+    )
     return {
         "comparison": family.title,
         "precision": precision,

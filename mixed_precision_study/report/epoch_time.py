@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ..analysis.verdict import interval_text
 from ..record import samples_in_epoch
 from .bars import bar_chart, pool, say_extremes
 from .comparisons import gap_text, ok_runs, runs_of
@@ -15,7 +16,7 @@ from .report import Bar, Key, Report
 from .section import Section
 from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, PRECISIONS
 from .theme import chart_style
-from .verdicts import baselines_of, ends_of, interval_text, judgement, mark_of, speedup_of
+from .verdicts import baselines_of, ends_of, judgement, mark_of, speedup_of
 from .words import count, span, tally
 
 

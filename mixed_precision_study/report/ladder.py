@@ -29,7 +29,15 @@ from .style import (
     precision_patches,
 )
 from .theme import chart_style
-from .verdicts import ends_of, judgement, ratio_text, said_once, speedup_between, stand_after_correction
+from .verdicts import (
+    conditions_text,
+    ends_of,
+    judgement,
+    ratio_text,
+    said_once,
+    speedup_between,
+    stand_after_correction,
+)
 from .words import count, plain, short, span
 
 LIMITED_BY = "what limits it"
@@ -115,7 +123,9 @@ def row_of_step(report: Report, steps: list[Step], step: Step) -> dict:
         row["over the first step"] = ratio_text(step.over_first)
     if step.over_last:
         row["over the step before"] = ratio_text(step.over_last)
-    judged = judgement(report, step.over_last) if step.over_last else "-"
+    judged = "-"
+    if step.over_last:
+        judged = judgement(report, step.over_last) + conditions_text(step.over_last)
     row["verdict"] = ", ".join(filter(None, [judged, gap_text(step.runs)]))
     row["quality at the end"] = quality_of(step.ok)
     row["compiling + cuDNN's search, s, at most"] = preparation_of(step.ok)

@@ -36,8 +36,6 @@ def scaling_text(runs: list[dict]) -> str:
     if scales := [scale for record in runs for _, scale in record["loss_scale_trace"] if scale]:
         fixed = fixed_scales(record.get("loss_scale") for record in runs)
         text += f"; the loss scale {'was' if fixed else 'went from'} {span(scales, '{:,.0f}')}"
-    if hardly_trained := sum(map(skipped_most, runs)):
-        text += f"; {hardly_trained} of {count(len(runs), 'run')} skipped more than half of the steps"
     for field, where in (("scale_1", "without a loss scale"), ("scaled", "at the scale of the last step")):
         shares = [record[f"gradient_flush_fraction_{field}"] for record in runs]
         if known := [100 * share for share in shares if share is not None]:
@@ -48,11 +46,6 @@ def scaling_text(runs: list[dict]) -> str:
 def fixed_scales(scales: Iterable) -> list[float]:
     """Return the scales that are numbers, in order."""
     return sorted(scale for scale in scales if type(scale) in (int, float))
-
-
-def skipped_most(run: dict) -> bool:
-    """Return whether a run skipped more than half of its timed steps: it ended, but hardly trained."""
-    return (run["skipped_steps"] or 0) > (run["steps_per_epoch"] or math.inf) * len(run["epoch_seconds"]) / 2
 
 
 def traces_of(group: dict, precision: str) -> list[Trace]:
@@ -203,11 +196,8 @@ def sweep_text(runs: dict, drawn: dict[str, dict[float, float]]) -> str:
     """Return how many fixed scales ended well, and how many gradients and steps they lost."""
     fixed = fixed_scales(runs)
     ended = [[run for run in runs[scale] if run["status"] == "ok"] for scale in fixed]
-    idle = sum(bool(found) and all(map(skipped_most, found)) for found in ended)
-    well = sum(map(bool, ended)) - idle
+    well = sum(map(bool, ended))
     text = f"{well} of {len(fixed)} fixed scales from {fixed[0]:,g} to {fixed[-1]:,.10g} ended well"
-    if idle:
-        text += f", {idle} more ended with more than half of the steps skipped"
     if lost := drawn["gradients lost (%)"].values():
         text += f"; gradients lost go from {max(lost):.3g}% down to {min(lost):.3g}%"
     skipped = drawn["skipped steps (%)"]

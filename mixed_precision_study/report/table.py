@@ -5,6 +5,7 @@ import pandas as pd
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs
+from ..analysis.verdict import interval_text
 from .comparisons import gap_text, ok_runs
 from .memory_use import memory_saved
 from .report import Report
@@ -12,7 +13,7 @@ from .section import File, Section
 from .style import CPU_WARNING, DISTURBED_MARK
 from .theme import chart_style
 from .training_curves import metric_of, quality_against_fp32
-from .verdicts import example, flags_in, interval_text, judgement, said_once
+from .verdicts import example, flags_in, judgement, said_once
 from .words import count, tally
 
 QUALITY_NAMES = {  # columns of summary.csv: keys of quality_difference()
@@ -110,7 +111,7 @@ def row_text(row: dict) -> dict:
         "speed-up": speedup,
         "95% interval": interval,
         "processes": row["processes"] or "-",
-        "verdict": row["verdict"],
+        "verdict": row["verdict"] + (f" (MIND: {row['other_conditions']})" if row["other_conditions"] else ""),
         "limited by": row["limit"] or "-",
         "memory saved": "-" if saved is None else f"{round(saved)}%",
         "quality against fp32": quality_text(row),

@@ -9,7 +9,7 @@ from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import flags_of
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
-from ..analysis.verdict import DIFFERENT, TOO_FEW_PROCESSES, judge, verdict
+from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
 from .comparisons import ok_runs, run_label
 from .layout import MANY, name_of
 from .report import PairKey, Report
@@ -53,13 +53,6 @@ def ends_of(speedup: dict) -> tuple[float, float]:
     return speedup["low"] or speedup["ratio"], speedup["high"] or speedup["ratio"]
 
 
-def interval_text(speedup: dict) -> str:
-    """Return the interval of a speed-up as text, or why it has none."""
-    if speedup["low"] is None:
-        return TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
-    return f"{speedup['low']:.2f} to {speedup['high']:.2f}"
-
-
 def ratio_text(speedup: dict) -> str:
     """Return a ratio with its interval as text, or with the reason why it has none."""
     return f"{speedup['ratio']:.2f}x ({interval_text(speedup)})"
@@ -68,6 +61,11 @@ def ratio_text(speedup: dict) -> str:
 def judgement(report: Report, speedup: dict) -> str:
     """Return in a few words what may be said of a speed-up; nothing is said of the CPU."""
     return "not judged: CPU" if report.on_cpu else judge(speedup)
+
+
+def conditions_text(speedup: dict) -> str:
+    """Return in which conditions the two sides of a speed-up differ, to stand after its outcome, or nothing."""
+    return f" (MIND: {'; '.join(speedup['differences'])})" if speedup["differences"] else ""
 
 
 def flags_in(group: dict, *precisions: str) -> list[str]:
@@ -220,7 +218,11 @@ def say_ratios(section: Section, report: Report) -> None:
     if tested > MANY_RATIOS:
         text += f" At 95% each, one in twenty may be wrong. {len(report.standing)} of the {len(told)} differences"
         text += f" stand after Holm's correction for {tested} ratios."
-        fallen = [key for key, speedup in report.speedups.items() if speedup in told and key not in report.standing]
+        fallen = [
+            key
+            for key, speedup in report.speedups.items()
+            if judge(speedup) in DIFFERENT and key not in report.standing
+        ]
         names = [f"{name_of(report, *key[:2])} against {key[2]}" for key in fallen]
         text += f" These do not: {plain('; '.join(names))}." if names else ""
     section.say(text)

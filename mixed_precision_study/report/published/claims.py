@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ...analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT
 from ..comparisons import gap_text
 from ..report import Report
-from ..verdicts import judgement, ratio_text
+from ..verdicts import conditions_text, judgement, ratio_text
 from ..words import count, short, span
 from .matching import Entry, Published, match_published, own_entries, published_entries
 from .ratios import (
@@ -56,7 +56,7 @@ def time_claim(report: Report, theirs: Entry, own: Entry | None, number: int) ->
         return Claim("time", said, "no ratio", f"{UNKNOWN}, because of {lacking}: {gap}")
     here = ratio_text(speedup) + own.mark
     judged = judgement(report, speedup)
-    return Claim("time", said, f"{here}, {judged}", time_outcome(claimed, speedup, judged))
+    return Claim("time", said, f"{here}, {judged}{conditions_text(speedup)}", time_outcome(claimed, speedup, judged))
 
 
 def memory_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base: Entry | None) -> Claim | None:

@@ -13,7 +13,7 @@ from ..layout import rate_unit
 from ..report import Report
 from ..style import PRECISIONS
 from ..training_curves import last_metrics, metric_of
-from ..verdicts import judgement, ratio_text, speedup_between
+from ..verdicts import conditions_text, judgement, ratio_text, speedup_between
 from ..words import short, span
 from .matching import Published, bare, differences, of_same_model, setting
 
@@ -138,7 +138,7 @@ def find_speedup(report: Report, number: int, precision: str) -> Finding:
     group = report.comparisons[number]
     if speedup := report.speedups.get((number, precision, "fp32")):
         judged = judgement(report, speedup)
-        text = f"{precision} {ratio_text(speedup)}, {judged}"
+        text = f"{precision} {ratio_text(speedup)}, {judged}{conditions_text(speedup)}"
         return Finding(group["title"], text, speedup["ratio"], speedup=speedup, judged=judged)
     gaps = [f"{name}: {gap}" for name in (precision, "fp32") if (gap := gap_text(group["runs"][name]))]
     return Finding(group["title"], ", ".join(gaps), unknown=NO_RATIO)
@@ -245,7 +245,7 @@ def find_by_scale(published: Published, row: dict) -> list[Finding]:
         speedup = base and speedup_between(ok_runs(group, row["precision"]), ok_runs(base, row["precision"]))
         if speedup:
             judged = judgement(published.report, speedup)
-            text = f"{ratio_text(speedup)} of the speed at {first:g}, {judged}"
+            text = f"{ratio_text(speedup)} of the speed at {first:g}, {judged}{conditions_text(speedup)}"
             findings.append(Finding(group["title"], text, speedup["ratio"], speedup=speedup, judged=judged))
     return findings
 
