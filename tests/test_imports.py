@@ -9,11 +9,12 @@ from conftest import ENVIRONMENT, ROOT
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
-BASE = {"commit", "errors", "files", "record", "parameters"}
+BASE = {"commit", "data_files", "errors", "files", "record", "parameters"}
 JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
+    "data_files": set(),
     "record": {"files", "parameters"},
     "parameters": {"errors"},
     "models": {"models"},

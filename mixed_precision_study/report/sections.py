@@ -15,6 +15,7 @@ from . import (
     memory_use,
     scaling,
     table,
+    time_to_target,
     training_curves,
     verdicts,
 )
@@ -36,6 +37,7 @@ SECTIONS = (
     inference_cost,
     training_curves,
     loss_scale,
+    time_to_target,
     table,
     articles,
 )
