@@ -1,4 +1,4 @@
-"""A hash of the files that a run reads, without loading its data: run_all.py asks whether a record is of these files."""
+"""A hash of the files that a run reads. run_all.py needs it to know whether a record is of the files that lie there."""
 
 import csv
 import hashlib
@@ -17,9 +17,9 @@ def data_files_hash(notebook: str, parameters: dict, base: str | Path = ".") -> 
     """Return 12 hex digits for the files that a run's parameters name, or None where there are none.
 
     `base` is the folder that relative paths begin in. The hash is of all sizes, and of the contents where the files are
-    small. Of larger ones a sample is read. Names and times do not count, so a copy on another machine has the same hash.
+    small. Of larger ones a sample is read. Names and times do not count: a copy elsewhere has the same hash.
     """
-    with suppress(OSError, ValueError, KeyError, csv.Error):
+    with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):  # of a wrong CSV
         paths = data_files(notebook, parameters, Path(base))
         return hash_of_files(paths) if paths else None
     return None
@@ -40,7 +40,7 @@ def data_files(notebook: str, parameters: dict, base: Path) -> list[Path]:
 
 def files_in_csv(path: Path) -> list[Path]:
     """Return a CSV and the images that its columns `path` and `image` name."""
-    with path.open(encoding="utf-8", newline="") as opened:
+    with path.open(encoding="utf-8-sig", newline="") as opened:
         rows = list(csv.DictReader(opened))
     return [path, *(path.parent / row["path"] / row["image"] for row in rows)]
 
@@ -64,7 +64,7 @@ def hash_of_files(paths: list[Path]) -> str:
 
 def hash_of_bytes(parts: Iterable) -> str:
     """Return 12 hex digits for texts and buffers of bytes, one after the other."""
-    found = hashlib.blake2b(digest_size=6)
+    found = hashlib.sha256()
     for part in parts:
         found.update(part.encode() if isinstance(part, str) else part)
-    return found.hexdigest()
+    return found.hexdigest()[:12]

@@ -227,6 +227,7 @@ class Experiment:
             compile_mode=settings.compile_mode,
             loss_scale=settings.loss_scale,
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
+            data=self.data,
         )
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:

@@ -73,8 +73,15 @@ class DiagnosticFields:
     ledger_activations_mib: float | None = None  # the rest of the peak: saved activations, temporaries, workspaces
     ledger_slack_mib: float | None = None  # reserved by the allocator above the peak
     ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
-    ledger_error_fraction: float | None = None  # sum of the breakdown / the run's use of the device by NVML - 1
+    ledger_error_fraction: float | None = None  # (peak + slack + context) / the use by NVML - 1: tests the reserve only
     ledger_reason: str | None = None  # why there is no memory breakdown, or no context in it
+    ledger_saved_mib: float | None = None  # of the live blocks at an eager step's peak: saved for the backward pass
+    ledger_batch_mib: float | None = None  # of these blocks: the batch
+    ledger_temporaries_mib: float | None = None  # of these blocks: other results of operations
+    ledger_workspaces_mib: float | None = None  # of these blocks: allocated within an operation, not its result
+    ledger_rounding_mib: float | None = None  # what the allocator gave beyond what was asked for, at the peak
+    ledger_unattributed_fraction: float | None = None  # of the bytes at that peak: belongs to nothing known
+    ledger_blocks_reason: str | None = None  # why the breakdown was not checked by blocks, or what the check found
     saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
 
 
@@ -140,7 +147,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     finished_at: str | None = None  # ISO 8601, UTC
     dataset_used: str | None = None  # what dataset="auto" became
     dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_fingerprint: str | None = None  # hash of the data: contents, counts, classes; runs on other data are not paired
+    data_fingerprint: str | None = None  # hash of the data: contents, counts, classes
     data_files_hash: str | None = None  # hash of the files in data_dir that were read, by which run_all.py knows them
     synthetic: bool | None = None  # made-up data: says nothing about quality
     train_samples: int | None = None  # images or tokens to train on
@@ -511,7 +518,7 @@ def too_short_for_energy(seconds: float) -> str | None:
     """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
     if seconds >= SHORTEST_FOR_ENERGY:
         return None
-    return f"{seconds:.1f} s of timed training are too short; energy needs {SHORTEST_FOR_ENERGY:g} s"
+    return f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
 
 
 def without_short_energy(record: dict) -> dict:

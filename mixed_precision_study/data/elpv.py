@@ -100,10 +100,10 @@ class NumberedImages(TrainingData):
         return (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
 
     def identify(self) -> str:
-        """Return the fingerprint: of files and labels, the same for both loaders; of made-up images, what makes them."""
+        """Return the fingerprint of files and labels, the same for both loaders, or of what makes made-up images."""
         split = (self.train_samples, self.eval_samples)
         if self.images.paths is None:
-            return fingerprint_of("made up", self.labels, split)
+            return fingerprint_of("made up", self.labels, split, self.settings.image_height, self.settings.image_width)
         return fingerprint_of_files(self.images.paths, self.labels, split)
 
     def read_all(self) -> torch.Tensor:

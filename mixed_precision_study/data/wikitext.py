@@ -182,9 +182,7 @@ def read(dataset: str, data_dir: str, device: torch.device) -> NumberedText:
 def is_wikitext(folder: Path, names: list[str]) -> bool:
     """Return whether the texts are WikiText-2's, by their checksums. Ends of lines may be those of Windows."""
     contents = {f"{name}.txt": read_or_stop(folder / f"{name}.txt", Path.read_bytes) for name in names}
-    return all(
-        git_blob(content.replace(b"\r\n", b"\n")) == WIKITEXT_BLOBS[name] for name, content in contents.items()
-    )
+    return all(git_blob(content.replace(b"\r\n", b"\n")) == WIKITEXT_BLOBS[name] for name, content in contents.items())
 
 
 def git_blob(content: bytes) -> str:

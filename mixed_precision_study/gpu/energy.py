@@ -82,7 +82,7 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
 
 
 def slowing_bits(sample: dict, highest: float | None) -> int:
-    """Return the reasons of a sample that slow the GPU. A clock that was set counts where it is 2% below the highest."""
+    """Return the reasons of a sample that slow the GPU. A clock that was set counts from 2% below the highest on."""
     below = highest and sample["mhz"] is not None and sample["mhz"] < 0.98 * highest
     return sample["bits"] if below else sample["bits"] & ~CLOCKS_SET
 

@@ -4,8 +4,8 @@ import statistics
 
 from ..record import SHORTEST_FOR_ENERGY
 from .bars import bar_chart, pool, say_extremes, values_of
-from .layout import rate_unit
 from .comparisons import ok_runs
+from .layout import rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS
@@ -54,7 +54,7 @@ def spread_rows(report: Report) -> list[dict]:
             known = [value for value in values if value is not None]
             if not known:
                 continue
-            row = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
+            row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
             row |= {"processes": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
             row |= {"lowest to highest": span(known, "{:.4g}") if len(known) > 1 else "one process"}
             spread = statistics.stdev(known) / statistics.mean(known) if len(known) > 1 else None
