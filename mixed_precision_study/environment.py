@@ -1,5 +1,6 @@
 """The device, the software and the host: what is missing, what is used, what a record says about them."""
 
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -8,9 +9,12 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from contextlib import suppress
 from importlib.metadata import distributions, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import __version__
 from .commit import suite_commit
 from .errors import UserError
 from .gpu.nvml import MIB, NvmlGpu, remember_gpus
@@ -24,6 +28,7 @@ EXPERIMENT_PACKAGES = {
     name: name
     for name in ("torch", "torchvision", "timm", "numpy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
 }
+GRAPHICS = 0  # NVML's number for the graphics clock
 REPORT_PACKAGES = {name: name for name in ("numpy", "pandas", "matplotlib", "seaborn")}
 
 
@@ -79,6 +84,27 @@ def choose_device() -> "torch.device":
     return device
 
 
+def cpu_model() -> str | None:
+    """Return the name of the host's CPU, or None where the system does not tell it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model") and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or None
+
+
+def host_identity() -> str | None:
+    """Return 12 hex digits that tell this host from others and give no name away; None where nothing identifies it.
+
+    The images of containers may share a machine's identity, so the host's name goes into the hash, too.
+    """
+    identity = platform.node()
+    with suppress(OSError):
+        identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
+    return hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12] if identity else None
+
+
 def describe_environment(record: RunRecord, device: "torch.device") -> None:
     """Fill in the device, the versions and the host."""
     import torch
@@ -90,6 +116,9 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
     record.host_platform = platform.platform(terse=True)
     allowed = getattr(os, "sched_getaffinity", None)  # taskset and containers may allow fewer cores than there are
     record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
+    record.host_cpu = cpu_model()
+    record.host_id = host_identity()
+    record.package_version = __version__
     record.commit = suite_commit()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -98,5 +127,8 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
         record.compute_capability = f"{properties.major}.{properties.minor}"
         record.cuda_version = torch.version.cuda
         record.cudnn_version = str(torch.backends.cudnn.version())
-        record.driver_version = NvmlGpu(record.gpu_uuid).driver()
+        gpu = NvmlGpu(record.gpu_uuid)
+        record.driver_version = gpu.driver()
+        record.application_clock_mhz = gpu.ask("ApplicationsClock", GRAPHICS)
+        record.application_clock_mhz_default = gpu.ask("DefaultApplicationsClock", GRAPHICS)
         record.device_total_mib = properties.total_memory / MIB

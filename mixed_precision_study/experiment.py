@@ -15,6 +15,7 @@ import torch
 
 from .batch_size import largest_batch, limit_memory
 from .data.batches import TrainingData, prefetch_to_device, side_stream
+from .data_files import data_files_hash
 from .environment import choose_device, describe_environment
 from .errors import Diverged, Unsupported, UserError, error_line
 from .gpu.energy import summarise_gpu
@@ -237,6 +238,8 @@ class Experiment:
         return {
             "dataset_used": data.used,
             "dataset_source": data.source,
+            "data_fingerprint": data.fingerprint,
+            "data_files_hash": data_files_hash(self.name, vars(self.parameters)),
             "synthetic": data.source == "synthetic",
             "train_samples": data.train_samples,
             "eval_samples": data.eval_samples,
@@ -270,6 +273,7 @@ class Experiment:
             compile_mode=settings.compile_mode,
             loss_scale=settings.loss_scale,
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
+            data=self.data,
         )
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:

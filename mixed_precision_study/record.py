@@ -54,6 +54,8 @@ class DiagnosticFields:
     power_watts_limit: float | None = None  # the power cap in force
     sm_clock_mhz_median: float | None = None  # of the samples
     sm_clock_mhz_max: float | None = None  # the highest that the GPU offers
+    application_clock_mhz: float | None = None  # graphics clock that is set for programs; null where NVML has none
+    application_clock_mhz_default: float | None = None  # the same as the GPU comes
     temperature_celsius_max: float | None = None  # of the samples
     throttle_fractions: list = field(default_factory=list)  # [reason, fraction of the samples]
     throttled: bool | None = None  # one reason held in 5% of the samples or more
@@ -71,8 +73,15 @@ class DiagnosticFields:
     ledger_activations_mib: float | None = None  # the rest of the peak: saved activations, temporaries, workspaces
     ledger_slack_mib: float | None = None  # reserved by the allocator above the peak
     ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
-    ledger_error_fraction: float | None = None  # sum of the breakdown / the run's use of the device by NVML - 1
+    ledger_error_fraction: float | None = None  # (peak + slack + context) / the use by NVML - 1: tests the reserve only
     ledger_reason: str | None = None  # why there is no memory breakdown, or no context in it
+    ledger_saved_mib: float | None = None  # of the live blocks at an eager step's peak: saved for the backward pass
+    ledger_batch_mib: float | None = None  # of these blocks: the batch
+    ledger_temporaries_mib: float | None = None  # of these blocks: other results of operations
+    ledger_workspaces_mib: float | None = None  # of these blocks: allocated within an operation, not its result
+    ledger_rounding_mib: float | None = None  # what the allocator gave beyond what was asked for, at the peak
+    ledger_unattributed_fraction: float | None = None  # of the bytes at that peak: belongs to nothing known
+    ledger_blocks_reason: str | None = None  # why the breakdown was not checked by blocks, or what the check found
     saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
 
 
@@ -93,6 +102,9 @@ class EnvironmentFields:
     python_version: str | None = None  # of the kernel
     host_platform: str | None = None  # operating system
     host_cores: int | None = None  # that this process may use
+    host_cpu: str | None = None  # model of the CPU
+    host_id: str | None = None  # tells hosts apart: a hash of the machine's identity and name
+    package_version: str | None = None  # of mixed_precision_study
     fp32_precision_matmul: str | None = None  # PyTorch's switch, read back during the run
     fp32_precision_conv: str | None = None  # the same for convolutions
     fp32_precision_rnn: str | None = None  # the same for RNNs
@@ -102,6 +114,8 @@ class EnvironmentFields:
     code_hash: str | None = None  # of the measuring code, from run_all.py; null in a notebook run by hand
 
 
+SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
+ENERGY = ("energy_joules", "joules_per_1000_samples", "power_watts_mean", "energy_source")
 DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
 STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
@@ -142,6 +156,8 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     runs_before_in_process: int | None = None  # trainings that its process began before this one
     dataset_used: str | None = None  # what dataset="auto" became
     dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
+    data_fingerprint: str | None = None  # hash of the data: contents, counts, classes
+    data_files_hash: str | None = None  # hash of the files in data_dir that were read, by which run_all.py knows them
     synthetic: bool | None = None  # made-up data: says nothing about quality
     train_samples: int | None = None  # images or tokens to train on
     eval_samples: int | None = None  # images or tokens held out
@@ -243,11 +259,21 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """Write `output_dir/<run_id>.json`, whole or not at all, and return its path."""
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    keep_other_data(record, path)
     record.code_hash = record.code_hash or os.environ.get("MIXED_PRECISION_CODE_HASH")
     if record.order_in_comparison is None:
         record.order_in_comparison = given_order()
     write_flat(flat_record(record), path)
     return path
+
+
+def keep_other_data(record: RunRecord, path: Path) -> None:
+    """Rename a measured record of other data at `path`: the fingerprint of its data is added to its name."""
+    old = record_in(path) if record.data_fingerprint and path.exists() else None
+    if not old or old["status"] not in ("ok", "diverged") or old.get("data_fingerprint") == record.data_fingerprint:
+        return
+    old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
+    write_flat(old, path.with_name(f"{old['run_id']}.json"))
 
 
 def write_flat(flat: dict, path: str | Path) -> None:
@@ -509,11 +535,12 @@ def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
     It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
+    Data are compared by name and contents. Records without a fingerprint are compared among themselves only.
     """
     parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
     used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
-    same = ("notebook", "device_type", "gpu_name", "dataset_used", *parameters)
+    same = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint", *parameters)
     return tuple((name, json.dumps(values.get(name))) for name in same)
 
 
@@ -526,6 +553,21 @@ def is_explanation(record: dict) -> bool:
     """Return whether a record is of the untimed process that only explains a precision. Its times count nowhere."""
     parameters = record.get("parameters") or {}
     return (record.get("purpose") or parameters.get("purpose")) == "explain"
+
+
+def too_short_for_energy(seconds: float) -> str | None:
+    """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
+    if seconds >= SHORTEST_FOR_ENERGY:
+        return None
+    return f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
+
+
+def without_short_energy(record: dict) -> dict:
+    """Return an ok record without the energy of a timed training that was too short. Older records may have it."""
+    short = too_short_for_energy(sum(filter(None, record.get("epoch_seconds") or ())))
+    if record["status"] != "ok" or not short or record.get("energy_joules") is None:
+        return record
+    return {**record, **dict.fromkeys(ENERGY), "energy_reason": short}
 
 
 def last_metric(record: dict) -> float | None:

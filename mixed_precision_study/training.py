@@ -56,6 +56,7 @@ class Trainer:
     loss_of: what the step calls as compute_loss. torch.compile compiles network and loss as one.
     weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
     captured: the CapturedStep of a CUDA graph, else None.
+    data: what the batches come from, so that its tensors can be found in memory.
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
 
@@ -73,9 +74,11 @@ class Trainer:
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         clip: float | None = None,
+        data: Any = None,
         **options: Any,
     ):
         self.precision = precision
+        self.data = data
         self.device = device
         self.compute_loss = compute_loss
         self.step_function = step_function or partial(training_step, clip=clip)

@@ -1,6 +1,9 @@
 """Packages, device, software and host."""
 
+import json
 import os
+import platform
+import re
 import subprocess
 
 import pytest
@@ -10,6 +13,7 @@ from small_training import CPU, make_record
 from mixed_precision_study.commit import suite_commit
 from mixed_precision_study.environment import describe_environment, require_packages
 from mixed_precision_study.errors import UserError
+from mixed_precision_study.record import flat_record
 
 
 def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
@@ -39,6 +43,17 @@ def test_the_hosts_cores_are_those_that_the_process_may_use():
     finally:
         os.sched_setaffinity(0, allowed)
     assert record.host_cores == 1
+
+
+def test_the_host_is_described_and_not_named(monkeypatch):
+    record, other = make_record(), make_record()
+    describe_environment(record, CPU)
+    assert record.host_cpu and record.package_version
+    assert re.fullmatch("[0-9a-f]{12}", record.host_id)
+    monkeypatch.setattr(platform, "node", lambda: "another")
+    describe_environment(other, CPU)
+    assert other.host_id != record.host_id
+    assert platform.node() not in json.dumps(flat_record(other))
 
 
 def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):

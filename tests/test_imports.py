@@ -9,11 +9,12 @@ from conftest import ENVIRONMENT, ROOT
 
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
-BASE = {"commit", "errors", "files", "order", "record", "parameters"}
+BASE = {"commit", "data_files", "errors", "files", "order", "record", "parameters"}
 JUDGING = {"analysis", "report", "runner"}
 RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
+    "data_files": set(),
     "record": {"files", "parameters"},
     "parameters": {"errors"},
     "order": set(),
@@ -23,7 +24,8 @@ RULES = {  # module or folder: all that it may import of the package
     "precision": BASE,
     "gpu": BASE | {"gpu"},
     "timing": BASE | {"gpu"},
-    "memory": BASE | {"gpu"},
+    "memory": BASE | {"gpu", "memory_blocks"},
+    "memory_blocks": set(),
     "progress": BASE | {"gpu"},
     "analysis": BASE | {"analysis"},
     "report": BASE | {"analysis", "report"},

@@ -26,6 +26,8 @@ class TrainingData:
     Attributes:
         used: the name of the data, for the record.
         source: where they came from, for the record; "synthetic" marks made-up data.
+        fingerprint: a hash of the contents, such as fingerprint_of(inputs, labels) of data/fingerprint.py. Runs with
+            different ones are never compared. Without it, data of one name count as the same.
         train_samples, eval_samples: the number of samples to train and to evaluate on, or None.
         sample_unit: what a sample is called, in the plural.
         samples_per_item: samples in one item of a batch, for example the words in a column of text.
@@ -59,6 +61,7 @@ class TrainingData:
 
     used: str = "own"
     source: str = "own"
+    fingerprint: str | None = None
     sample_unit: str = "samples"
     train_samples: int | None = None
     eval_samples: int | None = None

@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..timing import startup
 from .batches import Batch, TrainingData, ordinary_loader, whole_batches
 from .cache import cached_arrays, decode_all, decoded, file_stats
+from .fingerprint import fingerprint_of
 
 CLASSES = {  # as folders of images are named; CIFAR-100's in alphabetical order, too
     "cifar10": "airplane automobile bird cat deer dog frog horse ship truck",
@@ -37,6 +38,7 @@ CLASSES = {  # as folders of images are named; CIFAR-100's in alphabetical order
         tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm""",
 }
 CIFAR_SIDE = 32  # pixels
+CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 OWN = "folder"  # the data set of one's own images
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
@@ -81,6 +83,7 @@ class Cifar(TrainingData):
         self.padding = padding_of(self.side)
         self.classes = images.classes
         self.source, self.used = images.source, images.used
+        self.fingerprint = fingerprint_of(*images.train, *images.test, images.classes)
         self.train_samples: int = len(images.train[0])
         self.eval_samples: int = len(images.test[0])
         self.largest_batch = self.train_samples
@@ -238,11 +241,19 @@ def list_images(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
 
 
 def read_cifar_folder(folder: Path) -> CifarImages:
-    """Return CIFAR's images from the tree `folder`/train/<class>/* and `folder`/test/<class>/*."""
+    """Return CIFAR's images from the tree `folder`/train/<class>/* and `folder`/test/<class>/*.
+
+    Where there are more or fewer than CIFAR's, as of one's own photos in such folders, they get a name of their own.
+    """
     names = {bare(name) for name in classes_in(folder)}
     if names != {bare(name) for name in CLASSES[folder.name].split()}:
         raise UserError(f"{folder}/train has other classes, {len(names)} in all, so {not_cifar(folder)}")
-    return read_folder(folder, folder.parent, CIFAR_SIDE, resize=False)
+    images = read_folder(folder, folder.parent, CIFAR_SIDE, resize=False)
+    counts = (len(images.train[0]), len(images.test[0]))
+    if counts == CIFAR_COUNTS:
+        return images
+    print(f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images, so it is not {folder.name}: named *-like.")
+    return images._replace(used=f"{folder.name}-like")
 
 
 def read_own(folder: Path, side: int) -> CifarImages:

@@ -28,6 +28,7 @@ from ..files import check_is_file
 from ..timing import startup
 from .batches import Batch, TrainingData, device_batches, host_batches, ordinary_loader, place_images, whole_batches
 from .cache import cached_arrays, decode_all, decoded, file_stats
+from .fingerprint import fingerprint_of, fingerprint_of_files
 
 MAX_LABEL = float(np.finfo(np.float32).max)
 
@@ -84,6 +85,7 @@ class NumberedImages(TrainingData):
         self.train_samples: int = len(self.training)
         self.eval_samples: int = len(self.held_out)
         self.largest_batch = self.train_samples
+        self.fingerprint = self.identify()
         if settings.loader == "gpu":
             pixels = place_images(self.read_all(), device)
             labels = self.labels.to(device)
@@ -96,6 +98,13 @@ class NumberedImages(TrainingData):
     def chance(self) -> float:
         """The mean absolute error of always answering the median of the training labels."""
         return (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
+
+    def identify(self) -> str:
+        """Return the fingerprint of files and labels, the same for both loaders, or of what makes made-up images."""
+        split = (self.train_samples, self.eval_samples)
+        if self.images.paths is None:
+            return fingerprint_of("made up", self.labels, split, self.settings.image_height, self.settings.image_width)
+        return fingerprint_of_files(self.images.paths, self.labels, split)
 
     def read_all(self) -> torch.Tensor:
         """Return all images, uint8 (N, C, height, width), from the cache if nothing they depend on has changed."""

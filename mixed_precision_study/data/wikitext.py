@@ -20,6 +20,7 @@ from ..files import written_whole
 from ..timing import startup
 from .batches import Batch, TrainingData
 from .cache import cached_arrays, read_or_stop
+from .fingerprint import fingerprint_of
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
 WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0" and the bytes
@@ -72,6 +73,7 @@ class Text(TrainingData):
         self.words = words
         self.vocabulary = words.vocabulary
         self.source, self.used = words.source, words.used
+        self.fingerprint = fingerprint_of(words.train, words.valid, words.test, "\n".join(words.vocabulary))
         self.train_samples: int = len(words.train)
         self.eval_samples: int = len(words.valid)
         self.samples_per_item = settings.bptt
@@ -170,7 +172,17 @@ def read(dataset: str, data_dir: str, device: torch.device) -> NumberedText:
         names.append("test")
     vocabulary, texts = cached_numbers(folder, names)
     no_text = texts["train"][:0]
-    return NumberedText(texts["train"], texts["valid"], texts.get("test", no_text), vocabulary, source, "wikitext-2")
+    used = "wikitext-2"
+    if not is_wikitext(folder, names):
+        print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
+        used += "-like"
+    return NumberedText(texts["train"], texts["valid"], texts.get("test", no_text), vocabulary, source, used)
+
+
+def is_wikitext(folder: Path, names: list[str]) -> bool:
+    """Return whether the texts are WikiText-2's, by their checksums. Ends of lines may be those of Windows."""
+    contents = {f"{name}.txt": read_or_stop(folder / f"{name}.txt", Path.read_bytes) for name in names}
+    return all(git_blob(content.replace(b"\r\n", b"\n")) == WIKITEXT_BLOBS[name] for name, content in contents.items())
 
 
 def git_blob(content: bytes) -> str:

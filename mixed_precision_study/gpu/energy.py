@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 
-from ..record import DISTURBED, RunRecord
-from .nvml import THROTTLES, NvmlGpu, others_of
+from ..record import DISTURBED, RunRecord, too_short_for_energy
+from .nvml import CLOCKS_SET, THROTTLES, NvmlGpu, others_of
 from .sampler import sampled
 
 
@@ -71,7 +71,7 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     clocks = known("mhz")
     record.sm_clock_mhz_median = statistics.median(clocks) if clocks else None
     record.temperature_celsius_max = max(known("celsius"), default=None)
-    reasons = known("bits")
+    reasons = [slowing_bits(sample, record.sm_clock_mhz_max) for sample in samples if sample["bits"] is not None]
     if reasons:
         shares = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in THROTTLES.items()}
         record.throttle_fractions = [[name, share] for name, share in shares.items() if share]
@@ -79,6 +79,12 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     others = [others_of(pids, own_is_there=True) for pids in known("pids")]
     counts = [count for count in others if count is not None]
     record.gpu_shared = any(counts) if counts else None
+
+
+def slowing_bits(sample: dict, highest: float | None) -> int:
+    """Return the reasons of a sample that slow the GPU. A clock that was set counts from 2% below the highest on."""
+    below = highest and sample["mhz"] is not None and sample["mhz"] < 0.98 * highest
+    return sample["bits"] if below else sample["bits"] & ~CLOCKS_SET
 
 
 def summarise_energy(record: RunRecord, samples_trained: int) -> None:
@@ -92,6 +98,10 @@ def summarise_energy(record: RunRecord, samples_trained: int) -> None:
     if None in joules:
         record.energy_source = None
         record.energy_reason = "no energy counter, or no two samples of the power"
+        return
+    short = too_short_for_energy(sum(part["seconds"] for part in parts))
+    if short:
+        record.energy_reason = short
         return
     record.energy_source = source
     record.energy_joules = sum(joules)

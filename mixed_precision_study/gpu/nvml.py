@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 MIB = 2**20
 THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the GPU could be
+    0x2: "application clocks",
     0x4: "power cap",
     0x8: "hardware slowdown",
+    0x10: "sync boost",
     0x20: "thermal, software",
     0x40: "thermal, hardware",
     0x80: "power brake",
 }
+CLOCKS_SET = 0x2 | 0x10  # these say that the clock was set, even to the highest; below that they slow the GPU
 LOST_CODES = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
 LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
 FAULT_WORDS = re.compile(

@@ -59,6 +59,8 @@ def setting_text(name: str, value: str) -> str:
     text = value.strip('"').removesuffix(".0")
     if value == "null":
         return f"{name} unknown"
+    if name == "data_fingerprint":
+        return f"data {text[:6]}"
     if name == "memory_limit_gib":
         return "whole card" if text == "0" else f"at most {text} GiB"
     if value in ("true", "false"):

@@ -1,6 +1,10 @@
 """Section: energy."""
 
+import statistics
+
+from ..record import SHORTEST_FOR_ENERGY
 from .bars import bar_chart, pool, say_extremes, values_of
+from .comparisons import ok_runs
 from .layout import rate_unit
 from .report import Bar, Key, Report
 from .section import Section
@@ -41,6 +45,32 @@ def energy_used(report: Report) -> dict[Key, Bar]:
     return pool(report, values_of("joules_per_1000_samples"))
 
 
+def spread_rows(report: Report) -> list[dict]:
+    """Return mean and range of the joules per 1,000 samples over the processes of each precision, as rows."""
+    rows = []
+    for group in report.comparisons:
+        for precision in PRECISIONS:
+            values = [record["joules_per_1000_samples"] for record in ok_runs(group, precision)]
+            known = [value for value in values if value is not None]
+            if not known:
+                continue
+            row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
+            row |= {"processes": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
+            row |= {"lowest to highest": span(known, "{:.4g}") if len(known) > 1 else "one process"}
+            spread = statistics.stdev(known) / statistics.mean(known) if len(known) > 1 else None
+            rows.append(row | {"standard deviation": "-" if spread is None else f"{spread:.1%}"})
+    return rows
+
+
+def say_limits(section: Section) -> None:
+    """Say how fine the counter is, and what the figure leaves out."""
+    section.say(
+        "The GPU's counter goes on in steps of about 0.1 s, so there is no figure below"
+        f" {SHORTEST_FOR_ENERGY:g} s of timed training. It is the energy of the GPU alone."
+    )
+    section.say("Left out are the host, the cooling, and the idle time before and after the timed epochs.")
+
+
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of energy."""
@@ -49,6 +79,7 @@ def section(report: Report) -> Section:
     if energy:
         figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
         section.chart(figure, "energy")
+        say_limits(section)
         say_extremes(section, report, energy, energy_unit)
         for precision in list(PRECISIONS)[1:]:
             pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in report.charted]
@@ -57,6 +88,7 @@ def section(report: Report) -> Section:
                 text = f"**{span(shares, '{:.2f}')}** of fp32's energy ({count(len(shares), 'comparison')})"
                 section.say(f"{precision} takes {text}.")
     if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):
+        section.table(said_once(spread_rows(report)), "Energy over the processes of each precision")
         section.table(said_once([energy_row(report, *run) for run in report.timed]), "Energy of every run")
     say_missing(section, report, "Energy", "joules_per_1000_samples", "energy_reason")
     return section

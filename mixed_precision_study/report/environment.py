@@ -22,6 +22,10 @@ ENVIRONMENT = {
     "Python": "python_version",
     "host": "host_platform",
     "host cores": "host_cores",
+    "host CPU": "host_cpu",
+    "host (hash)": "host_id",
+    "set graphics clock (MHz)": "application_clock_mhz",
+    "package": "package_version",
     "commit of the suite": "commit",
 }
 

@@ -9,15 +9,17 @@ from .section import Section
 from .style import DIAMOND, MEMORY_STYLES, part_patches
 from .theme import chart_style
 from .verdicts import say_missing
-from .words import count, short, tally
+from .words import count, plain, short, tally
 
 FIELDS = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
 
 
 def memory_parts_of(record: dict) -> dict[str, float]:
-    """Return {part: GiB} of a run, empty where it has no memory breakdown."""
+    """Return {part: GiB} of a run, empty where it has none, or one with a negative part."""
     values = [record[f"ledger_{name}_mib"] for name in FIELDS]
-    return {part: max(0, mib) / 1024 for part, mib in zip(MEMORY_STYLES, values, strict=True) if mib is not None}
+    if any(mib is not None and mib < 0 for mib in values):
+        return {}
+    return {part: mib / 1024 for part, mib in zip(MEMORY_STYLES, values, strict=True) if mib is not None}
 
 
 def used_by_run(record: dict) -> float | None:
@@ -76,6 +78,24 @@ def say_largest_parts(section: Section, report: Report, stacks: dict[Key, dict[s
     section.say(f"The largest component of {count(len(stacks), 'bar')}: {parts}; the highest share has {text}.")
     errors = [abs(r["ledger_error_fraction"]) for _, r in report.timed if r["ledger_error_fraction"] is not None]
     if errors:
-        section.say(f"The sum of the components differs from NVML's figure by {max(errors):.1%} at most.")
+        text = f"Peak, slack and context together differ from NVML's figure by {max(errors):.1%} at most."
+        section.say(f"{text} This tests what the allocator has reserved, not the parts of the peak.")
     else:
         section.say("NVML gave no figure.")
+    say_blocks(section, report)
+
+
+def say_blocks(section: Section, report: Report) -> None:
+    """Say how far the parts of the peak were confirmed by the live blocks of an eager step."""
+    checked = [run for run in report.timed if run[1]["ledger_unattributed_fraction"] is not None]
+    if not checked:
+        section.say("The parts of the peak were not checked by blocks of memory in any run.")
+        return
+    most = max(record["ledger_unattributed_fraction"] for _, record in checked)
+    right = [run for run in checked if not run[1]["ledger_blocks_reason"]]
+    text = f"In {len(right)} of {count(len(checked), 'run')} the live blocks at the peak confirm the parts"
+    section.say(f"{text}; at most {most:.1%} of a peak belongs to nothing known.")
+    for number, record in checked:
+        if record["ledger_blocks_reason"]:
+            name = name_of(report, number, record["precision"])
+            section.say(f"Do not trust the parts of {name}: {plain(record['ledger_blocks_reason'])}.")

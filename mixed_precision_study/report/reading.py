@@ -3,10 +3,18 @@
 from pathlib import Path
 
 from ..errors import UserError
-from ..record import FIELDS, RunRecord, comparison_key, data_asked_for, flaw, read_records
+from ..record import (
+    FIELDS,
+    RunRecord,
+    comparison_key,
+    data_asked_for,
+    flaw,
+    read_records,
+    without_short_energy,
+)
 
 PLACE = ("device_type", "gpu_name")
-KNOWN_LATE = (*PLACE, "dataset_used", "synthetic")  # what a run finds out only when it has started
+KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
 
 
 def settings_of(record: dict) -> tuple:
@@ -52,6 +60,7 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others)."""
     records = [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
     reasons = [(record, flaw(record)) for record in records]
+    reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     in_order = sorted(sound, key=lambda record: record["finished_at"] or "")

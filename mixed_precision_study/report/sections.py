@@ -16,6 +16,7 @@ from . import (
     memory_use,
     scaling,
     table,
+    time_to_target,
     training_curves,
     verdicts,
 )
@@ -38,6 +39,7 @@ SECTIONS = (
     inference_cost,
     training_curves,
     loss_scale,
+    time_to_target,
     table,
     articles,
 )

@@ -5,7 +5,9 @@ launch, poll, stop_all, memory_is_free, gpu_state, device_works and progress_of.
 """
 
 import errno
+import functools
 import itertools
+import json
 import re
 import time
 from argparse import Namespace
@@ -15,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..data_files import data_files_hash
 from ..gpu import nvml
 from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 from . import estimates, status
@@ -125,6 +128,21 @@ def other_code(run: Run, record: dict) -> tuple[str, str] | None:
     return f"other_code-{name}", "were measured by other code"
 
 
+def is_of_other_files(run: Run, record: dict) -> bool:
+    """Return whether the files that the run would read are known not to be those of the record."""
+    known = record.get("data_files_hash")
+    if not known:
+        return False
+    now = files_now(run.notebook.stem, json.dumps(run.parameters, sort_keys=True))
+    return now not in (None, known)
+
+
+@functools.cache
+def files_now(notebook: str, parameters: str) -> str | None:
+    """Return the hash of the files that a run reads. `parameters` is JSON; set_aside_records() looks at them anew."""
+    return data_files_hash(notebook, json.loads(parameters), ROOT)
+
+
 def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
     """Return (folder name, reason) where the run's record no longer counts, else None."""
     if not record:
@@ -133,6 +151,9 @@ def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
         return aside
     if is_outdated_synthetic(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
+    if is_of_other_files(run, record):
+        name = re.sub(r"[^A-Za-z0-9]", "_", str(record["data_files_hash"]))[:40]
+        return f"other_data-{name}", "are of other data than the files hold now"
     return None
 
 
@@ -159,6 +180,7 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
 
     Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
     """
+    files_now.cache_clear()
     runs = [run for comparison in comparisons for run in comparison]
     found = [(run, outdated(run, read_record(run.record_path)), "and run again") for run in runs]
     found += [(run, other_code(run, record), "without being run again") for run, record in not_asked_for(runs)]

@@ -29,9 +29,9 @@ def test_a_folder_tree_is_read_and_kept_in_the_cache_and_read_again_when_it_chan
     folder = tmp_path / "cifar10"
     make_tree(folder)
     data = load(dataset="auto", data_dir=str(tmp_path))
-    assert (data.used, data.source, data.classes) == ("cifar10", "folder", cifar.CLASSES["cifar10"].split())
+    assert (data.used, data.source, data.classes) == ("cifar10-like", "folder", cifar.CLASSES["cifar10"].split())
     assert (data.train_samples, data.eval_samples, data.largest_batch, data.chance) == (30, 30, 30, 0.1)
-    assert "cifar10 (folder): 30 training and 30 test images" in capsys.readouterr().out
+    assert "cifar10-like (folder): 30 training and 30 test images" in capsys.readouterr().out
     images, labels = data.train
     assert images.shape == (30, 3, 32, 32)
     assert images.dtype == torch.uint8
@@ -53,8 +53,32 @@ def test_a_folder_of_other_images_is_never_taken_for_cifar(tmp_path):
     for place, name in (("three", "cifar10"), ("three", "auto"), ("large", "auto"), ("ten", "cifar100")):
         with pytest.raises(UserError, match=r'is not cifar100?;.* data_dir .*"folder"'):
             load(dataset=name, data_dir=str(tmp_path / place))
+
+
+def test_a_folder_is_called_cifar_only_if_it_has_as_many_images(tmp_path, monkeypatch):
     make_tree(tmp_path / "cifar100", 1)
+    assert load(dataset="cifar100", data_dir=str(tmp_path)).used == "cifar100-like"
+    monkeypatch.setattr(cifar, "CIFAR_COUNTS", (100, 100))
     assert load(dataset="cifar100", data_dir=str(tmp_path)).used == "cifar100"
+
+
+def test_the_fingerprint_changes_with_an_image_a_label_or_a_class_and_not_with_a_copy(tmp_path):
+    make_tree(tmp_path / "a" / "pets")
+    first = load(dataset="folder", data_dir=str(tmp_path / "a" / "pets")).fingerprint
+    shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("cache"))
+    pets = tmp_path / "b" / "pets"
+
+    def now():
+        return load(dataset="folder", data_dir=str(pets)).fingerprint
+
+    assert now() == first
+    save_image(pets / "test" / "cat" / "0.png", 1)
+    assert (changed := now()) != first
+    (pets / "train" / "dog" / "2.png").rename(pets / "train" / "cat" / "3.png")
+    assert (moved := now()) not in (first, changed)
+    for part in ("train", "test"):
+        (pets / part / "cat").rename(pets / part / "cow")
+    assert now() not in (first, changed, moved)
 
 
 def load_own(folder, **changes):

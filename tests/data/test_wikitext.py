@@ -155,7 +155,7 @@ def test_a_test_text_that_is_not_there_or_too_short_is_none(tmp_path):
     assert load(**given).test_batches(torch.float32, 4) is None
     write_texts(tmp_path / "wikitext-2", train=lines, valid=lines, test=lines)
     data = load(**given)
-    assert data.source == "folder"
+    assert (data.source, data.used) == ("folder", "wikitext-2-like")  # other texts never have its name
     assert [tuple(words.shape) for words, _ in data.test_batches(torch.float32, 4)] == [(5, 10)] * 8
     assert len(list(data.test_batches(torch.float32, 4))) == len(list(data.eval_batches(torch.float32, 4)))
     assert data.as_words(data.words.test[:3]) == ["the", "cat", "sat"]

@@ -105,7 +105,7 @@ def part(seconds, joules, *samples):
 
 
 def summarised(*parts, samples_trained=500):
-    record = make_record()
+    record = make_record(sm_clock_mhz_max=1980)
     record.card_samples_all = list(parts)
     summarise_gpu(record, samples_trained)
     return record
@@ -181,14 +181,31 @@ def test_what_the_gpu_did_not_say_is_null():
 
 
 def test_no_samples_have_a_reason_and_keep_the_counter():
-    record = summarised(part(0.01, 2.0))
+    record = summarised(part(5.0, 2.0))
     assert (record.energy_joules, record.energy_source, record.card_samples) == (2, "counter", 0)
     assert record.card_reason
     assert record.throttled is record.gpu_shared is record.sm_clock_mhz_median is None
 
 
+@pytest.mark.parametrize(("seconds", "known"), [((2.4, 2.5), False), ((2.5, 2.5), True)])
+def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
+    record = summarised(*(part(time, 300.0, *powers((0, 1), (1, 1))) for time in seconds))
+    assert [getattr(record, name) is not None for name in FIELDS[:4]] == [known] * 4
+    assert bool(record.energy_reason) is not known
+
+
+@pytest.mark.parametrize("bit", [0x2, 0x10])
+@pytest.mark.parametrize(("mhz", "throttled"), [(1980, False), (1950, False), (1900, True)])
+def test_a_clock_that_was_set_slows_only_below_the_highest(bit, mhz, throttled):
+    record = make_record(sm_clock_mhz_max=1980)
+    record.card_samples_all = [part(1.0, 1.0, *(sample(mhz=mhz, bits=bit | 0x4) for _ in range(3)))]
+    summarise_gpu(record, 500)
+    assert (THROTTLES[bit] in dict(record.throttle_fractions)) is throttled
+    assert dict(record.throttle_fractions)["power cap"] == 1
+
+
 def test_each_throttle_reason_has_its_share_of_the_samples():
-    bits = [0x4 | 0x20, 0x4, 0x4, 0x1, 0x2, 0x10, 0x100, 0, None, None]  # idle, set clocks, sync, display: no reasons
+    bits = [0x4 | 0x20, 0x4, 0x4, 0x1, 0, 0, 0x100, 0, None, None]  # idle, display: no reasons
     record = summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in bits)))
     assert record.throttle_fractions == [["power cap", 3 / 8], ["thermal, software", 1 / 8]]
     assert record.throttled is True

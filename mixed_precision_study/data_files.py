@@ -1,0 +1,70 @@
+"""A hash of the files that a run reads. run_all.py needs it to know whether a record is of the files that lie there."""
+
+import csv
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+USUAL = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}  # what dataset="auto" reads from data_dir
+WHOLE_BYTES = 2**26  # files that take no more together are read whole
+SAMPLED_FILES = 64  # of others, spread over all
+SAMPLED_BYTES = 2**16  # from the beginning of each
+
+
+def data_files_hash(notebook: str, parameters: dict, base: str | Path = ".") -> str | None:
+    """Return 12 hex digits for the files that a run's parameters name, or None where there are none.
+
+    `base` is the folder that relative paths begin in. The hash is of all sizes, and of the contents where the files are
+    small. Of larger ones a sample is read. Names and times do not count: a copy elsewhere has the same hash.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):  # of a wrong CSV
+        paths = data_files(notebook, parameters, Path(base))
+        return hash_of_files(paths) if paths else None
+    return None
+
+
+def data_files(notebook: str, parameters: dict, base: Path) -> list[Path]:
+    """Return the files in the order in which they are read; none where the data are no files of the user's."""
+    dataset = parameters["dataset"]
+    if parameters.get("csv_path") and dataset in ("auto", "csv"):
+        return files_in_csv(base / parameters["csv_path"])
+    folder = base / parameters["data_dir"]
+    if dataset != "folder":
+        folder = folder / (USUAL.get(notebook, dataset) if dataset == "auto" else dataset)
+    if (folder / "train").is_dir():
+        return [path for part in ("train", "test") for path in files_below(folder / part)]
+    return sorted(folder.glob("*.txt"))
+
+
+def files_in_csv(path: Path) -> list[Path]:
+    """Return a CSV and the images that its columns `path` and `image` name."""
+    with path.open(encoding="utf-8-sig", newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    return [path, *(path.parent / row["path"] / row["image"] for row in rows)]
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return all files below a folder, in order."""
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) for name in names)
+
+
+def hash_of_files(paths: list[Path]) -> str:
+    """Return 12 hex digits for the sizes and contents of regular files. One that is missing counts as such."""
+    sizes = [path.stat().st_size if path.is_file() else -1 for path in paths]
+    found = hashlib.sha256(repr(sizes).encode())
+    whole = sum(sizes) <= WHOLE_BYTES
+    for place in range(0, len(paths), 1 if whole else -(-len(paths) // SAMPLED_FILES)):
+        if sizes[place] >= 0:
+            with paths[place].open("rb") as opened:
+                found.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
+    return found.hexdigest()[:12]
+
+
+def hash_of_bytes(parts: Iterable) -> str:
+    """Return 12 hex digits for texts and buffers of bytes, one after the other."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else part)
+    return found.hexdigest()[:12]

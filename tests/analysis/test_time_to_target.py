@@ -1,0 +1,63 @@
+"""Seconds and joules until a target is reached."""
+
+import pytest
+
+from mixed_precision_study.analysis.time_to_target import faster_steps_only, target_of, to_target
+
+
+def run(precision="fp32", seconds=(10.0, 10.0, 10.0), metric=(0.5, 0.93, 0.9), **more):
+    facts = {"notebook": "cifar_resnet", "model": "resnet18", "dataset_used": "cifar10", "metric_better": "higher"}
+    facts |= {"precision": precision, "seed": 0, "epochs": 3, "energy_joules": 600.0, "startup_seconds": 7.0}
+    return {**facts, "epoch_seconds": list(seconds), "metric": list(metric), **more}
+
+
+def test_the_targets_are_the_experiments_own_or_the_one_that_is_asked_for():
+    assert target_of(run()) == 0.92
+    assert target_of(run(notebook="lstm_language_model", model="lstm", dataset_used="wikitext-2")) == 160
+    assert target_of(run(), 0.8) == 0.8
+    others = ({"dataset_used": "cifar10-like"}, {"notebook": "efficientnet_regression"}, {"metric_better": None})
+    assert [target_of(run(**other)) for other in others] == [None] * 3
+
+
+def test_seconds_and_their_share_of_the_joules_until_the_first_epoch_at_the_target():
+    (found,) = to_target(run(seconds=(10.0, 20.0, 30.0), compile_seconds=2.0), 0.92)
+    assert (found.epochs, found.seconds, found.joules) == (2, 30, 300)
+    assert (found.startup_seconds, found.compile_seconds, found.epoch_seconds) == (7, 2, 20)
+
+
+@pytest.mark.parametrize("metric", [(0.5, 0.6, 0.7), (None, 0.6, None)])
+def test_what_is_not_reached_has_no_seconds(metric):
+    (found,) = to_target(run(metric=metric), 0.92)
+    assert found.epochs is found.seconds is found.joules is None
+
+
+def test_a_lower_metric_is_better_where_the_record_says_so():
+    (found,) = to_target(run(metric=(170.0, 161.0, 160.0), metric_better="lower"), 160.0)
+    assert found.epochs == 3
+
+
+def test_every_repeat_is_a_training_of_its_own():
+    record = run(seconds=[10.0] * 6, metric=[0.5, 0.93, 0.9, 0.95, 0.9, 0.9])
+    assert [(one.epochs, one.joules, one.startup_seconds) for one in to_target(record, 0.92)] == [
+        (2, 200, 7),
+        (1, 100, None),
+    ]
+
+
+def test_energy_that_is_not_known_stays_so_and_a_run_without_metrics_has_no_training():
+    assert to_target(run(energy_joules=None), 0.92)[0].joules is None
+    assert to_target(run(metric=[]), 0.92) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "metric", "named"),
+    [
+        ((8.0,) * 3, (0.5, 0.6, 0.93), True),  # 24 s against 20 s
+        ((8.0,) * 3, (0.5, 0.6, 0.7), True),  # never
+        ((8.0,) * 3, (0.5, 0.93, 0.9), False),
+        ((11.0,) * 3, (0.5, 0.6, 0.93), False),  # its epochs are not faster
+    ],
+)
+def test_faster_epochs_that_take_longer_to_the_target_are_found(seconds, metric, named):
+    base = to_target(run(), 0.92)
+    assert faster_steps_only(to_target(run("tf32", seconds, metric), 0.92), base) is named

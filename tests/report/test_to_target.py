@@ -1,0 +1,44 @@
+"""The tables of time and energy to the same quality."""
+
+import made_up_records as made_up
+import pytest
+
+from mixed_precision_study.record import write_record
+from mixed_precision_study.report.load import load
+from mixed_precision_study.report.section import Sentence, Table
+from mixed_precision_study.report.time_to_target import section
+
+
+def make(folder, precision, seconds, metric, seed=0):
+    record = made_up.make("cifar_resnet", precision, seconds=seconds, parameters={"seed": seed})
+    record.metric = metric
+    write_record(record, folder)
+
+
+@pytest.fixture
+def report(tmp_path):
+    make(tmp_path, "fp32", [10.0] * 3, [0.5, 0.93, 0.93])
+    make(tmp_path, "fp32", [12.0] * 3, [0.5, 0.93, 0.93], seed=1)
+    make(tmp_path, "tf32", [8.0] * 3, [0.5, 0.6, 0.93])
+    make(tmp_path, "amp_fp16", [4.0] * 3, [0.5, 0.6, 0.7])
+    return load(str(tmp_path))
+
+
+def test_each_precision_has_its_way_to_the_target_and_slower_ways_are_named(report):
+    parts = list(section(report))
+    said = " ".join(part.text for part in parts if isinstance(part, Sentence))
+    summary, every = (part.rows for part in parts if isinstance(part, Table))
+    cells = {row["precision"]: (row["reached"], row["seconds of training"]) for row in summary}
+    assert cells["fp32"][0] == "2 of 2"
+    assert "22.0" in cells["fp32"][1] and "20 to 24" in cells["fp32"][1]
+    assert cells["tf32"] == ("1 of 1", "24.0")
+    assert cells["amp_fp16"] == ("0 of 1", "not reached")
+    assert len(every) == 4
+    assert "**tf32**" in said and "**amp_fp16**" in said
+
+
+def test_nothing_is_said_where_no_run_reaches_the_target(report):
+    assert list(section(report, 0.99)) == []
+    assert [row["target"] for row in next(part for part in section(report, 0.6) if isinstance(part, Table)).rows] == [
+        "0.6"
+    ] * 3
