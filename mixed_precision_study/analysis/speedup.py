@@ -38,7 +38,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
         samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
         if not (samples and base_samples):
             return None
-        return base_seconds / base_samples / (seconds / samples)
+        return base_seconds / seconds * (samples / base_samples)
     return base_seconds / seconds
 
 
