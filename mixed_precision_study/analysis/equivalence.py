@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import NamedTuple
 
-from .student import half_width
+from .student import exponential, half_width
 
 FEWEST_SEEDS = 3  # for an interval, so for "worse" and "better"
 FEWEST_SEEDS_FOR_EQUIVALENT = 5  # three seeds that happen to agree show nothing
@@ -44,7 +44,7 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
     if not seeds:
         return None
     if is_ratio:
-        changes = [math.log(own[seed] / base[seed]) for seed in seeds]
+        changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
     else:
         changes = [own[seed] - base[seed] for seed in seeds]
     found: dict = {"difference": fmean(changes), **dict.fromkeys(("low", "high", "low90", "high90"))}
@@ -54,7 +54,7 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
             found[names[0]] = found["difference"] - half
             found[names[1]] = found["difference"] + half
     if is_ratio:
-        found = {name: None if value is None else math.expm1(value) for name, value in found.items()}
+        found = {name: None if value is None else exponential(value) - 1 for name, value in found.items()}
     found |= {"margin": margin.size if margin else None, "is_ratio": is_ratio, "seeds": len(seeds)}
     return found | {"outcome": outcome_of(found, better)}
 

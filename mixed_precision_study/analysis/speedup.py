@@ -5,9 +5,9 @@ from statistics import fmean
 
 import numpy as np
 
-from ..record import is_explanation, samples_in_epoch
+from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
 from .conditions import differences, differences_in, no_outcome_in
-from .student import half_width, p_value
+from .student import exponential, half_width, p_value
 from .trained import why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
@@ -38,7 +38,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
         samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
         if not (samples and base_samples):
             return None
-        return base_seconds / base_samples / (seconds / samples)
+        return base_seconds / seconds * (samples / base_samples)
     return base_seconds / seconds
 
 
@@ -47,7 +47,8 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
 
     Whole epochs are compared where the blocks are unequal work; see `is_per_sample` for seconds per sample.
     """
-    times, base_times = block_times(own), block_times(base)
+    times = block_times(own)
+    base_times = block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
         times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
@@ -55,6 +56,11 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
         times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
     count = min(len(times), len(base_times))
     return base_times[:count] / times[:count]
+
+
+def logarithm_of(ratio: float) -> float:
+    """Return the logarithm of a ratio, within what a record may hold."""
+    return math.log(min(max(ratio, 1 / MAX_NUMBER), MAX_NUMBER))
 
 
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
@@ -105,13 +111,13 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     untrained: why the runs did not train, or None
     """
     ratios = [(pair, total_ratio(*pair)) for pair in pairs]
-    usable = [(pair, ratio) for pair, ratio in ratios if ratio]
+    usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
-    logarithms = [math.log(ratio) for _, ratio in usable]
-    ratio = math.exp(fmean(logarithms))
-    median_ratio = math.exp(fmean(math.log(np.median(block_ratios(*pair))) for pair in pairs))
+    logarithms = [logarithm_of(ratio) for _, ratio in usable]
+    ratio = exponential(fmean(logarithms))
+    median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
     return {
         "ratio": ratio,
         **interval_of(logarithms),
@@ -134,12 +140,12 @@ def interval_of(logarithms: list[float]) -> dict:
     half = half_width(logarithms, 0.95)
     half90 = half_width(logarithms, 0.9)
     return {
-        "low": math.exp(middle - half),
-        "high": math.exp(middle + half),
-        "low90": math.exp(middle - half90),
-        "high90": math.exp(middle + half90),
+        "low": exponential(middle - half),
+        "high": exponential(middle + half),
+        "low90": exponential(middle - half90),
+        "high90": exponential(middle + half90),
         "p": p_value(logarithms),
-        "smallest": max(math.exp(half), SMALLEST_CLAIMED) - 1,
+        "smallest": max(exponential(half), SMALLEST_CLAIMED) - 1,
     }
 
 

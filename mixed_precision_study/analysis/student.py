@@ -4,6 +4,8 @@ import math
 from functools import lru_cache
 from statistics import fmean, stdev
 
+LARGEST_LOGARITHM = 690.0  # of about 1e300
+
 
 def probability_within(t: float, degrees: int) -> float:
     """Return the probability that |T| < t for a whole number of degrees of freedom.
@@ -20,6 +22,11 @@ def probability_within(t: float, degrees: int) -> float:
         total += term
     within = math.sin(angle) * total
     return 2 / math.pi * (angle + within) if odd else within
+
+
+def exponential(logarithm: float) -> float:
+    """Return the exponential, of huge logarithms the largest that a record may hold: a broken record ends nothing."""
+    return math.exp(max(-LARGEST_LOGARITHM, min(LARGEST_LOGARITHM, logarithm)))
 
 
 @lru_cache

@@ -192,6 +192,14 @@ def test_figures_are_plain_numbers_that_json_can_hold():
     assert type(speedup["apart"]) is bool
 
 
+@pytest.mark.parametrize("seconds", [1e-140, 1e140])
+def test_times_that_no_clock_can_show_end_nothing(seconds):
+    own, base = timed([[seconds, seconds]]), timed([[1 / seconds, 1 / seconds]], "fp32")
+    for pairs in ([(own, base)], [(own, base), (base, own), (own, own)]):
+        found = paired_ratio(pairs)
+        assert math.isfinite(found["ratio"]) and judge(found)
+
+
 def test_seconds_are_those_of_the_shorter_side_over_all_pairs():
     pairs = [(flat(epoch_seconds=[1.0, 1.5]), flat("fp32", epoch_seconds=[3.0, 3.0]))] * 2
     assert paired_ratio(pairs)["seconds"] == 5
