@@ -93,9 +93,7 @@ def attribute(blocks: list[Block], claims: Iterable[Claim], spans: Iterable[Span
     return sizes
 
 
-def problem_of(
-    sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, under_way: int = 0
-) -> str | None:
+def problem_of(sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, under_way: int = 0) -> str | None:
     """Return what is wrong with a memory breakdown, or None.
 
     sizes: what attribute() found at the peak. counted: bytes of the parts in COUNTED, tensor by tensor. peak: bytes, by
