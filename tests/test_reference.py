@@ -75,10 +75,15 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number):
 # outputs/reference
 
 
+LATER = {f"ledger_{part}_mib" for part in ("saved", "batch", "temporaries", "workspaces", "rounding")}
+LATER |= {"ledger_unattributed_fraction", "ledger_blocks_reason"}  # fields that are younger than the stored records
+LATER |= {"application_clock_mhz", "application_clock_mhz_default"}
+
+
 def test_every_reference_record_has_its_executed_notebook():
     records = read_folder("reference")
     for record in records:
-        assert set(DiagnosticFields.__dataclass_fields__) - set(NOT_WRITTEN) <= set(record)
+        assert set(DiagnosticFields.__dataclass_fields__) - set(NOT_WRITTEN) - LATER <= set(record)
         notebook = json.loads((OUTPUTS / "reference" / f"{record['run_id']}.ipynb").read_text())
         code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         assert all(cell["execution_count"] for cell in code)
