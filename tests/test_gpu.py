@@ -758,3 +758,36 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
         release_memory(GPU)
     print(f"peak above the data, MiB: {', '.join(f'{peak:.1f}' for peak in peaks)}")
     assert max(peaks) - min(peaks) < 2
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o2_fp16"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cifar_resnet", {"batch_size": 512}),
+        ("efficientnet_regression", {"batch_size": 32}),
+        ("lstm_language_model", {"generate_words": 0}),
+    ],
+)
+def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options, precision):
+    supported(precision)
+    release_memory(GPU)
+    given = {"dataset": "synthetic", "epochs": 1, "max_steps": 10, "precisions": [precision], **options}
+    (record,) = run_cells(name, "run", **given)["records"]
+    assert record.status in ("ok", "diverged"), record.reason
+    parts = ("parameters", "gradients", "optimizer", "masters", "data", "activations")
+    parts += ("saved", "batch", "temporaries", "workspaces", "rounding")
+    sizes = {part: round(getattr(record, f"ledger_{part}_mib") or 0, 1) for part in parts}
+    print(f"{name} {precision}: peak {record.peak_allocated_mib:.0f} MiB, {sizes},", end=" ")
+    print(f"unattributed {record.ledger_unattributed_fraction}, {record.ledger_blocks_reason}")
+    assert record.ledger_blocks_reason is None
+    assert 0 <= record.ledger_unattributed_fraction <= 0.03
+    assert record.ledger_saved_mib > 0
+    assert min(sizes.values()) >= 0
+
+
+def test_a_graph_is_not_checked_by_blocks_and_says_so():
+    given = {"dataset": "synthetic", "epochs": 1, "max_steps": 10, "precisions": ["fp32"], "execution": "cuda_graph"}
+    (record,) = run_cells("cifar_resnet", "run", **given)["records"]
+    assert record.ledger_unattributed_fraction is None
+    assert record.ledger_blocks_reason

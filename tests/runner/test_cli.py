@@ -35,6 +35,7 @@ from tiny_suite import (
     write_suite,
 )
 
+from mixed_precision_study.data_files import data_files_hash
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
 from mixed_precision_study.runner import cli, estimates, output_folder
@@ -697,6 +698,32 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
     for synthetic, folder in ((True, "full"), (False, "other")):  # the data in it may be those of another notebook
         write_run(text, synthetic=synthetic)
         assert again(folder) == []
+
+
+def test_runs_on_other_files_under_the_same_name_are_made_again(tmp_path, capsys):
+    """Their records are kept aside. A record without a hash counts, and so does one whose files are not here."""
+    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)
+    study = {"runs": [{"notebook": "tiny", "cpu": {"dataset": "folder", "precisions": ["fp32"]}}]}
+    images = tmp_path / "pets" / "train" / "cat"
+    images.mkdir(parents=True)
+    (images / "0.png").write_bytes(b"one")
+    overrides = parse_overrides([("data_dir", str(tmp_path / "pets"))])
+    (comparison,), _ = plan(study, tmp_path, tmp_path, overrides, on_gpu=False)
+    (run,) = comparison
+    found = data_files_hash("tiny", run.parameters)
+    for known in (None, found):
+        write_run(run, data_files_hash=known)
+        set_aside_records([comparison])
+        assert not unfinished(comparison)
+    (images / "0.png").write_bytes(b"two")
+    set_aside_records([comparison])
+    assert "of other data" in capsys.readouterr().out
+    assert unfinished(comparison) == [run]
+    assert [path.name for path in (tmp_path / f"other_data-{found}").iterdir()] == [run.record_path.name]
+    write_run(run, data_files_hash=found)
+    (images / "0.png").unlink()
+    set_aside_records([comparison])
+    assert not unfinished(comparison)
 
 
 def test_what_takes_longest_begins_first(turns, tmp_path):
