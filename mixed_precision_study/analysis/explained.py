@@ -27,6 +27,7 @@ STARTS = (  # fields that are measured together: one is taken over only if none 
     ("ledger_", "memory_", "saved_activations_"),
 )
 INFERENCE = ("inference_",)
+ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by a timed run as well, without a memory breakdown
 
 
 def fields_of(starts: tuple[str, ...]) -> list[str]:
@@ -39,9 +40,24 @@ def complete(record: dict, explanation: dict, kinds: tuple[tuple[str, ...], ...]
     """Give a record the fields of some kinds from an explanation, where it has none of that kind."""
     for starts in kinds:
         names = fields_of(starts)
-        measured = [name for name in names if not name.endswith("_reason")]
+        measured = [name for name in names if not name.endswith("_reason") and name not in ALWAYS_MEASURED]
         if all(record.get(name) in (None, []) for name in measured):
             record.update({name: explanation.get(name) for name in names if name in explanation})
+            set_against_own_time(record, names)
+
+
+def set_against_own_time(record: dict, names: list[str]) -> None:
+    """Set what a step does, counted elsewhere, against the time that a step of this run took."""
+    milliseconds = record.get("step_ms_median")
+    busy = record.get("gpu_busy_ms_per_step")
+    if "gpu_busy_fraction" in names and milliseconds and busy:
+        record["gpu_busy_fraction"] = min(1.0, busy / milliseconds)
+    flops = record.get("flops_per_step")
+    achieved = record.get("achieved_tflop_per_second")
+    if "achieved_tflop_per_second" in names and milliseconds and flops and achieved:
+        record["achieved_tflop_per_second"] = flops / milliseconds / 1e9
+        if record.get("compute_limit_fraction") is not None:
+            record["compute_limit_fraction"] *= record["achieved_tflop_per_second"] / achieved
 
 
 def explain(records: list[dict], explanations: list[dict]) -> None:

@@ -50,3 +50,19 @@ def test_runs_that_did_not_end_well_are_left_as_they_are():
     run = flat(status="oom", epoch_seconds=[])
     explain([run], [explanation()])
     assert run["gpu_busy_fraction"] is None
+
+
+def test_the_memory_breakdown_is_taken_over_though_a_timed_run_knows_its_context():
+    (run,) = runs = [flat(ledger_slack_mib=5.0, ledger_context_mib=500.0, ledger_reason="it was only timed")]
+    explain(runs, [explanation(ledger_slack_mib=6.0, ledger_context_mib=501.0, ledger_reason=None)])
+    assert (run["ledger_activations_mib"], run["ledger_reason"]) == (100.0, None)
+    assert (run["ledger_slack_mib"], run["ledger_context_mib"]) == (6.0, 501.0)  # of one process, so they add up
+
+
+def test_what_a_step_does_is_set_against_the_time_of_the_timed_run():
+    counted = {"gpu_busy_ms_per_step": 6.0, "flops_per_step": 4e9, "achieved_tflop_per_second": 0.4}
+    (run,) = runs = [flat(step_ms_median=8.0)]
+    explain(runs, [explanation(**counted, step_ms_median=10.0)])
+    assert run["gpu_busy_fraction"] == 0.75
+    assert run["achieved_tflop_per_second"] == 0.5
+    assert round(run["compute_limit_fraction"], 9) == 0.5  # 0.4 at 10 ms
