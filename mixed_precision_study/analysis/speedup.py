@@ -122,7 +122,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "ratio": ratio,
         **interval_of(logarithms),
         "processes": len(pairs),
-        "seeds": len({own["seed"] for own, _ in pairs}),
+        "seeds": len({own.get("seed") for own, _ in pairs}),
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
