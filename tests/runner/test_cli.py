@@ -41,7 +41,7 @@ from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, w
 from mixed_precision_study.runner import cli, estimates, output_folder
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, choose_devices, visible_gpus
-from mixed_precision_study.runner.paths import check_writable, relative_to_root
+from mixed_precision_study.runner.paths import check_writable, relative_to_root, shown
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
 from mixed_precision_study.runner.scheduler import (
     DeviceSlot,
@@ -495,18 +495,18 @@ def test_progress_is_seen_on_a_narrow_terminal(bare, tmp_path, columns):
     long_name = ["-p", "model", "tf_efficientnet_b0", "-p", "precisions", "amp_bf16"]
     words = command(bare, "train", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, *long_name)
     words.remove("--no-progress-bar")
-    shown = b""
+    seen = b""
     until = time.monotonic() + 30
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=other) as runner:
         os.close(other)
         try:
-            while b"step 30/40" not in shown and time.monotonic() < until:
+            while b"step 30/40" not in seen and time.monotonic() < until:
                 if select.select([terminal], [], [], 1)[0]:
-                    shown += os.read(terminal, 4096)
+                    seen += os.read(terminal, 4096)
         finally:
             runner.kill()
     os.close(terminal)
-    lines = re.split(r"[\r\n]|\x1b\[A", shown.decode(errors="replace"))
+    lines = re.split(r"[\r\n]|\x1b\[A", seen.decode(errors="replace"))
     assert any(re.search(r"^cpu0  tf_efficientnet_b0 amp_bf16 .*epoch 2/2, step 30/40  0:\d\d", line) for line in lines)
     assert all(len(line) <= columns for line in lines)
 
@@ -660,7 +660,7 @@ def test_records_of_other_code_are_set_aside_also_where_they_are_not_asked_for(o
     folder = tmp_path / "other_code-old"
     said = capsys.readouterr().out
     assert said.startswith("1 records were measured by other code")
-    assert f"{folder} without being run again" in said
+    assert f" {shown(folder)} without being run again" in said
     assert sorted(path.name for path in folder.iterdir()) == ["a.ipynb", "a.json"]
     assert sorted(path.stem for path in tmp_path.glob("*.json")) == ["b", "c", "d", "e"]
 
@@ -693,7 +693,7 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
     kept = tmp_path / "made_up_data"
     said = capsys.readouterr().out
     assert said.startswith("1 records are of made-up data")
-    assert f"{kept} and run again" in said
+    assert f" {shown(kept)} and run again" in said
     assert [path.name for path in kept.iterdir()] == [text.record_path.name]
     for synthetic, folder in ((True, "full"), (False, "other")):  # the data in it may be those of another notebook
         write_run(text, synthetic=synthetic)
