@@ -27,7 +27,7 @@ from .plan import Comparison, Run
 from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
 from .status import in_words, say
 
-GRACE_SECONDS = 7  # for running runs to end after the first Ctrl-C
+GRACE_SECONDS = 10  # for running runs to end after the first Ctrl-C
 MAX_DEVICES_LOST = 2  # under the same run: then the run is at fault
 START_WAIT_SECONDS = 1  # doubled with each attempt
 NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)

@@ -48,7 +48,7 @@ def test_the_sampler_ends_when_its_standard_input_closes(sampler):
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert json.loads(child.stdout.readline())["milliwatts"] == 1000
         child.stdin.close()
-        assert child.wait(timeout=5) == 0
+        assert child.wait(timeout=200) == 0
 
 
 @pytest.mark.parametrize("init", ["raise RuntimeError('Driver Not Loaded')", "pass", "import no_such_module"])

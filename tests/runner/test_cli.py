@@ -254,7 +254,7 @@ def test_sigterm_ends_all_and_writes_no_record(bare, tmp_path):
     process = subprocess.Popen(command(bare, "hang", "--output-dir", tmp_path), stdout=subprocess.PIPE, text=True)
     wait_for(lambda: len(survivors("hang")) == 3)  # papermill, kernel, the kernel's child
     process.terminate()
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "interrupted: 0 of 2 runs" in text
     assert not list(tmp_path.glob("*.json"))
@@ -365,7 +365,7 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
 
 def test_closed_output_does_not_stop_a_batch(bare, tmp_path):
     words = ["sh", "-c", 'exec "$@" >&-', "sh", *command(bare, "one", "--output-dir", tmp_path)]
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     assert records_of(tmp_path)["ok"]["status"] == "ok"
     assert "1 runs took" in (tmp_path / "logs" / "batch.log").read_text()

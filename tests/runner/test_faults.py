@@ -57,7 +57,7 @@ STUDIES = {
     "changed": [{**entry(), "notebook": name} for name in ("broken", "edited", "tiny")],
 }
 ENDS = {  # {mode: (status, pattern of the reason)}
-    "hang": ("timeout", r"stopped after 0\.3\d* minutes \(--timeout\)"),
+    "hang": ("timeout", r"stopped after 0\.05\d* minutes \(--timeout\)"),
     "memory": ("oom", r"RuntimeError: .*can't allocate memory"),
     "nan": ("diverged", "the training loss is not finite after 1 steps"),
     "kill": ("killed", "the kernel died: ended by SIGKILL"),
@@ -69,6 +69,7 @@ ENDS = {  # {mode: (status, pattern of the reason)}
     "ok": ("ok", "None"),
 }
 STUDIES["ends"] = [entry(mode) for mode in ENDS]
+STUDIES["late"] = [entry("hang")]
 
 
 @pytest.fixture(scope="module")
@@ -121,12 +122,13 @@ def completed(suite, tmp_path, output, missing):
 
 @pytest.fixture(scope="module")
 def ends(suite, tmp_path_factory):
-    """A study whose runs hang, die, run out of memory and fail side by side."""
+    """A study whose runs die, run out of memory and fail side by side; one run before them took too long."""
     data = tmp_path_factory.mktemp("data")
     (data / "train.txt").write_text("a file that was cut off on the w")
     output = suite / "ends"
-    words = ("ends", "--output-dir", output, "--jobs", 3, "--timeout", 0.3, "-p", "data_dir", data)
-    return call(suite, *words), output, data
+    words = ("--output-dir", output, "-p", "data_dir", data)
+    assert call(suite, "late", *words, "--timeout", 0.05).returncode == 1  # the others have all the time they need
+    return call(suite, "ends", *words, "--jobs", 3), output, data
 
 
 @pytest.mark.parametrize("mode", ENDS)
@@ -194,8 +196,8 @@ def test_interrupted_once_lets_end_what_can_and_says_what_was_stopped(suite, tmp
         began = time.monotonic()
         os.killpg(runner.pid, signal.SIGINT)
         (tmp_path / "go-0").touch()
-        said, errors = runner.communicate(timeout=30)
-        assert time.monotonic() - began < 10
+        said, errors = runner.communicate(timeout=200)
+        assert time.monotonic() - began < 60
     assert (runner.returncode, errors) == (1, "")
     assert "Ctrl-C again stops at once" in said
     assert re.search(r"stopped, and to be run again: tiny-\S+-s1-\w+$", said, re.MULTILINE)
@@ -211,8 +213,8 @@ def test_interrupted_twice_stops_at_once(suite, tmp_path):
         time.sleep(1)
         began = time.monotonic()
         runner.send_signal(signal.SIGINT)
-        said, errors = runner.communicate(timeout=30)
-        assert time.monotonic() - began < 4
+        said, errors = runner.communicate(timeout=200)
+        assert time.monotonic() - began < 6
     assert (runner.returncode, errors) == (1, "")
     assert "the same command runs the rest" in said
     assert whole(output) == {}
@@ -241,10 +243,10 @@ def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_pat
         os.close(terminal)
         for seed in range(2):
             (tmp_path / f"go-{seed}").touch()
-        assert runner.wait(timeout=30) == 1
+        assert runner.wait(timeout=200) == 1
     assert sorted(whole(output)) == [0, 1]
     log = (output / "logs" / "batch.log").read_text()
-    assert "stopping: 7 s for" in log
+    assert f"stopping: {scheduler.GRACE_SECONDS} s for" in log
     assert "interrupted: 2 of 3 runs of wait are finished and kept" in log
 
 
@@ -266,7 +268,7 @@ def test_second_batch_on_a_folder_is_refused_naming_the_first(suite, tmp_path):
         second = call(suite, "wait", "--output-dir", output)
         fresh = call(suite, "wait", "--output-dir", output, "--fresh")
         (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=60)
+        said, _ = runner.communicate(timeout=200)
     for refused in (second, fresh):
         assert refused.returncode == 2
         assert re.fullmatch(rf"run_all.py: .* in use .*\(process {runner.pid} on \S+ since 20.*\n", refused.stderr)
@@ -288,7 +290,7 @@ def test_batch_on_a_copy_of_a_running_output_folder_leaves_the_original_alone(su
         second = call(suite, "wait", "--output-dir", copy, "-p", "data_dir", data)
         assert all(folder.exists() for folder in private)
         (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=60)
+        said, _ = runner.communicate(timeout=200)
     assert second.returncode == 0, second.stdout + second.stderr
     assert runner.returncode == 0, said
     for folder in (output, copy):
@@ -299,7 +301,7 @@ def test_removed_output_folder_stops_the_batch_and_is_the_reason(suite, tmp_path
     with started(suite, tmp_path) as (runner, output):
         shutil.rmtree(output)
         (tmp_path / "go-0").touch()
-        _, errors = runner.communicate(timeout=60)
+        _, errors = runner.communicate(timeout=200)
     assert runner.returncode == 1
     assert re.fullmatch(rf"run_all.py: stopped: .*{output}.*\n", errors)
     assert "without a word" not in errors
@@ -366,7 +368,7 @@ def test_report_is_where_it_is_said_to_be(suite, tmp_path):
     words = command(tmp_path, "nearly", "--output-dir", f"./{output.name}", "-p", "mode", "ok")
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(settings)}
     try:
-        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"report, to open in a browser: {output.name}/summary.html" in done.stdout
         assert "a report of" in (output / "summary.html").read_text()
@@ -469,7 +471,7 @@ def test_clock_that_jumps_ends_no_run(suite, tmp_path):
         clock.write_text("-86400")  # and two days back
         time.sleep(1)
         (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=60)
+        said, _ = runner.communicate(timeout=200)
     assert runner.returncode == 0, said
     records = whole(output)
     assert [record["status"] for record in records.values()] == ["ok"] * 3
@@ -497,7 +499,7 @@ def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
             (tmp_path / "go-0").touch()
             wait_for(lambda: "end about" in "".join(shown))
             (tmp_path / "go").touch()
-            said, _ = runner.communicate(timeout=60)
+            said, _ = runner.communicate(timeout=200)
         finally:
             runner.kill()
     os.close(other)

@@ -199,7 +199,7 @@ def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_p
             assert line, said
             said += line
         (tmp_path / "go").touch()
-        rest, errors = runner.communicate(timeout=120)
+        rest, errors = runner.communicate(timeout=200)
     said += rest
     assert runner.returncode == 0, said + errors
     assert said.count("IS LOST") == 1
@@ -212,7 +212,7 @@ def test_study_on_a_cluster_is_interrupted_like_any_other(suite, tmp_path, two_n
     cluster, _ = two_nodes
     with waiting(suite, tmp_path, cluster, 1) as runner:
         runner.send_signal(signal.SIGTERM)
-        said, _ = runner.communicate(timeout=60)
+        said, _ = runner.communicate(timeout=200)
     assert runner.returncode == 1
     assert "interrupted: 0 of 2 runs of wait are finished and kept" in said
     assert not survivors("wait")
@@ -278,7 +278,7 @@ def test_another_user_cannot_exchange_the_code_of_a_running_batch(suite, tmp_pat
         packages = list(resources.glob("working_dir_files*/**/_ray_pkg_*/"))
         said = as_other_user(EXCHANGE, *packages)
         (tmp_path / "go").touch()
-        rest, errors = runner.communicate(timeout=120)
+        rest, errors = runner.communicate(timeout=200)
     assert packages
     assert said == "refused\n" * 2 * len(packages)
     assert runner.returncode == 0, rest + errors

@@ -1,6 +1,7 @@
 """A tiny notebook that writes real records or ends in every other way, and the command line to start it."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,6 +14,8 @@ import yaml
 from mixed_precision_study.runner import cli
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKER = "PYTEST_XDIST_WORKER"
+DEAD = psutil.STATUS_ZOMBIE
 PARAMETERS = """
 dataset = "auto"  # "auto" or a name
 model = "tiny"
@@ -158,7 +161,7 @@ def as_other_user(code, *words):
     """
     drop = "import fcntl, os, shutil, socket, sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n"
     words = [sys.executable, "-I", "-c", drop + code, *map(str, words)]
-    done = subprocess.run(words, cwd="/", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd="/", capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -187,11 +190,13 @@ def begun(folder):
 
 
 def survivors(study):
-    """Return the processes that were started for a study and still live."""
+    """Return the live processes that the tests of this process started for a study; others test beside it."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get("MIXED_PRECISION_STUDY") == study and process.status() != psutil.STATUS_ZOMBIE:
+            environment = process.environ()
+            same_worker = environment.get(WORKER) == os.environ.get(WORKER)
+            if environment.get("MIXED_PRECISION_STUDY") == study and same_worker and process.status() != DEAD:
                 found.append(process)
         except psutil.Error:
             continue
