@@ -74,7 +74,7 @@ def flat(record, path="made up"):
 
 def said_in(name, report):
     """Return the sentences of a section, one in a line."""
-    return "\n".join(part.text for part in SECTION[name](report) if isinstance(part, Sentence))
+    return "\n".join(part.text for part in SECTION[name](report).parts if isinstance(part, Sentence))
 
 
 def tables_of(name, report):

@@ -12,6 +12,11 @@ from .style import CPU_WARNING
 from .theme import chart_style
 from .words import count
 
+TITLE = "Equal runs against each other"
+ABOUT = """How far can these verdicts be trusted? `python run_all.py aa` makes 24 equal processes of each of three
+runs. They are judged three against three, as two precisions are. A rate far above 5% means that the
+intervals on this host are too narrow. Without that study there is nothing here."""
+
 STUDY = "aa"  # also the name of its folder, beside those of the other studies
 WANTED = 0.05  # the rate that a 95% interval promises at most
 
@@ -59,7 +64,7 @@ def row_of(runs: list[dict]) -> dict | None:
 @chart_style()
 def section(report: Report) -> Section:
     """Return how often equal runs of this host are called faster or slower than each other; nothing without them."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     rows = list(filter(None, map(row_of, equal_runs(report.equal))))
     if not rows:
         return section

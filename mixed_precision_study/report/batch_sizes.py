@@ -18,6 +18,16 @@ from .theme import chart_style
 from .verdicts import conditions_text, ends_of, ratio_text, said_once, sentence_on, speedup_of
 from .words import plain, short
 
+TITLE = "Batch size: the same, and the best for each precision"
+ABOUT = """Less memory per sample allows a larger batch, and a larger batch keeps the GPU busier. That is a second
+gain. The right-hand chart keeps it apart: the speed-up at **the largest batch that both precisions ran**,
+beside the speed-up with **each precision at its fastest batch**.
+
+The left-hand chart shows throughput by batch size, up to the size that runs out of memory (a cross). Filled marks
+are timed epochs. The dotted line joins the short probes of `batch_size="max"`, which run without cuDNN's search and
+may lie lower. The hollow mark is the last probe, with that search. *Resolution* is how far above the largest batch
+the first failure lies."""
+
 Speeds = dict[str, dict[int, float]]  # {precision: {batch size: samples per second}}
 HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 9}
 
@@ -254,7 +264,7 @@ def rows_by_batch(by_batch: list[BatchFamily]) -> list[dict]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of batch sizes, and the verdicts on the largest ones."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     by_batch = figures_by_batches(report)
     if by_batch:
         draw_batch_sizes(section, report, by_batch)

@@ -14,6 +14,14 @@ from .theme import chart_style
 from .verdicts import mark_of, row_of_run, said_once, say_missing
 from .words import count, percent, plain, short, tally
 
+TITLE = "Where the time goes and how far from the limit"
+ABOUT = """A bar is one profiled step: kernels by family, and the time in which no kernel ran. Where much is idle,
+another precision cannot help.
+
+The second chart compares what a run reached with what this GPU was measured to do: FLOPs per second against the
+fastest matmul or convolution, and bytes per second against a plain copy. Bytes are counted as if no cache helped,
+so that share can exceed 100%."""
+
 LIMITS = {  # name: (field, colour, hatch)
     "compute: FLOPs per second / fastest measured": ("compute_limit_fraction", "#332288", ""),
     "memory: bytes per second / measured copy": ("bandwidth_limit_fraction", "#88ccee", "//"),
@@ -78,7 +86,7 @@ def draw_limits(report: Report, axes: Axes, number: int, reached: dict[str, dict
 @chart_style()
 def section(report: Report) -> Section:
     """Return the charts of kernel time and of the limits reached, and what limits every run."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     draw_kernel_times(section, report)
     draw_limits_reached(section, report)
     say_bottlenecks(section, report)

@@ -13,6 +13,11 @@ from .style import CPU_WARNING, PRECISIONS
 from .theme import chart_style
 from .words import count, natural, plain
 
+TITLE = "What is compared with what"
+ABOUT = """A comparison is a set of runs on one GPU model in which only precision, seed and repetition differ.
+In every chart its precisions have the same order and colours. A run that did not end well leaves a labelled gap;
+one that was not run leaves a dash."""
+
 
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
     """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
@@ -202,7 +207,7 @@ def rows_of_failed(report: Report) -> list[dict]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the table of the comparisons, and what did not end well."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     if report.on_cpu:
         section.say(
             f"**{CPU_WARNING}.** Every run was on the CPU. It shows that the suite works, and nothing about speed."

@@ -13,6 +13,10 @@ from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
 from .words import count, short, span
 
+TITLE = "Energy"
+ABOUT = """What the whole GPU used in the timed epochs, for a thousand samples. *Unavailable* means that the driver
+does not say; it is not zero."""
+
 COLUMNS = {
     "J per 1,000 samples": "joules_per_1000_samples",
     "energy, J": "energy_joules",
@@ -74,7 +78,7 @@ def say_limits(section: Section) -> None:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of energy."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     energy = energy_used(report)
     if energy:
         figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")

@@ -10,6 +10,8 @@ from .style import PRECISIONS
 from .theme import chart_style
 from .words import plain
 
+TITLE = "Hardware and software"
+
 ENVIRONMENT = {
     "GPU": "gpu_name",
     "compute capability": "compute_capability",
@@ -76,7 +78,7 @@ def environment_of(records: list[dict]) -> dict[str, str]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the table of hardware and software, and what differs between the runs of a device."""
-    section = Section()
+    section = Section(TITLE)
     environments = {name: environment_of(records) for name, records in report.devices.items()}
     titles = dict.fromkeys(title for rows in environments.values() for title in rows)
     section.table(

@@ -19,6 +19,15 @@ from .theme import chart_style
 from .verdicts import baselines_of, ends_of, judgement, mark_of, speedup_of
 from .words import count, span, tally
 
+TITLE = "Time"
+ABOUT = """Training only, without warm-up and evaluation. A bar is the median of all timed epochs; its whisker runs
+from the shortest to the longest.
+
+The second and third chart compare processes of the same seed, repetition and GPU. They show the mean ratio of their
+total times, and its 95% interval from three processes on.
+‡ marks runs without a counterpart on the same GPU; they are compared as a whole, without an interval. In the second
+chart 0.5 means half the time of fp32; in the third 2 means twice as fast."""
+
 
 def uneven_experiments(report: Report) -> set[str]:
     """Return the experiments whose epochs are unequal work; an incomplete last batch makes less than 1%."""
@@ -100,7 +109,7 @@ def draw_forest(report: Report, axes: Axes, number: int, right: float, lines: in
 @chart_style()
 def section(report: Report) -> Section:
     """Return the charts of time and speed-up, and sentences on them."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     draw_epoch_times(section, report)
     draw_scaled_times(section, report)
     draw_speed_ups(section, report)

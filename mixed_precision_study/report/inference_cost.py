@@ -8,6 +8,12 @@ from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
 from .words import short, span
 
+TITLE = "Inference"
+ABOUT = """One forward pass of the trained model in its own precision. Latency: a single sample, median, with a
+whisker from p10 to p90. Throughput: a batch as in training. A sample of a language model is a column of
+text.
+The table also shows the memory and the largest difference from the outputs of an fp32 copy."""
+
 
 def sample_unit(group: dict) -> str:
     """Return the unit of the throughput of inference."""
@@ -41,7 +47,7 @@ def inference_row(report: Report, number: int, run: dict) -> dict:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the charts and the table of inference."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     say_missing(section, report, "Inference", "inference_latency_ms", "inference_reason")
     if report.latency:
         figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")

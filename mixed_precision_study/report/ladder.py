@@ -40,6 +40,14 @@ from .verdicts import (
 )
 from .words import count, plain, short, span
 
+TITLE = "The ladder: one thing added at a time"
+ABOUT = """What each measure adds to those before it: precision, memory layout, compilation, a CUDA graph of the
+whole step, a larger batch. A ladder starts at fp32, and each step has one measure more.
+
+A bar is the throughput relative to the first step, with its 95% interval. A larger batch is compared per sample.
+Beside it are the memory peak and the last metric. A step that did not end well leaves a labelled gap, and the next
+one is compared with the last that did."""
+
 LIMITED_BY = "what limits it"
 COLUMNS = (
     "n",
@@ -227,7 +235,7 @@ def rows_of_ladders(report: Report, ladders: list[list[Step]]) -> list[dict]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the tables of the ladders, and which step brings most."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     ladders = measured_ladders(report)
     if not ladders:
         section.say("No runs form a ladder (`python run_all.py ladder` makes them), so there is no chart.")

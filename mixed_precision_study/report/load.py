@@ -22,16 +22,25 @@ from .theme import chart_style
 from .verdicts import find_sentences, find_speedups, stand_after_correction
 from .words import count
 
+TITLE = "What was found, what was left out, and where it ran"
+ABOUT = """Left out are unreadable files, records that contradict themselves, and older copies of a run. CPU runs are
+left out where there are GPU runs, and runs on made-up data where there are runs on real data.
+
+Times hold for this hardware and software only. A mark shows what differed between runs on one device."""
+
 NAMED = 3  # files that are no records; of more their number is given
 
 
-def load(records_dir: str | Path) -> Report:
-    """Return the Report of a folder with run records; "." without records stands for ../outputs."""
+def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
+    """Return the Report of a folder with run records; "." without records stands for ../outputs.
+
+    `target_metric` is the quality to which time is measured. For 0 the experiments have their own.
+    """
     folder, records, left_out = find_records(records_dir)
     used, more_left_out = sort_out(records)
     equal = [record for record in used if is_equal_run(record)]
     used = [record for record in used if not is_equal_run(record)]
-    report = Report(str(folder), used, left_out + more_left_out, equal_here=len(equal))
+    report = Report(str(folder), target_metric, used, left_out + more_left_out, equal_here=len(equal))
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
@@ -112,7 +121,7 @@ def rows_left_out(report: Report) -> list[dict[str, str]]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return what was left out, and which records were measured by other code."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     if report.left_out:
         section.table(rows_left_out(report))
     if report.others:

@@ -21,6 +21,8 @@ from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 
+TITLE = "Loss scale"
+
 Trace = list[tuple]  # the steps at which the loss scale was noted, and the scales
 
 
@@ -126,7 +128,7 @@ def widen(axes: Axes, label: str) -> None:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the charts of the loss scale, and what it did."""
-    section = Section()
+    section = Section(TITLE)
     say_loss_scales(section, report)
     draw_traces(section, report)
     for number, ((settings, precision), runs) in enumerate(report.sweeps.items(), 1):

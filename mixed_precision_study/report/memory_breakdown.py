@@ -11,6 +11,12 @@ from .theme import chart_style
 from .verdicts import say_missing
 from .words import count, plain, short, tally
 
+TITLE = "What fills the memory"
+ABOUT = """The memory at the peak, by what it holds. Parameters, gradients, optimizer state and fp32 master copies
+are counted tensor by tensor; activations and workspace are the rest of PyTorch's peak. Slack is what its
+allocator had reserved above that. The context belongs to CUDA and its libraries. The diamond is the same
+sum as the driver reports it."""
+
 FIELDS = ("parameters", "gradients", "optimizer", "masters", "data", "activations", "slack", "context")
 
 
@@ -36,7 +42,7 @@ def runs_with_breakdown(report: Report) -> dict[Key, dict]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart of what fills the memory, and sentences on it."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     runs = runs_with_breakdown(report)
     if runs:
         draw_breakdowns(section, report, runs)

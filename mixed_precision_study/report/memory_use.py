@@ -13,6 +13,11 @@ from .style import DATA_SET_STYLE, DIAMOND, PRECISIONS
 from .theme import chart_style
 from .words import short, span
 
+TITLE = "Memory and throughput"
+ABOUT = """A bar is the largest peak of what PyTorch had allocated in the timed steps. Its pale foot is the data set
+kept on the GPU, which no precision makes smaller.
+The diamond is the whole GPU as NVML sees it after training. Throughput is samples per epoch divided by its time."""
+
 
 def gib(field: str) -> Read:
     """Return a reader of one field in GiB for pool()."""
@@ -37,7 +42,7 @@ def rates(record: dict) -> list[float]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the charts of memory and throughput, and sentences on them."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     draw_memory(section, report)
     say_memory(section, report)
     draw_throughput(section, report)

@@ -17,6 +17,7 @@ class Report:
     """
 
     folder: str = "."
+    target_metric: float = 0.0  # held-out metric for the time to the same quality; 0: the experiments' own
     used: list[dict] = field(default_factory=list)  # records
     left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of the others
     others: list[dict] = field(default_factory=list)  # measured by other code than the newest of their notebook

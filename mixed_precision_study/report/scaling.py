@@ -21,6 +21,13 @@ from .theme import chart_style
 from .verdicts import example, flags_in, said_once
 from .words import plain, short
 
+TITLE = "Cost as the work grows"
+ABOUT = """Time per sample against batch size and against depth, where a precision ended well at three sizes or more.
+Both axes are logarithmic.
+
+A marker is **hollow** where the GPU idles for 20% of a step or more. There kernel launches set the time: a larger
+batch costs nothing, and precision changes nothing. Where markers are filled, the precisions part."""
+
 SIZES = {  # what grows: how its size is read; resnet18 has 18 layers, efficientnet_b0 has no size
     "batch_size": r"b(\d+)",
     "model": r"\D+(\d\d+)\D*",
@@ -184,7 +191,7 @@ def rows_of_sizes(growths: list[Growth]) -> list[dict]:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of what grows, and where kernel launches are the limit."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     growths = find_growths(report)
     if not growths:
         section.say(

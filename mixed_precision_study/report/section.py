@@ -61,11 +61,12 @@ class Chart:
 
     figure: Figure
     name: str
+    finding: str = ""  # what the picture shows, in a sentence
 
     @property
     def alt(self) -> str:
         """The alternative text of the picture."""
-        return f"Chart: {self.name.replace('_', ' ')}"
+        return self.finding or f"Chart: {self.name.replace('_', ' ')}"
 
     @cached_property
     def png(self) -> bytes:
@@ -109,12 +110,21 @@ def palette_of_charts() -> list[int]:
 
 @dataclass
 class Section:
-    """A section of the report: its parts in the order in which they are read."""
+    """A section of the report: its title, what it is about, and its parts in the order in which they are read.
 
+    A section without parts is absent: neither its title nor what it is about is shown.
+    """
+
+    title: str = ""
+    about: str = ""  # Markdown
     parts: list[Sentence | Table | Chart | File] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Sentence | Table | Chart | File]:
-        return iter(self.parts)
+        if self.parts and self.title:
+            yield Sentence(f"## {self.title}")
+        if self.parts and self.about:
+            yield Sentence(self.about)
+        yield from self.parts
 
     def say(self, text: str) -> None:
         """Add a sentence in Markdown."""
@@ -124,11 +134,11 @@ class Section:
         """Add a table."""
         self.parts.append(Table(rows, folded))
 
-    def chart(self, figure: Figure, name: str) -> None:
-        """Add a chart, or a sentence where it is empty."""
+    def chart(self, figure: Figure, name: str, finding: str = "") -> None:
+        """Add a chart, or a sentence where it is empty. The finding is its alternative text."""
         plt.close(figure)
         if figure.axes:
-            self.parts.append(Chart(figure, name))
+            self.parts.append(Chart(figure, name, finding))
         else:  # as where every run searched its largest batch: those have a chart of their own
             self.say(f"Nothing to draw as {name.replace('_', ' ')}: no run has a fixed batch size.")
 

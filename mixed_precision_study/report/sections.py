@@ -1,7 +1,10 @@
 """The sections of the report in the order in which they are read: modules with a function `section(report)`."""
 
+from collections.abc import Iterator
+
 from . import (
     aa,
+    advice,
     batch_sizes,
     bottlenecks,
     comparisons,
@@ -21,6 +24,8 @@ from . import (
     verdicts,
 )
 from .published import articles
+from .report import Report
+from .section import Section
 
 SECTIONS = (
     load,
@@ -42,4 +47,11 @@ SECTIONS = (
     time_to_target,
     table,
     articles,
+    advice,
 )
+
+
+def sections_of(report: Report) -> Iterator[Section]:
+    """Draw the sections of a report, one after the other. A section without parts has nothing to show."""
+    for module in SECTIONS:
+        yield module.section(report)

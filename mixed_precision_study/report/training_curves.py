@@ -18,6 +18,10 @@ from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 
+TITLE = "Training"
+ABOUT = """Training loss above, quality on held-out data below: the median over seeds, in a band from the lowest to
+the highest."""
+
 
 def values_by_epoch(records: list[dict], name: str) -> dict[int, list[float]]:
     """Return {epoch: values} of `train_loss` or `metric`; repeats begin again at epoch 1."""
@@ -78,7 +82,7 @@ def quality_against_fp32(group: dict, precision: str) -> dict | None:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart of the curves, and the quality at the end."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     draw_training_curves(section, report)
     say_differences(section, report)
     say_unlearned(section, report)

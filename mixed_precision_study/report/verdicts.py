@@ -18,6 +18,24 @@ from .style import DISTURBED_MARK, PRECISIONS
 from .theme import chart_style
 from .words import count, plain, tally
 
+TITLE = "Verdicts"
+ABOUT = """One sentence for each precision against fp32 and against tf32: the speed-up with its 95% interval, what
+may be said of it, what limits the run, and what to try.
+
+| what is said | when |
+|---|---|
+| *faster*, *slower* | the interval excludes 1, and the difference is at least 2% |
+| *faster, by less than 5%* | the same, and the 90% interval lies between 0.95 and 1.05 |
+| *the same within 5%* | the 90% interval lies between 0.95 and 1.05, and it is not the case above |
+| *cannot be told* | all else. The sentence names the smallest difference that could have been seen |
+| *one process*, *two processes* | a number without an interval: nothing is known about how processes differ |
+| *did not train* | too many steps were skipped, or the run learned less than half of what its baseline did |
+| *other conditions* | heat, hardware or another clock slowed one side only |
+| *too short to tell* | less than two seconds of timed training |
+
+Processes of one precision differ by up to a fifth in eager mode. Epochs within a process do not show that.
+`run_all.py` with `-p repeats 3` gives intervals, and `-p repeats 5` gives intervals about half as wide."""
+
 
 def baselines_of(precision: str) -> list[str]:
     """Return what a precision is compared with: fp32 with nothing, tf32 with fp32, the others with both."""
@@ -186,7 +204,7 @@ def verdicts_on(report: Report, number: int) -> str:
 @chart_style()
 def section(report: Report) -> Section:
     """Return the verdicts on every comparison, and the runs that were disturbed."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     texts_of: dict[str, list[str]] = {}  # {notebook: what is said of each of its comparisons}
     for number, group in report.charted_groups:
         texts_of.setdefault(group["notebook"], []).append(verdicts_on(report, number))

@@ -12,11 +12,32 @@ from .claims import judge_published, without_counterpart
 from .matching import Published
 from .table import notes_of, row_of_entry, rows_of_rest
 
+TITLE = "Beside the published figures"
+ABOUT = """The figures of published articles (`data/published_results.csv`) beside the runs that repeat them, and
+what became of each claim. A run counts only if experiment, data set, model and batch size are the same,
+it ran on a GPU, and its epochs are whole. Where an article had images of its own, only ratios are
+compared. The grey bars are marked *published, other software*, because the articles leave much open.
+
+| claim about | compared with | holds if |
+|---|---|---|
+| time | the ratio to fp32, by the outcome under *Verdicts* | the change has the same direction. No change (within \
+5%) is confirmed by *the same within 5%* alone, and a speed-up is refuted by that or by its opposite. *Larger* or \
+*smaller here*: by more than 1.5 times |
+| memory | PyTorch's peak and the whole GPU, which must agree | the change has the same direction; within 3% \
+counts as alike |
+| quality | the metric after equally many epochs, at least half of the article's, over seeds | the change has the \
+same direction; within 1 point of accuracy or 3% of another metric counts as alike. 10% for single steps |
+| out of memory | runs within that GPU's memory, or what they took of this one | they do not fit either |
+| largest batch | searches on the article's data set | the published ratio lies within their resolution |
+| slow data loading | runs with worker processes | data loading limits them |
+
+`amp_fp16` and `o2_fp16` stand in for each other where the published mode was not run."""
+
 
 @chart_style()
 def section(report: Report) -> Section:
     """Return charts, tables and claims of every article that runs here can be compared with, then the other rows."""
-    section = Section()
+    section = Section(TITLE, ABOUT)
     published = judge_published(report)
     matched = sum(bool(row["comparable"]) for row in published.rows)
     names = ", ".join(map(plain, published.comparable)) or "none"
