@@ -11,6 +11,7 @@ from .errors import Unsupported, UserError
 from .gpu.nvml import MIB
 from .memory import clear_tracebacks, is_out_of_memory, release_memory, reset_peaks
 from .precision import cudnn_flags
+from .progress import progress
 from .record import RunRecord
 from .timing import read_compiler, synchronize
 from .training import allow_search, cycle_batches, read_search
@@ -59,7 +60,10 @@ def probe(
     ran_out = count("num_ooms", device)
     # PyTorch caches its choice per shape, searched or not. `deterministic` is part of the cache key, so that training
     # still searches.
-    with cudnn_flags(benchmark=False, deterministic=search is None):
+    with (
+        cudnn_flags(benchmark=False, deterministic=search is None),
+        progress(None, f"{record.precision}, trying batch size {size}"),
+    ):
         if search is not None:
             allow_search(search)
         try:

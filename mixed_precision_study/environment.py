@@ -60,7 +60,7 @@ def require_packages(packages: dict[str, str]) -> None:
 def choose_device() -> "torch.device":
     """Choose the device that everything runs on, print it and return it. Call it before this process uses a GPU.
 
-    Raises UserError if PyTorch is missing or too old.
+    Raises UserError if PyTorch is missing, too old, or cannot use the GPU that run_all.py chose.
     """
     require_packages({"torch": "torch"})
     import torch
@@ -73,6 +73,9 @@ def choose_device() -> "torch.device":
     if not torch.cuda.is_initialized():  # otherwise this process uses the GPU already
         remember_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device.type == "cpu" and given and os.environ.get("MIXED_PRECISION_RUN"):
+        raise UserError(f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why.")
     if device.type == "cuda":
         print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
     else:

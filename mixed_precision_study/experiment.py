@@ -1,6 +1,7 @@
 """An experiment: one model trained in every precision, under equal conditions, with a record of each run."""
 
 import itertools
+import os
 import statistics
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +29,7 @@ from .order import shuffled_blocks
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
+from .progress import progress
 from .record import (
     EXPLANATION,
     RunRecord,
@@ -78,12 +80,19 @@ class Gpu:
     fields: dict
 
 
-def preflight(parameters: Any) -> Gpu:
+def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     """Choose the device, check it within seconds, print what was found, and return it.
+
+    without_gpu: parameters that make a training short enough for a CPU. They are set where there is no GPU and nobody
+    has chosen a number of steps (max_steps is 0), but not under run_all.py.
 
     Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
     """
     device = choose_device()
+    if without_gpu and device.type == "cpu" and not parameters.max_steps and not os.environ.get("MIXED_PRECISION_RUN"):
+        vars(parameters).update(without_gpu)
+        reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
+        print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")
     startup.lap("import")
     fields = show_preflight(device, parameters.execution, PRECISIONS, check_supported)
     limit_memory(parameters.memory_limit_gib, device)
@@ -331,7 +340,8 @@ class Experiment:
     def explain_trained(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Measure inference and what explains the run. The trainer cannot be used for training afterwards."""
         batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
-        measure_inference(record, trainer, batches(), self.infer)
+        with progress(None, f"{record.precision}, explaining: inference"):
+            measure_inference(record, trainer, batches(), self.infer)
         explain(record, trainer, batches, self.parameters.output_dir)
 
     def explain_afterwards(self, record: RunRecord, precision: str) -> None:
@@ -399,7 +409,7 @@ class Experiment:
 
     def measure(self, trainer: Trainer, batches: Callable, size: int) -> float:
         """Return the metric of the model over `batches(dtype, size)`."""
-        with evaluating(trainer) as model:
+        with evaluating(trainer) as model, progress(None, f"{trainer.precision}, evaluating"):
             return self.evaluate(model, batches(PRECISIONS[trainer.precision]["weights"], size))
 
     def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
@@ -445,20 +455,21 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable]
         record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
         return
     given = cycle_batches(batches)
-    memory = ("ledger_reason", read_memory_breakdown)
-    profile = ("profile_reason", profile_steps)
+    memory = ("memory breakdown", "ledger_reason", read_memory_breakdown)
+    profile = ("profile", "profile_reason", profile_steps)
     # The profile leaves workspaces behind, so memory comes first. A graph must be profiled first, because
     # the memory breakdown takes steps outside the graph, which drop it.
-    stages: list[tuple[str, Callable]] = [profile, memory] if trainer.captured else [memory, profile]
+    stages: list[tuple[str, str, Callable]] = [profile, memory] if trainer.captured else [memory, profile]
     stages += [
-        ("limit_reason", count_work),
-        ("limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
-        ("gradient_reason", read_gradients),
+        ("operations of a step", "limit_reason", count_work),
+        ("limits of the GPU", "limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
+        ("lost gradients", "gradient_reason", read_gradients),
     ]
-    for reason, measure in stages:
+    for what, reason, measure in stages:
         try:
             release_memory(trainer.device)
-            measure(record, trainer, given, None)
+            with progress(None, f"{record.precision}, explaining: {what}"):
+                measure(record, trainer, given, None)
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, reason, error_line(error))
 

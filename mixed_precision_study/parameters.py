@@ -91,6 +91,22 @@ def check_precisions(names: Any) -> list[str]:
     return names
 
 
+def reason_unsupported(precision: str, execution: str, capability: tuple[int, int] | None) -> str | None:
+    """Return why a device cannot run a mode, or None. `capability` is the GPU's (major, minor), None for the CPU."""
+    if capability is None:
+        if "cuda_graph" in execution:
+            return f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
+        if precision not in ("fp32", "amp_bf16"):
+            return f"{precision} needs an NVIDIA GPU; this run is on the CPU"
+        return None
+    number = "{}.{}".format(*capability)
+    if precision == "tf32" and capability < (8, 0):
+        return f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
+    if precision == "amp_bf16" and capability < (8, 0):
+        return f"this GPU (compute capability {number}) would only emulate bfloat16"
+    return None
+
+
 def _dataset(help: str, *choices: str) -> Parameter:
     return Parameter("dataset", "auto", help, choices=choices)
 

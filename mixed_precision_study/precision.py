@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .errors import Unsupported
-from .parameters import COMPILE_MODES
+from .parameters import COMPILE_MODES, reason_unsupported
 
 PRECISIONS: dict[str, dict] = {  # all that differs between the modes
     "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
@@ -27,18 +27,11 @@ def check_supported(precision: str, execution: str, device: torch.device, fp16_c
 
     `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
     """
-    if "cuda_graph" in execution and device.type != "cuda":
-        raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
-    if device.type != "cuda" and precision not in ("fp32", "amp_bf16"):
-        raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if reason := reason_unsupported(precision, execution, capability):
+        raise Unsupported(reason)
     if "fp16" in precision and fp16_check not in (None, "passed"):
         raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        if precision == "tf32" and major < 8:
-            raise Unsupported(f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {major}.{minor}")
-        if precision == "amp_bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            raise Unsupported(f"this GPU (compute capability {major}.{minor}) would only emulate bfloat16")
 
 
 def set_fp32_precision(precision: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The progress bar, whose count is also written to a file for run_all.py."""
+"""What a run is doing, as a line that moves every second, and in a file for run_all.py."""
 
 import os
 import sys
@@ -11,6 +11,9 @@ from tqdm import tqdm
 
 from .files import written_whole
 
+EVERY_SECONDS = 1.0
+WITHOUT_COUNT = "{desc} {elapsed}"  # format of the line where the number of steps is not known
+
 
 def progress_wanted() -> bool:
     """Return False under TQDM_DISABLE=1, or if papermill runs this notebook with --no-progress-bar."""
@@ -22,52 +25,60 @@ def progress_wanted() -> bool:
 
 
 class Progress:
-    """A text bar that is redrawn every `every` steps only, so that it costs the timed loop next to nothing."""
+    """A line of text and a count. A thread draws it and writes it, so that a step costs an addition."""
 
-    def __init__(self, total: int | None, label: str, every: int = 25):
-        disabled = not progress_wanted()
-        self.bar = tqdm(total=total, desc=label, file=sys.stdout, mininterval=1, leave=False, disable=disabled)
+    def __init__(self, total: int | None, label: str):
+        form = None if total else WITHOUT_COUNT
+        quiet = not progress_wanted()
+        self.bar = tqdm(total=total, desc=label, file=sys.stdout, leave=False, disable=quiet, bar_format=form)
+        self.path = os.environ.get("MIXED_PRECISION_PROGRESS")
         self.label = label
         self.total = total
-        self.every = every
         self.steps = 0
+        self.written = ""
 
     def advance(self) -> None:
         """Count one step."""
         self.steps += 1
-        if self.steps % self.every == 0:
-            self.bar.update(self.every)
 
-    def write(self, path: str) -> None:
-        """Write the label and the count to `path`. A full disk does not end a run."""
-        with suppress(OSError), written_whole(path) as temporary:
-            temporary.write_text(f"{self.label}, step {self.steps}/{self.total}")
+    def say(self, label: str) -> None:
+        """Say what is going on now. It is shown within EVERY_SECONDS."""
+        self.label = label
+        self.bar.set_description_str(label, refresh=False)
 
-    def keep_writing(self, path: str, ended: threading.Event, seconds: float) -> None:
-        """Write every `seconds` until `ended` is set. It runs in a thread because the timed loop must not write."""
+    def show(self) -> None:
+        """Draw the line, and write it to the file if it has changed. A full disk does not end a run."""
+        self.bar.n = self.steps
+        self.bar.refresh()
+        text = f"{self.label}, step {self.steps}/{self.total}" if self.total else self.label
+        if self.path and text != self.written:
+            self.written = text
+            with suppress(OSError), written_whole(self.path) as temporary:
+                temporary.write_text(text)
+
+    def keep_showing(self, ended: threading.Event, seconds: float) -> None:
+        """Show the line every `seconds` until `ended` is set."""
         while not ended.wait(seconds):
-            self.write(path)
+            self.show()
 
 
 @contextmanager
-def progress(total: int | None, label: str, seconds: float = 5) -> Iterator[Progress]:
-    """Yield a Progress over `total` steps and close it.
+def progress(total: int | None, label: str, seconds: float = EVERY_SECONDS) -> Iterator[Progress]:
+    """Yield a Progress over `total` steps (None: not known) and close it. It is shown at once and every `seconds`.
 
-    If MIXED_PRECISION_PROGRESS names a file, the count is written there at once, every `seconds` and at the end.
+    If MIXED_PRECISION_PROGRESS names a file, label and count are written there.
     """
     shown = Progress(total, label)
-    path = os.environ.get("MIXED_PRECISION_PROGRESS")
+    shown.show()
     ended = threading.Event()
-    if path:
-        writer = threading.Thread(target=shown.keep_writing, args=(path, ended, seconds), daemon=True)
-        shown.write(path)
-        writer.start()
+    if shown.path or not shown.bar.disable:
+        thread = threading.Thread(target=shown.keep_showing, args=(ended, seconds), daemon=True)
+        thread.start()
     try:
         yield shown
     finally:
-        ended.set()
-        if path:
-            writer.join()
-            shown.write(path)
-        shown.bar.update(shown.steps % shown.every)
+        if shown.path or not shown.bar.disable:
+            ended.set()
+            thread.join()
+        shown.show()
         shown.bar.close()

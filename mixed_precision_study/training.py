@@ -5,13 +5,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 from .cuda_graph import CapturedStep, DeviceSGD
-from .errors import Diverged
+from .errors import Diverged, UserError
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
@@ -267,9 +268,14 @@ def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float
 
 
 def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
-    """Yield from `batches()` again and again."""
+    """Yield from `batches()` again and again. Raise UserError where it gives none."""
     while True:
-        yield from batches()
+        given = 0
+        for batch in batches():
+            given += 1
+            yield batch
+        if not given:
+            raise UserError("train_batches gave no batch; there must be at least one in an epoch.")
 
 
 def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
@@ -285,6 +291,41 @@ def is_stable(times: list[float], skipped: list[int]) -> bool:
     before = statistics.median(times[-10:-5] or times)
     last = statistics.median(times[-5:])
     return abs(last - before) <= 0.05 * before and skipped[-1] == skipped[-5:][0]
+
+
+@dataclass
+class WarmUpSteps:
+    """What the steps of a warm-up have shown."""
+
+    times: list[float] = field(default_factory=list)  # seconds
+    skipped: list[int] = field(default_factory=lambda: [0])  # steps skipped before the first step and after each
+    first: float = 0.0  # seconds of the first step without compilation
+    scale: float | None = None  # loss scale of the last step that was not skipped
+    hidden: Any = None
+
+
+def steps_until_stable(
+    trainer: Trainer, batches: Callable[[], Iterable], compiled_before: float, at_least: int, at_most: int
+) -> WarmUpSteps:
+    """Take steps until their time is stable. `compiled_before`: seconds that compiling took before."""
+    taken = WarmUpSteps()
+    slow = "compiling" if trainer.model is not trainer.network else "choosing algorithms"
+    with progress(None, f"{trainer.precision}, first step: {slow}") as shown:
+        for batch in cycle_batches(batches):
+            begin = time.perf_counter()
+            _, taken.hidden = trainer.step(batch, taken.hidden)
+            synchronize(trainer.device)
+            taken.times.append(time.perf_counter() - begin)
+            if len(taken.times) == 1:
+                taken.first = taken.times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
+            taken.skipped.append(trainer.skipped_steps)
+            if taken.skipped[-1] == taken.skipped[-2]:
+                taken.scale = trainer.scaler.get_scale()
+            enough = len(taken.times) >= at_least and is_stable(taken.times, taken.skipped)
+            if enough or len(taken.times) >= at_most:
+                break
+            shown.say(f"{trainer.precision}, warm-up, step {len(taken.times)}")
+    return taken
 
 
 def warm_up(
@@ -306,27 +347,12 @@ def warm_up(
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
-    hidden = scale = None
-    first = 0.0  # seconds of the first step without compilation
-    times: list[float] = []
-    skipped = [0]
-    for batch in cycle_batches(batches):
-        begin = time.perf_counter()
-        _, hidden = trainer.step(batch, hidden)
-        synchronize(trainer.device)
-        times.append(time.perf_counter() - begin)
-        if len(times) == 1:
-            first = times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
-        skipped.append(trainer.skipped_steps)
-        if skipped[-1] == skipped[-2]:
-            scale = trainer.scaler.get_scale()
-        if len(times) >= at_most or (is_stable(times, skipped) and len(times) >= at_least):
-            break
-    read_search(record, trainer, first, statistics.median(times[-5:]))
+    taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
+    read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
     read_context(record, trainer.device)
-    record.host_syncs_per_step = count_syncs(trainer, batches, hidden, steps=3)
+    record.host_syncs_per_step = count_syncs(trainer, batches, taken.hidden, steps=3)
     with torch.no_grad():
         for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
             tensor.copy_(value)
@@ -334,8 +360,8 @@ def warm_up(
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
     record.compile_seconds = read_compiler(trainer)["seconds"] - compiled_before
-    if scale and skipped[-1] > skipped[-2]:
-        trainer.scaler.update(scale)
+    if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
+        trainer.scaler.update(taken.scale)
     trainer.start_again()
 
 

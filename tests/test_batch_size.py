@@ -16,7 +16,7 @@ GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def made_up_record():
-    return types.SimpleNamespace(batch_probes=[], batch_size_used=None)
+    return types.SimpleNamespace(precision="fp32", batch_probes=[], batch_size_used=None)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 import torch
 from small_training import CPU, make_record, plain_step
 
+from mixed_precision_study import experiment
 from mixed_precision_study import record as records
 from mixed_precision_study.data.batches import TrainingData
 from mixed_precision_study.environment import choose_device
@@ -549,3 +550,18 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     assert len(wrapped) == 1
     list(make_experiment(other).batches(0, "fp32", 16, ahead=False))
     assert len(wrapped) == 1
+
+
+@pytest.mark.parametrize(("max_steps", "under_run_all", "batch_size"), [(0, False, 4), (5, False, 128), (0, True, 128)])
+def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(
+    monkeypatch, capsys, max_steps, under_run_all, batch_size
+):
+    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
+    if under_run_all:
+        monkeypatch.setenv("MIXED_PRECISION_RUN", "run-ab")
+    else:
+        monkeypatch.delenv("MIXED_PRECISION_RUN", raising=False)
+    asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+    experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
+    assert (asked.batch_size, asked.max_steps) == (batch_size, 2 if batch_size == 4 else max_steps)
+    assert ("reduced" in capsys.readouterr().out) == (batch_size == 4)

@@ -151,7 +151,8 @@ def test_dropout_reaches_the_wide_resnet_and_timms_models():
     ],
 )
 def test_schedules(cifar, monkeypatch, schedule, rates):
-    for name, value in {"schedule": schedule, "epochs": 2, "lr": 0.1}.items():
+    monkeypatch.setattr(cifar["settings"], "epochs", 2)
+    for name, value in {"schedule": schedule, "lr": 0.1}.items():
         monkeypatch.setitem(cifar, name, value)
     assert [cifar["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(rates)
 

@@ -71,7 +71,6 @@ def test_what_the_cpu_cannot_run_is_unsupported(precision, execution, says):
 
 def test_what_a_turing_gpu_cannot_run_is_unsupported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     check_supported("amp_fp16", "eager", GPU)
     check_supported("amp_fp16", "cuda_graph", GPU)
     with pytest.raises(Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
@@ -83,7 +82,6 @@ def test_what_a_turing_gpu_cannot_run_is_unsupported(monkeypatch):
 @pytest.mark.parametrize("precision", MODES)
 def test_where_fp16_arithmetic_is_wrong_its_modes_are_refused(monkeypatch, precision):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     wrong = "a convolution in fp16 differs from fp32 by nan of its norm"
     check_supported(precision, "eager", GPU, "passed")
     check_supported(precision, "eager", GPU, None)  # not checked

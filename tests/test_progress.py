@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import types
 
 import psutil
@@ -52,9 +53,34 @@ def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypat
 
 
 def test_without_run_all_there_is_no_thread_and_no_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("TQDM_DISABLE", "1")  # the bar has a thread of its own
+    monkeypatch.setenv("TQDM_DISABLE", "1")
     threads = threading.active_count()
     with progress(1, "alone") as bar:
         bar.advance()
         assert threading.active_count() == threads
     assert not list(tmp_path.iterdir())
+
+
+def test_the_line_moves_every_second_without_a_step(capsys):
+    """As in a first step that compiles for minutes."""
+    seen = []
+
+    def text():
+        seen.append(capsys.readouterr().out)
+        return "".join(seen)
+
+    with progress(None, "fp32, first step: compiling", seconds=0.05) as shown:
+        wait_for(lambda: text().count("compiling") >= 3)
+        shown.say("fp32, warm-up, step 1")
+        wait_for(lambda: "warm-up, step 1" in text())
+    with progress(40, "fp32, epoch 1/2", seconds=0.05) as bar:
+        bar.advance()
+        wait_for(lambda: "1/40" in text())  # and not only after many steps
+
+
+def wait_for(condition):
+    """Wait until the condition holds, a minute at most."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)

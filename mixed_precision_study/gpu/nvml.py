@@ -168,6 +168,21 @@ def gpu_state(uuid: str) -> GpuState | None:
     return GpuState(memory["used_mib"], memory["total_mib"], utilisation.gpu if utilisation else None)
 
 
+def compute_capability(uuid: str) -> tuple[int, int] | None:
+    """Return the compute capability (major, minor) of a GPU, None if NVML does not know it."""
+    answer = NvmlGpu(uuid).ask("CudaComputeCapability")
+    return None if answer is None else (int(answer[0]), int(answer[1]))
+
+
+def cuda_of_driver() -> tuple[int, int] | None:
+    """Return the newest CUDA version (major, minor) that the driver knows, None if NVML does not say."""
+    try:
+        version = int(NvmlGpu().nvml.nvmlSystemGetCudaDriverVersion())
+    except Exception:  # as in ask()
+        return None
+    return version // 1000, version % 1000 // 10
+
+
 def is_lost(uuid: str, text: str, answered: bool) -> bool:
     """Return whether a GPU on which a run failed is lost: NVML says so, or it is silent and the run's `text` says so.
 

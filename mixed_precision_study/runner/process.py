@@ -24,6 +24,7 @@ import psutil
 import yaml
 
 from ..gpu import nvml
+from ..parameters import EXPERIMENTS, reason_unsupported
 from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
 from .devices import Device
 from .notebook_file import MALFORMED
@@ -75,6 +76,17 @@ class RunningProcess:
     progress: str = ""
     progress_seen: float = field(default_factory=time.monotonic)
     stopped: str = ""  # why it was stopped; kept in case Ctrl-C interrupts the stopping
+
+
+@dataclass
+class NeverStarted:
+    """A run that its device cannot run, as write_ending() needs it."""
+
+    run: Run
+    device: Device
+    commit: str | None
+    code_hash: str
+    started_at: str = field(default_factory=utc_now)
 
 
 class RunOutcome(NamedTuple):
@@ -166,6 +178,16 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     environment = child_environment(study, run.folder, commit, device, code_hash, run.order)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
+
+
+def reason_not_to_start(run: Run, device: Device) -> str | None:
+    """Return why the device cannot run the mode of a run of the suite, or None where it can or that is not known."""
+    if run.notebook.stem not in EXPERIMENTS:
+        return None
+    capability = nvml.compute_capability(device.visible) if device.visible else None
+    if device.visible and capability is None:
+        return None
+    return reason_unsupported(run.precision, run.parameters.get("execution", "eager"), capability)
 
 
 def check_places(run: Run) -> None:
@@ -449,7 +471,7 @@ def signal_name(number: int) -> str:
 def write_ending(running: Any, status: str, reason: str) -> dict:
     """Write the record of a run that could not write its own, and return it as a flat dict.
 
-    `running` is a RunningProcess or a ray_cluster.RemoteRun.
+    `running` is a RunningProcess, a ray_cluster.RemoteRun or a NeverStarted.
     """
     run, device = running.run, running.device
     record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status=status, reason=reason)

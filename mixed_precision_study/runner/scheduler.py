@@ -24,7 +24,18 @@ from . import estimates, status
 from .devices import Device
 from .paths import ROOT, shown
 from .plan import Comparison, Run
-from .process import RETRIED, START_ATTEMPTS, UNREADABLE, RunOutcome, hash_now, read_record, write_ending
+from .process import (
+    RETRIED,
+    START_ATTEMPTS,
+    UNREADABLE,
+    NeverStarted,
+    RunOutcome,
+    check_places,
+    hash_now,
+    read_record,
+    reason_not_to_start,
+    write_ending,
+)
 from .status import in_words, say
 
 GRACE_SECONDS = 10  # for running runs to end after the first Ctrl-C
@@ -305,6 +316,9 @@ def finish_comparison(slot: DeviceSlot) -> None:
 def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     """Start the run of a device. Where that fails, the run waits or goes to another device."""
     try:
+        if reason := reason_not_to_start(slot.run, slot.device):
+            end_unsupported(slot, reason, queue)
+            return
         slot.running = queue.executor.launch(slot.run, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
         slot.lost_in_run = False
@@ -318,6 +332,16 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     else:
         slot.first_progress = None
         queue.view.begin(f"{slot.device.label}  {slot.run.run_id}  begins")
+
+
+def end_unsupported(slot: DeviceSlot, reason: str, queue: RunQueue) -> None:
+    """Write the record of a run that its device cannot run. No kernel is started for it."""
+    run = slot.run
+    check_places(run)
+    ended = NeverStarted(run, slot.device, queue.commit, hash_now(run))
+    record = write_ending(ended, "unsupported", reason)
+    slot.run = None
+    count_run(slot, run, record, "", queue, seconds=0.0)
 
 
 def leave_out(slot: DeviceSlot, reason: str) -> None:
@@ -360,15 +384,14 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
         return
     slot.run = None
     slot.attempt = 1
-    count_run(slot, run, outcome.record, outcome.remark, queue)
+    count_run(slot, run, outcome.record, outcome.remark, queue, slot.ended_at - slot.ended.started)
 
 
-def count_run(slot: DeviceSlot, run: Run, record: dict, remark: str, queue: RunQueue) -> None:
+def count_run(slot: DeviceSlot, run: Run, record: dict, remark: str, queue: RunQueue, seconds: float) -> None:
     """Count a run that has its record, remove its log where all went well, and say how it ended."""
-    seconds = slot.ended_at - slot.ended.started
     slot.seconds.append(seconds)
     queue.done += 1
-    if record["status"] in RETRIED:
+    if record["status"] in (*RETRIED, "unsupported"):  # how long that took says nothing
         queue.seconds.pop(run.run_id, None)
     else:
         queue.seconds[run.run_id] = seconds
@@ -488,6 +511,14 @@ def seconds_left(slot: DeviceSlot, expected: float, progress: str) -> tuple[floa
     return max(expected - (now - slot.running.started), 0), False
 
 
+def processes_of(run: Run, comparison: Comparison) -> int:
+    """Return how many processes of a comparison are timed with the same parameters as a run."""
+    differ = ("repeat", "purpose")
+    own = {name: value for name, value in run.parameters.items() if name not in differ}
+    timed = [other.parameters for other in comparison if other.parameters.get("purpose") != "explain"]
+    return sum({name: value for name, value in one.items() if name not in differ} == own for one in timed)
+
+
 def draw(queue: RunQueue, slots: list[DeviceSlot]) -> None:
     """Draw the status view."""
     expected = estimates.estimator(queue.runs, queue.seconds)
@@ -502,9 +533,11 @@ def draw(queue: RunQueue, slots: list[DeviceSlot]) -> None:
             elapsed = time.monotonic() - slot.running.started
             of_run, measured = seconds_left(slot, expected(slot.run), progress)
             known = measured or queue.seconds
-            text = status.run_in_words(slot.run, progress, elapsed, of_run if known else None)
+            processes = processes_of(slot.run, slot.comparison)
+            text = status.run_in_words(slot.run, progress, elapsed, of_run if known else None, processes)
             left += of_run
-        texts[slot.device.label] = text + status.gpu_in_words(executor.gpu_state(slot.device))
+        gpu = status.gpu_in_words(executor.gpu_state(slot.device))
+        texts[slot.device.label] = text + gpu if status.fits(slot.device.label, text, gpu) else text
         if not slot.lost:
             busy.append(left)
     waiting = [sum(map(expected, job.to_do)) for job in queue.waiting]

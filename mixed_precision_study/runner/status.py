@@ -22,7 +22,8 @@ LOG.propagate = False
 LOG.setLevel(logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
 DRAW_SECONDS = 1.0  # between two updates of the view on a terminal
-PLAIN_SECONDS = 600  # the same as lines of text
+PLAIN_SECONDS = 60  # the same as lines of text
+COLUMNS = 80  # of a terminal
 
 
 def say(text: str) -> None:
@@ -98,7 +99,7 @@ class View:
             say(f"{self.study}: {end_in_words(seconds_left)}")
             return
         for label, line in self.lines.items():
-            line.set_description_str(f"{label}  {texts.get(label, '-')}", refresh=True)
+            line.set_description_str(cut(f"{label}  {texts.get(label, '-')}"), refresh=True)
         self.bar.set_postfix_str(end_in_words(seconds_left), refresh=True)
 
     def close(self) -> None:
@@ -114,24 +115,36 @@ def end_in_words(seconds: float | None) -> str:
     return f"{duration_text(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
 
 
-def run_in_words(run: Run, progress: str, elapsed: float, left: float | None) -> str:
+def fits(label: str, *texts: str) -> bool:
+    """Return whether the line of a device fits a terminal of COLUMNS."""
+    return len(label) + 2 + sum(map(len, texts)) < COLUMNS
+
+
+def cut(line: str) -> str:
+    """Return a line that fits a terminal of COLUMNS."""
+    return line if len(line) < COLUMNS else f"{line[: COLUMNS - 2]}…"
+
+
+def run_in_words(run: Run, progress: str, elapsed: float, left: float | None, processes: int = 1) -> str:
     """Return how far a run is: its short name, epoch and step or cell, time so far, and seconds left (None: not known).
 
-    The line should fit 80 columns, so it repeats nothing. The log has the whole name.
+    `processes` is how many the comparison has of this precision. The line should fit 80 columns, so it repeats nothing.
+    The log has the whole name.
     """
     rest = "" if left is None else f", {duration_text(left)} left"
     steps = progress.partition(", ")[2].removeprefix(f"{run.precision}, ")
     where = steps or progress or "starting"
-    return f"{short_name(run)}  {where}  {duration_text(elapsed)}{rest}"
+    return f"{short_name(run, processes)}  {where}  {duration_text(elapsed)}{rest}"
 
 
-def short_name(run: Run) -> str:
-    """Return model, precision, batch size, and the number of a later repetition or that the run explains."""
-    number = run.parameters.get("repeat") or 0
-    again = f" #{number + 1}" if number else ""
+def short_name(run: Run, processes: int = 1) -> str:
+    """Return model, precision, batch size, and which of the processes of this precision the run is."""
+    name = f"{run.parameters['model']} {run.precision} b{run.parameters['batch_size']}"
     if run.parameters.get("purpose") == "explain":
-        again = " explained"
-    return f"{run.parameters['model']} {run.precision} b{run.parameters['batch_size']}{again}"
+        return f"{name} explained"
+    if processes > 1:
+        return f"{name}, {run.parameters.get('repeat', 0) + 1} of {processes}"
+    return name
 
 
 def gpu_in_words(state: GpuState | None) -> str:

@@ -190,9 +190,10 @@ def test_a_throttled_gpu_is_told_why_before_the_run(monkeypatch, capsys):
 
 def test_modes_that_the_gpu_cannot_run_are_greyed_out_with_the_reason(monkeypatch):
     pretend_gpu(monkeypatch, fp16="a convolution is wrong", native=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     fields, table = shown_by(monkeypatch, GPU)
     assert fields == {"native_bf16": False, "fp16_check": "a convolution is wrong"}
-    assert table.count("#999999") == 4  # three modes with fp16, and bf16
+    assert table.count("#999999") == 5  # three modes with fp16, tf32 and bf16
     assert table.count("a convolution is wrong") == 3
 
 

@@ -38,7 +38,7 @@ from tiny_suite import (
 from mixed_precision_study.data_files import data_files_hash
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
-from mixed_precision_study.runner import cli, estimates, output_folder
+from mixed_precision_study.runner import cli, devices, estimates, output_folder
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, choose_devices, visible_gpus
 from mixed_precision_study.runner.paths import check_writable, relative_to_root, shown
@@ -833,7 +833,7 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
 def test_gpu_that_pytorch_cannot_use(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(False))
-    monkeypatch.setattr(subprocess, "run", lambda *words, **options: types.SimpleNamespace(returncode=3))
+    monkeypatch.setattr(devices, "cuda_of_pytorch", lambda: "")
     with pytest.raises(UserError, match="CUDA build"):
         choose_devices("1", None)
     with pytest.raises(UserError, match="the GPUs here are 0, 1"):
@@ -841,6 +841,46 @@ def test_gpu_that_pytorch_cannot_use(monkeypatch):
     with pytest.raises(UserError, match="--jobs is for the CPU"):
         choose_devices("all", 2)
     assert [device.label for device in choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
+
+
+@pytest.mark.parametrize(
+    ("built", "driver", "refused"),
+    [
+        ("13.2", (12, 8), True),
+        ("12.6", (13, 0), False),
+        ("12.9", (12, 2), False),
+        ("", (13, 0), True),
+        (None, None, False),
+    ],
+)
+def test_pytorch_for_a_cuda_that_the_driver_does_not_know_is_refused(built, driver, refused):
+    assert bool(devices.reason_against(built, driver)) == refused
+
+
+def test_cuda_of_pytorch_is_read_and_not_loaded(monkeypatch, tmp_path):
+    (tmp_path / "version.py").write_text("from typing import Optional\ncuda: Optional[str] = '12.6'\n")
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(devices, "find_spec", lambda name: found)
+    assert devices.cuda_of_pytorch() == "12.6"
+    (tmp_path / "version.py").write_text("__version__ = '2.15.0+cpu'\ncuda: Optional[str] = None\n")
+    assert devices.cuda_of_pytorch() == ""
+    (tmp_path / "version.py").unlink()
+    assert devices.cuda_of_pytorch() is None
+
+
+def test_what_the_cpu_cannot_run_is_recorded_without_a_kernel(tmp_path, monkeypatch):
+    """The notebook is the suite's own; another one may give a mode a meaning of its own."""
+    monkeypatch.setattr(cli, "summarise", lambda *words: True)
+    monkeypatch.setattr(run_process, "start_notebook", Mock(side_effect=AssertionError("a kernel was started")))
+    words = ["quick", "--only", "cifar_resnet", *ON_CPU, "-p", "precisions", "tf32,amp_fp16", "--output-dir", tmp_path]
+    assert cli.main([str(word) for word in words]) == 0
+    records = read_records(tmp_path)
+    assert {record["precision"]: record["status"] for record in records} == {
+        "tf32": "unsupported",
+        "amp_fp16": "unsupported",
+    }
+    assert all(record["device_type"] == "cpu" and "NVIDIA GPU" in record["reason"] for record in records)
+    assert not list(tmp_path.glob("*resnet*.ipynb"))
 
 
 def test_comparisons_stay_on_one_gpu_and_spread_over_all(suite, tmp_path, monkeypatch):
