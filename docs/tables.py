@@ -170,10 +170,15 @@ def generated_blocks(root):
 
 
 def fields_table(path):
-    """Return the table of the record's fields: name, and the comment beside it in record.py."""
+    """Return the table of the record's fields: name, and the comment beside it in record.py.
+
+    Reasons are left out, because their names say all. So are lists that are not written.
+    """
     lines = ["| field | meaning |", "|---|---|"]
     for text in path.read_text(encoding="utf-8").splitlines():
         if found := re.match(r"    (\w+): (?:str|int|float|bool|list|dict)\b.*?#\s*(.*)", text):
+            if found[1].endswith("_reason") or "not written" in found[2]:
+                continue
             lines.append(f"| `{found[1]}` | {found[2]} |")
     return "\n".join(lines)
 
