@@ -4,6 +4,16 @@ The package holds the code, the notebooks the story. Importing it loads nothing,
 """
 
 import time
+from typing import Any
 
 __version__ = "0.2.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
+
+
+def __getattr__(name: str) -> Any:
+    """Load compare() when it is first asked for: it brings PyTorch."""
+    if name == "compare":
+        from .own_model import compare
+
+        return compare
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -46,10 +46,8 @@ class Progress:
         self.label = label
         self.bar.set_description_str(label, refresh=False)
 
-    def show(self) -> None:
-        """Draw the line, and write it to the file if it has changed. A full disk does not end a run."""
-        self.bar.n = self.steps
-        self.bar.refresh()
+    def write(self) -> None:
+        """Write the line to the file if it has changed. A full disk does not end a run."""
         text = f"{self.label}, step {self.steps}/{self.total}" if self.total else self.label
         if self.path and text != self.written:
             self.written = text
@@ -57,9 +55,11 @@ class Progress:
                 temporary.write_text(text)
 
     def keep_showing(self, ended: threading.Event, seconds: float) -> None:
-        """Show the line every `seconds` until `ended` is set."""
+        """Draw and write the line every `seconds` until `ended` is set."""
         while not ended.wait(seconds):
-            self.show()
+            self.bar.n = self.steps
+            self.bar.refresh()
+            self.write()
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def progress(total: int | None, label: str, seconds: float = EVERY_SECONDS) -> I
     If MIXED_PRECISION_PROGRESS names a file, label and count are written there.
     """
     shown = Progress(total, label)
-    shown.show()
+    shown.write()
     ended = threading.Event()
     if shown.path or not shown.bar.disable:
         thread = threading.Thread(target=shown.keep_showing, args=(ended, seconds), daemon=True)
@@ -80,5 +80,5 @@ def progress(total: int | None, label: str, seconds: float = EVERY_SECONDS) -> I
         if shown.path or not shown.bar.disable:
             ended.set()
             thread.join()
-        shown.show()
+        shown.write()
         shown.bar.close()

@@ -309,8 +309,12 @@ def steps_until_stable(
 ) -> WarmUpSteps:
     """Take steps until their time is stable. `compiled_before`: seconds that compiling took before."""
     taken = WarmUpSteps()
-    slow = "compiling" if trainer.model is not trainer.network else "choosing algorithms"
-    with progress(None, f"{trainer.precision}, first step: {slow}") as shown:
+    label = f"{trainer.precision}, first step"
+    if trainer.model is not trainer.network:
+        label += ": compiling"
+    elif trainer.device.type == "cuda":
+        label += ": choosing algorithms"
+    with progress(None, label) as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
             _, taken.hidden = trainer.step(batch, taken.hidden)

@@ -3,9 +3,10 @@
 import html
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
-from IPython.display import HTML, display
+from IPython.display import display
 
 from ..errors import Unsupported, UserError
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
@@ -133,6 +134,20 @@ def clear_workspaces() -> None:
         torch._C._cuda_clearCublasWorkspaces()
 
 
+@dataclass(repr=False)
+class ModeTable:
+    """The table of the modes: `data` is its HTML for a notebook, `text` is for a script."""
+
+    data: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.data
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def show_preflight(
     device: torch.device, execution: str, precisions: Iterable[str], check_supported: Callable[..., None]
 ) -> dict:
@@ -149,6 +164,7 @@ def show_preflight(
     for text in warnings:
         print(f"WARNING: {text}.")
     rows = []
+    lines = []
     for name in precisions:
         style = ""
         result = "can run here"
@@ -157,7 +173,9 @@ def show_preflight(
         except Unsupported as refusal:
             style = ' style="color: #999999"'
             result = str(refusal)
+        lines.append(f"{name:<18} {result}")
         rows.append(f"<tr{style}><td>{name}</td><td>{html.escape(result)}</td></tr>")
-    display(HTML(f"<table><tr><th>precision</th><th></th></tr>{''.join(rows)}</table>"))
+    table = f"<table><tr><th>precision</th><th></th></tr>{''.join(rows)}</table>"
+    display(ModeTable(table, "\n".join(lines)))
     print(f"The checks took {time.perf_counter() - began:.1f} s.")
     return fields

@@ -1,0 +1,143 @@
+"""A reader's own model and batches, as compare() takes them."""
+
+import inspect
+import random
+import textwrap
+
+import pytest
+import torch
+
+import mixed_precision_study
+from mixed_precision_study.errors import UserError
+from mixed_precision_study.experiment import Metric
+from mixed_precision_study.own_model import IterableData, compare
+from mixed_precision_study.record import read_records
+
+QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
+INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
+LABELS = INPUTS.sum(1, keepdim=True)
+SAMPLES = torch.utils.data.TensorDataset(INPUTS, LABELS)
+
+
+def make_model():
+    return torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+
+
+def compute_loss(model, batch):
+    x, y = batch
+    return torch.nn.functional.mse_loss(model(x).float(), y.float())
+
+
+def epochs_of(batches, epochs=(0, 1, 0), **options):
+    """Return the first tensors of the batches of some epochs."""
+    data = IterableData(batches, None, **options)
+    return data, [[batch[0] for batch in data.train_batches(epoch, torch.float32, data.size)] for epoch in epochs]
+
+
+def test_the_example_in_the_docstring_runs(monkeypatch):
+    names = {"torch": torch}
+    exec(textwrap.dedent(inspect.getdoc(compare).partition("Example:\n")[2]), names)
+    assert {record.precision: record.status for record in names["records"]} == {
+        "fp32": "ok",
+        "tf32": "unsupported",
+        "amp_fp16": "unsupported",
+        "amp_bf16": "ok",
+    }
+    assert len(read_records("outputs/squares")[0]) == 4
+
+
+def test_each_precision_sees_the_same_shuffled_batches_and_epochs_differ():
+    loader = torch.utils.data.DataLoader(SAMPLES, 32, shuffle=True)
+    before = torch.get_rng_state()
+    data, (first, second, again) = epochs_of(loader)
+    assert torch.equal(torch.get_rng_state(), before)  # the reader's own random numbers are left alone
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], second[0])
+    assert (data.size, data.steps_per_epoch(32), data.train_samples) == (32, 2, 64)  # the last 6 samples are left out
+
+
+def test_data_that_draw_by_themselves_are_the_same_in_an_epoch_whatever_the_model_draws():
+    class Noisy:
+        def __iter__(self):
+            for _ in range(3):
+                yield (torch.randn(4, 2) + random.random(),)
+
+    data = IterableData(Noisy(), None)
+    quiet = [batch[0] for batch in data.train_batches(5, torch.float32, 4)]
+    drawn = []
+    for batch in data.train_batches(5, torch.float32, 4):
+        torch.rand(7)  # as dropout on the CPU would
+        random.random()
+        drawn.append(batch[0])
+    assert all(torch.equal(a, b) for a, b in zip(quiet, drawn, strict=True))
+
+
+def test_a_batch_may_be_a_nest_of_dicts_and_comes_back_as_it_was():
+    batch = {"input_ids": torch.arange(6).view(2, 3), "more": [torch.ones(2), "text"], "none": None}
+    data = IterableData([batch, batch], None)
+    (tensors, _) = data.train_batches(0, torch.float16, 2)
+    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.float16]
+    whole = data.whole(tensors)
+    assert whole.keys() == batch.keys() and whole["more"][1] == "text" and whole["none"] is None
+    assert torch.equal(whole["input_ids"], batch["input_ids"])
+
+
+def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
+    seen = []
+
+    def with_hidden(model, batch, hidden):
+        seen.append(hidden is None)
+        loss = compute_loss(model, batch)
+        return loss, loss.detach().reshape(1)
+
+    def evaluate(model, batches):
+        errors = [(model(x).float() - y.float()).abs().mean() for x, y in batches]
+        return sum(errors) / len(errors)
+
+    records = compare(
+        "with_hidden",
+        make_model,
+        torch.utils.data.DataLoader(SAMPLES, 32),
+        with_hidden,
+        make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=0.01),
+        evaluate=evaluate,
+        eval_batches=[(INPUTS, LABELS)],
+        metric=Metric("absolute error", better="lower"),
+        **QUICK,
+    )
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(len(record.metric) == 2 and record.metric[1] < record.metric[0] for record in records)
+    assert True in seen and False in seen
+
+
+def test_several_ways_of_execution_are_told_apart_and_what_cannot_be_is_a_record():
+    batches = [(INPUTS[:32], LABELS[:32])] * 2
+    records = compare("ways", make_model, batches, compute_loss, execution=["eager", "cuda_graph"], **QUICK)
+    assert [record.status for record in records] == ["ok", "ok", "unsupported", "unsupported"]
+    assert len({record.run_id for record in records}) == 4
+
+
+@pytest.mark.parametrize(
+    ("batches", "says"),
+    [
+        ((batch for batch in [(INPUTS, LABELS)]), "only once"),
+        ([], "batches is empty"),
+        (["text"], "no tensor"),
+    ],
+)
+def test_batches_that_cannot_be_trained_on_are_refused_in_one_sentence(batches, says):
+    with pytest.raises(UserError, match=says):
+        compare("refused", make_model, batches, compute_loss)
+
+
+def test_a_wrong_parameter_and_an_evaluation_without_data_are_refused():
+    with pytest.raises(UserError, match="epoch"):
+        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, epoch=3)
+    with pytest.raises(UserError, match="eval_batches"):
+        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, evaluate=lambda model, batches: 0.0)
+
+
+def test_the_package_offers_compare_without_loading_it_at_import():
+    assert mixed_precision_study.compare is compare
+    with pytest.raises(AttributeError, match="no attribute compere"):
+        mixed_precision_study.compere  # noqa: B018
