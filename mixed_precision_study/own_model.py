@@ -16,6 +16,8 @@ from .errors import UserError
 from .experiment import Experiment, Metric
 from .record import RunRecord
 
+STEPS_WITHOUT_GPU = 2
+
 
 class RandomState:
     """The state of the random generators that a reader's data may use: torch on the CPU, random and numpy."""
@@ -175,6 +177,9 @@ def compare(
 
         records = compare("squares", make_model, batches, compute_loss, epochs=2, lr=0.01)
     """
+    if not (torch.cuda.is_available() or parameters.get("max_steps")):
+        parameters["max_steps"] = STEPS_WITHOUT_GPU
+        print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
     data = IterableData(batches, eval_batches, parameters.get("max_steps", 0))
     data.used = name
     if evaluate is not None and eval_batches is None:

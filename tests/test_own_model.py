@@ -6,11 +6,12 @@ import textwrap
 
 import pytest
 import torch
+from conftest import run_cells
 
 import mixed_precision_study
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
-from mixed_precision_study.own_model import IterableData, compare
+from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, IterableData, compare
 from mixed_precision_study.record import read_records
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
@@ -115,6 +116,14 @@ def test_several_ways_of_execution_are_told_apart_and_what_cannot_be_is_a_record
     records = compare("ways", make_model, batches, compute_loss, execution=["eager", "cuda_graph"], **QUICK)
     assert [record.status for record in records] == ["ok", "ok", "unsupported", "unsupported"]
     assert len({record.run_id for record in records}) == 4
+
+
+def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
+    parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
+    for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
+        (record,) = run_cells("your_model", "run", **parameters, **given)["records"]
+        assert (record.status, record.steps_per_epoch, record.batch_size_used) == ("ok", steps, 8)
+        assert 0 <= record.metric[0] <= 1
 
 
 @pytest.mark.parametrize(

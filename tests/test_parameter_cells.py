@@ -9,7 +9,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS, code_cells, experiment_of, read_not
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.record import flat_record, new_record
 
-ALL = (*EXPERIMENTS, "summary")
+ALL = (*EXPERIMENTS, "summary", "your_model")
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -24,7 +24,7 @@ SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb
     ids=lambda command: " ".join(command[:2]),
 )
 def test_passes(command):
-    assert len(SOURCES) == 4
+    assert len(SOURCES) == 5
     done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
