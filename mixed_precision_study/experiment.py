@@ -3,6 +3,7 @@
 import itertools
 import os
 import statistics
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -339,10 +340,12 @@ class Experiment:
 
     def explain_trained(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Measure inference and what explains the run. The trainer cannot be used for training afterwards."""
+        began = time.perf_counter()
         batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
         with progress(None, f"{record.precision}, explaining: inference"):
             measure_inference(record, trainer, batches(), self.infer)
         explain(record, trainer, batches, self.parameters.output_dir)
+        record.explanation_seconds = time.perf_counter() - began
 
     def explain_afterwards(self, record: RunRecord, precision: str) -> None:
         """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason."""
@@ -404,13 +407,16 @@ class Experiment:
             label = f"{trainer.precision}, epoch {epoch + 1}/{epochs}"
             timed_epoch(record, trainer, batches, lr_at, label, self.log)
             if self.evaluate is not None:
-                metrics.append(self.measure(trainer, self.data.eval_batches, size))
+                metrics.append(self.measure(record, trainer, self.data.eval_batches, size))
                 record.metric.append(metrics[-1])
 
-    def measure(self, trainer: Trainer, batches: Callable, size: int) -> float:
+    def measure(self, record: RunRecord, trainer: Trainer, batches: Callable, size: int) -> float:
         """Return the metric of the model over `batches(dtype, size)`."""
+        began = time.perf_counter()
         with evaluating(trainer) as model, progress(None, f"{trainer.precision}, evaluating"):
-            return self.evaluate(model, batches(PRECISIONS[trainer.precision]["weights"], size))
+            metric = self.evaluate(model, batches(PRECISIONS[trainer.precision]["weights"], size))
+        record.evaluation_seconds = (record.evaluation_seconds or 0.0) + time.perf_counter() - began
+        return metric
 
     def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Call after_training with the trained model, then note its metric on the test set if there is one."""
@@ -419,7 +425,7 @@ class Experiment:
                 self.after_training(model, trainer.precision)
         batches = self.data.test_batches
         if self.evaluate is not None and batches(torch.float32, size) is not None:
-            record.test_metric = self.measure(trainer, batches, size)
+            record.test_metric = self.measure(record, trainer, batches, size)
 
 
 def own_parameters(name: str, given: dict) -> SimpleNamespace:

@@ -179,6 +179,8 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     startup_model_seconds: float | None = None  # build the model, and search the largest batch for batch_size="max"
     startup_warmup_seconds: float | None = None  # from there to the first timed step
     startup_reason: str | None = None  # why there are none: only the first run of a kernel has them
+    evaluation_seconds: float | None = None  # all evaluations together, those of the test set too
+    explanation_seconds: float | None = None  # inference, memory breakdown, profile, FLOPs and ceilings
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
     step_ms_median: float | None = None  # over every timed step
     step_ms_p10: float | None = None  # a tenth of the steps were faster
@@ -295,6 +297,7 @@ EXPLAINING = (  # what the names of fields begin with that the explanation of a 
     *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "kernel_family_", "profile_"),
     *("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
     *("ledger_", "saved_activations_", "inference_"),
+    "explanation_",
 )
 EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}

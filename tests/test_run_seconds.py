@@ -1,0 +1,41 @@
+"""The table of where the seconds of a run went."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from mixed_precision_study.record import RunRecord, write_record
+
+PARAMETERS = {"model": "resnet18", "execution": "eager", "batch_size": 128, "seed": 0}
+SCRIPT = ROOT / "benchmarks" / "run_seconds.py"
+
+
+def call(*words):
+    return subprocess.run([sys.executable, SCRIPT, *map(str, words)], capture_output=True, text=True, check=False)
+
+
+def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
+    record = RunRecord("a-run", "cifar_resnet", "fp32", PARAMETERS, status="ok")
+    for part in ("import", "preflight", "data", "model", "warmup"):
+        setattr(record, f"startup_{part}_seconds", 1.0)
+    record.epoch_seconds = [2.0, 2.5]
+    record.search_seconds = 0.5  # within the warm-up: counted once
+    record.evaluation_seconds = 1.5
+    write_record(record, tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(json.dumps({"run_seconds": {"a-run": 20.0}}))
+    head, _, row = call(tmp_path).stdout.splitlines()
+    cells = dict(zip(head.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True))
+    assert cells["run"] == "cifar_resnet resnet18 eager fp32"
+    assert (cells["whole"], cells["training"], cells["evaluation"], cells["explanation"]) == ("20.0", "4.5", "1.5", "-")
+    assert float(cells["rest"]) == pytest.approx(20 - 5 - 4.5 - 1.5)
+    assert cells["search"] == "0.5"
+
+
+def test_a_wrong_folder_is_one_sentence(tmp_path):
+    for words in ((), (tmp_path / "none",)):
+        done = call(*words)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
