@@ -8,12 +8,11 @@ from statistics import stdev
 
 from ..record import comparison_key
 from .speedup import paired_ratio
-from .verdict import judge
+from .verdict import DIFFERENT, OUTCOMES, judge
 
 A_SIDE = 3  # processes of each side, as in the study `reference`
 LARGEST_BLOCK = 4  # precisions that the study `reference` compares
 MOST_SPLITS = 2000
-OUTCOMES = ("faster", "slower", "the same", "no measurable difference", "cannot be told")  # how these words begin
 
 Pairs = list[tuple[dict, dict]]
 Split = tuple[tuple[int, int, int], ...]  # of each block: its number and the places of the two runs in it
@@ -22,7 +21,7 @@ Split = tuple[tuple[int, int, int], ...]  # of each block: its number and the pl
 def called_different(pairs: Pairs) -> bool | None:
     """Return whether the verdict on these pairs is faster or slower, or None where there is no verdict."""
     word = judge(paired_ratio(pairs))
-    return word.startswith(("faster", "slower")) if word.startswith(OUTCOMES) else None
+    return word in DIFFERENT if word in OUTCOMES else None
 
 
 def is_equal_run(record: dict) -> bool:
