@@ -239,7 +239,7 @@ def draw_stacks(
         if key in stacks:
             draw_stack(axes, row, stacks[key], styles, columns * far)
             label = labels[key] + mark_of(report, *key)
-            write_label(axes, label, sum(stacks[key].values()), row, (5, 0), ha="left", va="center", size=9)
+            write_label(axes, label, sum(stacks[key].values()), row, (5, 0), ha="left", va="center", size=9, bbox=BOX)
         else:
             text = gap_text(report.runs(*key)) or gaps.get(key, "not measured")
             axes.text(0.01 * far, row, gap_line(text), va="center", size=8.5, color=GAP_GREY)

@@ -19,6 +19,7 @@ from .words import plain
 
 MANY = 12  # with more comparisons, charts leave out those that show little
 WIDTH = 10.0  # inches of a chart with panels side by side
+ONE_LINE_EACH = 4  # findings of a title
 NARROW = 8.0  # inches of a chart with rows: at equal width on the screen its texts are larger
 TITLE_SIZE = 12
 NOTE_SIZE = 9
@@ -99,7 +100,8 @@ def head_lines(report: Report, title: str, about: str, numbers: list[int] | None
     elif device:
         title = f"{title} on {device}"
     shown = report.charted if numbers is None else numbers
-    lines = [HeadLine(line, TITLE_SIZE, bold=True) for line in textwrap.wrap(title, round(9.6 * width))]
+    wrapped = [line for text in title.split("\n") for line in textwrap.wrap(text, round(9.6 * width))]
+    lines = [HeadLine(line, TITLE_SIZE, bold=True) for line in wrapped]
     if report.on_cpu:
         lines.append(HeadLine(CPU_WARNING, TITLE_SIZE, bold=True, colour=RED))
     lines += [HeadLine(line, NOTE_SIZE) for line in textwrap.wrap(about, round(12.6 * width))]

@@ -17,11 +17,11 @@ from .epoch_time import times_of
 from .layout import MANY, NARROW, chart_text, shown_in, start_chart
 from .report import PairKey, Report
 from .section import Section
-from .style import CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
+from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
 from .theme import chart_style
 from .time_and_memory import draw_time_and_memory
 from .verdicts import baselines_of, ends_of, mark_of
-from .words import short
+from .words import gibibytes, short
 
 TITLE = "Speed-up, time and memory"
 ABOUT = """Training only, without warm-up and evaluation. A ratio compares processes of the same seed, repetition and
@@ -57,7 +57,7 @@ def ratio_label(report: Report, key: PairKey) -> str:
     if not speedup:
         return ""
     mark = mark_of(report, *key) + ("" if speedup["processes"] else UNPAIRED_MARK)
-    return f"{short(speedup['ratio'])}x{mark}"
+    return f"{speedup['ratio']:,.2f}x{mark}"
 
 
 def fit_axis(axes: Axes, speedups: Iterable[dict], room: float = 1.12) -> None:
@@ -75,7 +75,7 @@ def fit_axis(axes: Axes, speedups: Iterable[dict], room: float = 1.12) -> None:
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}x")
-    axes.axvline(1, color=DARK_GREY, linewidth=1, zorder=0.5)
+    axes.axvline(1, color="black", linewidth=1.2, zorder=1)
     axes.grid(axis="x")
     axes.grid(visible=False, axis="y")
 
@@ -109,7 +109,7 @@ def time_label(report: Report, number: int, precision: str, times: dict) -> str:
 def memory_label(report: Report, number: int, precision: str) -> str:
     """Return the peak of memory with its unit, or nothing."""
     bar = report.peaks.get((number, precision))
-    return f"{short(bar[0])} GiB" if bar else ""
+    return f"{gibibytes(bar[0])} GiB" if bar else ""
 
 
 def write_columns(axes: Axes, y: float, texts: Iterable[str], **style: Any) -> None:
@@ -170,7 +170,7 @@ def best_of(report: Report, number: int) -> str:
         if speedup and not is_no_speedup(speedup) and (speedup["low"] or speedup["ratio"]) > 1:
             found[precision] = speedup["ratio"]
     best = max(found, key=found.__getitem__, default="")
-    return f"{best} {short(found[best])}x" if best and found[best] >= SMALLEST_CLAIMED else "none"
+    return f"{best} {found[best]:.2f}x" if best and found[best] >= SMALLEST_CLAIMED else "none"
 
 
 def finding_of(report: Report, numbers: list[int]) -> str:
@@ -183,13 +183,14 @@ def finding_of(report: Report, numbers: list[int]) -> str:
         if len(set(names)) < len(names):
             names = [report.comparisons[number]["title"] for number in compared]
         texts = [f"{name}: {best_of(report, number)}" for name, number in zip(names, compared, strict=True)]
-        return f"Fastest against fp32: {'; '.join(texts)}"
+        kept_whole = "; ".join(text.replace(" ", "\xa0") for text in texts)
+        return f"Fastest against fp32: {kept_whole}"
     medians = []
     for precision in PRECISIONS:
         found = [report.speedups.get((number, precision, "fp32")) for number in compared]
         ratios = [speedup["ratio"] for speedup in found if speedup and not is_no_speedup(speedup)]
         if 2 * len(ratios) >= len(compared):
-            medians.append(f"{precision} {short(statistics.median(ratios))}x")
+            medians.append(f"{precision} {statistics.median(ratios):.2f}x")
     text = f" (medians of {len(compared)} comparisons)" if medians else ""
     return f"Against fp32: {', '.join(medians)}{text}" if medians else "Speed-up over fp32"
 
@@ -229,7 +230,7 @@ def draw_few(section: Section, report: Report, numbers: list[int]) -> None:
     ticks = {}
     for number in numbers:
         group = report.comparisons[number]
-        style: dict[str, Any] = {"va": "center", "weight": "bold", "size": 9}
+        style: dict[str, Any] = {"va": "center", "weight": "bold", "size": 9, "bbox": BOX}
         plot.text(0.01, y, chart_text(group["title"]), transform=plot.get_yaxis_transform(), **style)
         if group["runs"]["fp32"]:
             gap = gap_text(group["runs"]["fp32"])

@@ -1,5 +1,6 @@
 """The bars of time and of memory, side by side. They are a part of the section on speed-up."""
 
+from collections.abc import Callable
 from functools import partial
 
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from .layout import NARROW, chart_text, most_compared, shown_in, start_chart
 from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS, precision_patches
-from .words import short
+from .words import gibibytes, short
 
 MOST = 6  # comparisons; more are not legible
 IN_A_ROW = 3
@@ -34,16 +35,18 @@ def draw_time_and_memory(section: Section, report: Report) -> None:
     figure, (part,) = start_chart(report, "Time and memory", [sum(heights)], patches, about, numbers, NARROW)
     grid = part.subplots(len(rows), 2, height_ratios=heights, squeeze=False)
     for (left, right), row in zip(grid, rows, strict=True):
-        draw_group(report, left, row, times)
-        draw_group(report, right, row, report.peaks)
+        draw_group(report, left, row, times, short)
+        draw_group(report, right, row, report.peaks, gibibytes)
         left.set_ylabel("µs per sample" if samples else "seconds per epoch")
         right.set_ylabel("GiB")
     section.chart(figure, "time_and_memory", alternative_text(report, numbers, times, samples))
 
 
-def draw_group(report: Report, axes: Axes, numbers: list[int], bars: dict[Key, Bar]) -> None:
+def draw_group(
+    report: Report, axes: Axes, numbers: list[int], bars: dict[Key, Bar], form: Callable[[float], str]
+) -> None:
     """Draw the bars of a few comparisons, each with its name below."""
-    labels = {key: short(bar[0]) for key, bar in bars.items()}
+    labels = {key: form(bar[0]) for key, bar in bars.items()}
     draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / IN_A_ROW)
     axes.set_xlim(-0.5, IN_A_ROW - 0.5)
     ticks = [chart_text("\n".join(report.comparisons[number]["lines"])) for number in numbers]
@@ -55,6 +58,6 @@ def alternative_text(report: Report, numbers: list[int], times: dict[Key, Bar], 
     texts = []
     for key in times:
         if key[0] in numbers:
-            memory = f", {short(report.peaks[key][0])} GiB" if key in report.peaks else ""
+            memory = f", {gibibytes(report.peaks[key][0])} GiB" if key in report.peaks else ""
             texts.append(f"{report.comparisons[key[0]]['title']}, {key[1]}: {short(times[key][0])} {'µs' if samples else 's'}{memory}.")
     return " ".join(texts)
