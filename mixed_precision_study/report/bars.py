@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .comparisons import gap_text, ok_runs
 from .layout import (
+    EXAMPLES,
     MANY,
     NARROW,
     chart_text,
@@ -20,6 +21,7 @@ from .layout import (
     panel_rows,
     shown_in,
     start_chart,
+    wrapped_name,
     write_gap,
     write_label,
 )
@@ -30,7 +32,8 @@ from .verdicts import mark_of
 from .words import plain, short, span
 
 ONE_COLUMN = 4  # comparisons with stacked bars that stand below each other
-WIDTH_OF_LETTER = 0.012  # of the axes of a chart with one column
+WIDTH_OF_LETTER = (0.0098, 0.0225)  # of the axes of a chart with one column, with two
+Form = Callable[[float], str]  # from a number to its text
 Read = Callable[[dict], list[float]]
 
 
@@ -169,16 +172,18 @@ def text_colour(colour: str) -> str:
     return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
 
 
-def draw_stack(axes: Axes, row: int, parts: dict[str, float], styles: dict[str, tuple[str, str]], far: float) -> None:
-    """Draw a horizontal bar of stacked parts, with the figure of each part that is wide enough for it."""
+def draw_stack(
+    axes: Axes, row: int, parts: dict[str, float], styles: dict[str, tuple[str, str]], letter: float, form: Form
+) -> None:
+    """Draw a horizontal bar of stacked parts, with the figure of each part that is wide enough for its letters."""
     foot = 0.0
     for part, amount in parts.items():
         if not amount:
             continue
         colour, hatch = styles[part]
         axes.barh(row, amount, 0.78, foot, color=colour, hatch=hatch, edgecolor="#777777", linewidth=0.4)
-        text = short(amount)
-        if amount > far * WIDTH_OF_LETTER * (len(text) + 1):
+        text = form(amount)
+        if amount > letter * len(text):
             box = {**BOX, "facecolor": colour} if hatch else None  # no figure on a pattern
             style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.5, "color": text_colour(colour)}
             axes.text(foot + amount / 2, row, text, bbox=box, **style)
@@ -193,13 +198,16 @@ def stack_chart(
     stacks: dict[Key, dict[str, float]],
     labels: dict[Key, str],
     gaps: dict[Key, str],
+    form: Form = short,
 ) -> Figure:
     """Return a chart with a panel per comparison and a horizontal bar of stacked parts per precision.
 
-    A bar has its label behind it, and a precision without a bar the reason for that. Of more than MANY comparisons,
-    those with the most precisions are drawn; up to ONE_COLUMN stand below each other, others in two columns.
+    A bar has its label behind it, and a precision without a bar the reason for that. Of more than MANY comparisons
+    EXAMPLES are drawn. Up to ONE_COLUMN stand below each other, others in two columns.
     """
-    numbers = [number for number in most_compared(report, MANY) if shown_in(report, number)]
+    most = MANY if len(report.charted) <= MANY else EXAMPLES
+    chosen = most_compared(report, report.charted, most)
+    numbers = [number for number in chosen if shown_in(report, number)]
     used = {part for (number, _), parts in stacks.items() if number in numbers for part in parts if parts[part]}
     styles = {part: style for part, style in styles.items() if part in used}
     columns = 1 if len(numbers) <= ONE_COLUMN else 2
@@ -214,8 +222,8 @@ def stack_chart(
         if number is None:
             axes.set_axis_off()
         else:
-            draw_stacks(report, axes, number, styles, stacks, labels, gaps, columns)
-            heading = textwrap.fill(report.comparisons[number]["title"], (90, 46)[columns - 1])
+            draw_stacks(report, axes, number, styles, stacks, labels, gaps, columns, form)
+            heading = "\n".join(wrapped_name(report.comparisons[number]["title"], (90, 46)[columns - 1]))
             axes.set_title(chart_text(heading), size=9.5, loc="left", weight="bold")
     return figure
 
@@ -229,6 +237,7 @@ def draw_stacks(
     labels: dict[Key, str],
     gaps: dict[Key, str],
     columns: int,
+    form: Form,
 ) -> None:
     """Draw the stacked bars of a comparison from above, or why there is none. The chart has `columns` of panels."""
     names = shown_in(report, number)
@@ -237,7 +246,7 @@ def draw_stacks(
     for row, precision in enumerate(names):
         key = (number, precision)
         if key in stacks:
-            draw_stack(axes, row, stacks[key], styles, columns * far)
+            draw_stack(axes, row, stacks[key], styles, far * WIDTH_OF_LETTER[columns - 1], form)
             label = labels[key] + mark_of(report, *key)
             write_label(axes, label, sum(stacks[key].values()), row, (5, 0), ha="left", va="center", size=9, bbox=BOX)
         else:

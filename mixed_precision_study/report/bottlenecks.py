@@ -94,12 +94,12 @@ def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str
         return ""
     ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
     clauses = []
-    for part, verb in (("arithmetic", "is arithmetic"), ("moves memory", "moves memory"), ("idle", "is idle time")):
+    for part, verb in (("arithmetic", "is arithmetic"), ("moves memory", "moves memory"), ("idle", "is idle")):
         if part in left:
             models = list(dict.fromkeys(left[part]))
             where = ", ".join(models) if len(shares) <= 4 else f"in {len(left[part])} of {len(shares)}"
             clauses.append(f"{verb} ({where})")
-    return f"16 bits cut the arithmetic to {' to '.join(ends)}% of fp32's; most of the rest {' or '.join(clauses)}"
+    return f"16 bits cut the arithmetic to {' to '.join(ends)}% of fp32's; what is left mostly {' or '.join(clauses)}"
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]]) -> str:

@@ -1,7 +1,5 @@
 """The time of an epoch, or of a sample where epochs are unequal work."""
 
-from collections.abc import Iterable
-
 from ..record import samples_in_epoch
 from .comparisons import runs_of
 from .report import Report
@@ -14,11 +12,6 @@ def uneven_experiments(report: Report) -> set[str]:
         if record["status"] == "ok":
             samples.setdefault(record["notebook"], []).append(samples_in_epoch(record))
     return {notebook for notebook, found in samples.items() if 0 < 1.01 * min(found) < max(found)}
-
-
-def per_sample(report: Report, numbers: Iterable[int]) -> bool:
-    """Return whether the epochs of any of these comparisons are unequal work."""
-    return any(report.comparisons[number]["notebook"] in report.uneven for number in numbers)
 
 
 def times_of(record: dict, per_sample: bool) -> list[float]:

@@ -19,7 +19,7 @@ from .words import plain
 
 MANY = 12  # with more comparisons, charts leave out those that show little
 WIDTH = 10.0  # inches of a chart with panels side by side
-ONE_LINE_EACH = 4  # findings of a title
+EXAMPLES = 8  # comparisons with stacked bars, where there are more than MANY
 NARROW = 8.0  # inches of a chart with rows: at equal width on the screen its texts are larger
 TITLE_SIZE = 12
 NOTE_SIZE = 9
@@ -152,8 +152,8 @@ def panel_title(report: Report, number: int, *more: str) -> str:
     group = report.comparisons[number]
     lines = [group["notebook"]]
     for text in filter(None, [group["title"], *more]):
-        lines += textwrap.wrap(text.replace(" · ", "\xa0· "), 44)  # no line begins with a dot
-    return chart_text("\n".join(lines).replace("\xa0", " "))
+        lines += wrapped_name(text, 44)
+    return chart_text("\n".join(lines))
 
 
 def panels(
@@ -218,12 +218,19 @@ def extremes_text(
     return f"{text}{word} ({name_of(report, *high)})"
 
 
-def most_compared(report: Report, most: int) -> list[int]:
-    """Return the charted comparisons, or the `most` of them with the most precisions, in the report's order."""
-    if len(report.charted) <= most:
-        return report.charted
-    ranked = sorted(report.charted, key=lambda number: -len(shown_in(report, number)))
-    return sorted(ranked[:most], key=report.charted.index)
+def wrapped_name(text: str, letters: int) -> list[str]:
+    """Return a name of several parts in lines of which none begins with a dot."""
+    lines = textwrap.wrap(text.replace(" · ", "\xa0· "), letters)
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def most_compared(report: Report, numbers: list[int], most: int) -> list[int]:
+    """Return up to `most` of some comparisons: of each model the one with the most precisions, then others."""
+    ranked = sorted(numbers, key=lambda number: -len(shown_in(report, number)))
+    first_of = {report.comparisons[number]["model"]: number for number in reversed(ranked)}
+    firsts = [number for number in ranked if number in first_of.values()]
+    others = [number for number in ranked if number not in firsts]
+    return sorted([*firsts, *others][:most], key=numbers.index)
 
 
 def shown_in(report: Report, number: int) -> list[str]:

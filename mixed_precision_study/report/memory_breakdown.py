@@ -1,9 +1,11 @@
 """Section: what fills the memory."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import groupby
 
 from .bars import gap_reasons, middle_runs, pool, stack_chart
-from .layout import ONE_LINE_EACH, name_of
+from .layout import name_of
 from .memory_use import gib, memory_saved
 from .report import Key, Report
 from .section import Section
@@ -27,6 +29,7 @@ WEIGHTS, DATA, ACTIVATIONS, SLACK, CONTEXT = FIELDS
 HALF = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 NOTHING = 0.05  # a smaller share of the memory is not worth a word
 HALVED = (0.45, 0.55)  # of fp32's activations
+NAMED = 4  # models; of more their number is given
 WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
@@ -54,29 +57,73 @@ def total_label(record: dict) -> str:
     return f"{bound}{gibibytes(sum(memory_parts_of(record).values()))} GiB"
 
 
-def finding_on(report: Report, number: int, stacks: dict[Key, dict[str, float]]) -> str:
-    """Return what 16 bits save of a comparison's memory, and why, as a clause; nothing without both to compare."""
+@dataclass
+class Saving:
+    """What 16 bits save of a comparison's memory."""
+
+    number: int  # of the comparison
+    saved: float  # share of fp32's memory
+    activations: float  # those in 16 bits / those in fp32
+    part: str  # the largest in fp32
+    share: float  # of that part in fp32
+
+    @property
+    def kind(self) -> str:
+        """Which of the clauses on savings the comparison belongs to."""
+        if self.saved >= NOTHING and self.activations <= 1 - NOTHING:
+            return "less"
+        return "other" if self.part == ACTIVATIONS or self.saved >= NOTHING else "nothing"
+
+
+def saving_of(number: int, stacks: dict[Key, dict[str, float]]) -> Saving | None:
+    """Return what the first mode of 16 bits saves against fp32, or None without both."""
     base = stacks.get((number, "fp32"))
     half = next((stacks[number, name] for name in HALF if (number, name) in stacks), None)
     if not base or not half or not base.get(ACTIVATIONS):
-        return ""
-    model = report.comparisons[number]["model"]
+        return None
     whole = sum(base.values())
-    saved = 1 - sum(half.values()) / whole
-    part, size = max(base.items(), key=lambda item: item[1])
-    if saved < NOTHING:
-        return f"{model}: {size / whole:.0%} is {part}, so 16 bits save nothing"
+    part = max(base, key=base.__getitem__)
     left = half.get(ACTIVATIONS, 0) / base[ACTIVATIONS]
-    verb = "halve" if HALVED[0] <= left <= HALVED[1] else f"cut by {1 - left:.0%}"
-    if left > 1 - NOTHING:
-        return f"{model}: 16 bits save {saved:.0%}, but no activations"
-    return f"{model}: 16 bits {verb} the activations and save {saved:.0%}"
+    return Saving(number, 1 - sum(half.values()) / whole, left, part, base[part] / whole)
+
+
+def percents(shares: Iterable[float]) -> str:
+    """Return "20%" or "20 to 30%"."""
+    return f"{span([100 * share for share in shares], '{:.0f}')}%"
+
+
+def clause_on(kind: str, savings: list[Saving]) -> str:
+    """Return what 16 bits save in comparisons of one kind."""
+    saved = percents(max(0, saving.saved) for saving in savings)
+    if kind == "less":
+        halved = all(HALVED[0] <= saving.activations <= HALVED[1] for saving in savings)
+        by = "" if halved else f" by {percents(1 - saving.activations for saving in savings)}"
+        return f"16 bits {'halve' if halved else 'cut'} the activations{by} and save {saved} of the memory"
+    if kind == "nothing":
+        share = percents(saving.share for saving in savings)
+        parts = " or ".join(dict.fromkeys(saving.part for saving in savings))
+        return f"16 bits save nothing where {parts} take {share}"
+    return f"16 bits save {saved}, with activations of {percents(saving.activations for saving in savings)} of fp32's"
 
 
 def findings(report: Report, stacks: dict[Key, dict[str, float]]) -> list[str]:
-    """Return what 16 bits save in each comparison."""
-    clauses = (finding_on(report, number, stacks) for number in report.charted)
-    return list(dict.fromkeys(clause for clause in clauses if clause))
+    """Return what 16 bits save, in up to three clauses that name their models."""
+    savings = [saving for number in report.charted if (saving := saving_of(number, stacks))]
+    kinds: dict[str, list[Saving]] = {}
+    for saving in savings:
+        kinds.setdefault(saving.kind, []).append(saving)
+    models = {kind: {report.comparisons[one.number]["model"] for one in found} for kind, found in kinds.items()}
+    clauses = []
+    for kind, found in kinds.items():
+        names = []
+        for one in found:
+            group = report.comparisons[one.number]
+            alone = sum(group["model"] in others for others in models.values()) == 1
+            names.append(group["model"] if alone else group["title"])
+        names = list(dict.fromkeys(names))
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        clauses.append(f"{clause_on(kind, found)} ({', '.join(names[:NAMED])}{more})")
+    return clauses
 
 
 def part_row(report: Report, key: Key, record: dict) -> dict:
@@ -108,17 +155,13 @@ def draw_breakdowns(section: Section, report: Report, runs: dict[Key, dict]) -> 
     labels = {key: total_label(record) for key, record in runs.items()}
     gaps = gap_reasons(report, "ledger_reason")
     clauses = [] if report.on_cpu else findings(report, stacks)
-    title = "What fills the memory"
-    if 0 < len(clauses) <= ONE_LINE_EACH:
-        title = "\n".join(clauses)
-    figure = stack_chart(report, title, "GiB at the peak of training", MEMORY_STYLES, stacks, labels, gaps)
+    title = "\n".join(clauses) or "What fills the memory"
+    figure = stack_chart(report, title, "GiB at the peak of training", MEMORY_STYLES, stacks, labels, gaps, gibibytes)
     texts = []
     for number, keys in groupby(labels, key=lambda key: key[0]):
         sums = ", ".join(f"{key[1]} {labels[key]}" for key in keys)
         texts.append(f"{report.comparisons[number]['title']}: {sums}.")
     section.chart(figure, "memory_breakdown", " ".join([*(f"{clause}." for clause in clauses), *texts][:12]))
-    if len(clauses) > ONE_LINE_EACH:
-        section.say("\n".join(f"- {plain(clause)}." for clause in clauses))
 
 
 def say_savings(section: Section, report: Report) -> None:
