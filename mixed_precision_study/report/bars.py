@@ -223,7 +223,7 @@ def stack_chart(
             axes.set_axis_off()
         else:
             draw_stacks(report, axes, number, styles, stacks, labels, gaps, columns, form)
-            heading = "\n".join(wrapped_name(report.comparisons[number]["title"], (90, 46)[columns - 1]))
+            heading = "\n".join(wrapped_name(report.comparisons[number]["title"], (90, 40)[columns - 1]))
             axes.set_title(chart_text(heading), size=9.5, loc="left", weight="bold")
     return figure
 
@@ -242,7 +242,7 @@ def draw_stacks(
     """Draw the stacked bars of a comparison from above, or why there is none. The chart has `columns` of panels."""
     names = shown_in(report, number)
     sums = [sum(parts.values()) for key, parts in stacks.items() if key[0] == number]
-    far = max(sums, default=1) * (1.22, 1.5)[columns - 1]  # room for the labels
+    far = max(sums, default=1) * (1.22, 1.58)[columns - 1]  # room for the labels
     for row, precision in enumerate(names):
         key = (number, precision)
         if key in stacks:

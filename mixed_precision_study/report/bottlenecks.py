@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
-from .bars import gap_reasons, middle_runs, stack_chart
+from .bars import ONE_COLUMN, gap_reasons, middle_runs, stack_chart
 from .layout import MANY
 from .report import Key, Report
 from .section import Section
@@ -102,8 +102,8 @@ def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str
     return f"16 bits cut the arithmetic to {' to '.join(ends)}% of fp32's; what is left mostly {' or '.join(clauses)}"
 
 
-def alternative_text(report: Report, stacks: dict[Key, dict[str, float]]) -> str:
-    """Return the figures of the chart in a sentence for each of a few comparisons."""
+def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:
+    """Return the figures of the chart in a sentence for each of a few comparisons, or its title."""
     texts = []
     for number, keys in groupby(stacks, key=lambda key: key[0]):
         steps = []
@@ -111,7 +111,7 @@ def alternative_text(report: Report, stacks: dict[Key, dict[str, float]]) -> str
             total = sum(stacks[key].values())
             steps.append(f"{key[1]} {short(total)} ms, {stacks[key]['idle'] / total:.0%} idle")
         texts.append(f"{report.comparisons[number]['title']}: {'; '.join(steps)}.")
-    return " ".join(texts[:MANY])
+    return " ".join(texts) if len(texts) <= ONE_COLUMN else f"{title}."
 
 
 def limits_of(report: Report, number: int, runs: dict[Key, dict]) -> str:
@@ -153,10 +153,11 @@ def draw_steps(section: Section, report: Report, runs: dict[Key, dict]) -> None:
         total = sum(parts.values())
         labels[key] = f"{short(total)} ms, idle {parts['idle'] / total:.0%}"
     finding = "" if report.on_cpu else finding_on_steps(report, stacks)
+    title = finding or "Where the time of a step goes"
     about = "milliseconds of a training step"
     gaps = gap_reasons(report, "profile_reason")
-    figure = stack_chart(report, finding or "Where the time goes", about, STEP_STYLES, stacks, labels, gaps)
-    section.chart(figure, "step_time", alternative_text(report, stacks))
+    figure = stack_chart(report, title, about, STEP_STYLES, stacks, labels, gaps)
+    section.chart(figure, "step_time", alternative_text(report, stacks, title))
 
 
 def say_limits(section: Section, report: Report, runs: dict[Key, dict]) -> None:

@@ -219,9 +219,9 @@ def extremes_text(
 
 
 def wrapped_name(text: str, letters: int) -> list[str]:
-    """Return a name of several parts in lines of which none begins with a dot."""
-    lines = textwrap.wrap(text.replace(" · ", "\xa0· "), letters)
-    return [line.replace("\xa0", " ") for line in lines]
+    """Return a name of several parts in lines that end where a part ends."""
+    whole = text.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(whole, letters)]
 
 
 def most_compared(report: Report, numbers: list[int], most: int) -> list[int]:

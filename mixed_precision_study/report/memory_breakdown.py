@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
-from .bars import gap_reasons, middle_runs, pool, stack_chart
+from .bars import ONE_COLUMN, gap_reasons, middle_runs, pool, stack_chart
 from .layout import name_of
 from .memory_use import gib, memory_saved
 from .report import Key, Report
@@ -29,7 +29,7 @@ WEIGHTS, DATA, ACTIVATIONS, SLACK, CONTEXT = FIELDS
 HALF = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
 NOTHING = 0.05  # a smaller share of the memory is not worth a word
 HALVED = (0.45, 0.55)  # of fp32's activations
-NAMED = 4  # models; of more their number is given
+NAMED = 4  # of more models the number of comparisons is given
 WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
@@ -121,8 +121,8 @@ def findings(report: Report, stacks: dict[Key, dict[str, float]]) -> list[str]:
             alone = sum(group["model"] in others for others in models.values()) == 1
             names.append(group["model"] if alone else group["title"])
         names = list(dict.fromkeys(names))
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        clauses.append(f"{clause_on(kind, found)} ({', '.join(names[:NAMED])}{more})")
+        where = ", ".join(names) if len(names) <= NAMED else count(len(found), "comparison")
+        clauses.append(f"{clause_on(kind, found)} ({where})")
     return clauses
 
 
@@ -161,7 +161,8 @@ def draw_breakdowns(section: Section, report: Report, runs: dict[Key, dict]) -> 
     for number, keys in groupby(labels, key=lambda key: key[0]):
         sums = ", ".join(f"{key[1]} {labels[key]}" for key in keys)
         texts.append(f"{report.comparisons[number]['title']}: {sums}.")
-    section.chart(figure, "memory_breakdown", " ".join([*(f"{clause}." for clause in clauses), *texts][:12]))
+    few = texts if len(texts) <= ONE_COLUMN else []
+    section.chart(figure, "memory_breakdown", " ".join([*(f"{clause}." for clause in clauses), *few]) or title)
 
 
 def say_savings(section: Section, report: Report) -> None:

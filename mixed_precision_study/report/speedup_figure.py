@@ -125,7 +125,7 @@ def alternative_text(report: Report) -> str:
         found = []
         for name in sorted_names(report, number):
             if label := ratio_label(report, (number, name, "fp32")):
-                found.append(f"{name} {label}x")
+                found.append(f"{name} {label} times as fast")
         texts.append(f"{group['title']}, over fp32: {', '.join(found) or 'no ratio'}.")
     return " ".join(texts)
 
@@ -151,8 +151,7 @@ def draw_rows(section: Section, report: Report) -> None:
             ticks[y] = precision
             draw_precision(report, plot, y, number, precision)
             ratios = [ratio_label(report, (number, precision, base)) for base in BASELINES]
-            texts = [f"{ratio}x" if ratio else "" for ratio in ratios]
-            write_columns(columns, y, (*texts, *figures_of(report, (number, precision), times)))
+            write_columns(columns, y, (*ratios, *figures_of(report, (number, precision), times)))
         y += HEADING
     plot.set_ylim(y - 0.6, -1.3)
     plot.set_yticks(list(ticks), list(ticks.values()))

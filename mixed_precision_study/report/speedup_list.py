@@ -10,9 +10,10 @@ from .speedup_marks import BASELINES, draw_ratio, finding_of, fit_axis, legend_o
 from .style import PRECISIONS
 
 LINE = 0.185  # inches of a row
-LETTERS = 50  # of a line of a name
+LETTERS = 55  # of a line of a name
 SECOND_LINE = 0.75  # rows
 HEADING = 1.2  # rows
+APART = 0.16  # rows between equal ratios, so that both are seen
 TICKS_ABOVE = 20  # from so many rows on the axis is written above as well
 
 
@@ -56,7 +57,7 @@ def draw_list(section: Section, report: Report) -> None:
     title = finding_of(report, numbers)
     about = "times as fast as fp32 in training"
     figure, (part,) = start_chart(report, title, [0.75 + LINE * rows], handles, about, numbers, NARROW)
-    labels, plot, columns = part.subplots(1, 3, width_ratios=[1.3, 1, 0.19 * len(shown)], sharey=True)
+    labels, plot, columns = part.subplots(1, 3, width_ratios=[1.42, 1, 0.19 * len(shown)], sharey=True)
     for axes in (labels, columns):
         axes.set_axis_off()
         axes.set_xlim(0, 1)
@@ -94,11 +95,8 @@ def draw_comparison(report: Report, plot: Axes, columns: Axes, y: float, number:
     """Draw the ratios of a comparison in one row, and write them into the columns that end at `ends`."""
     base = baseline_of(report, number) or ""
     found = {name: report.speedups[number, name, base] for name in ends if (number, name, base) in report.speedups}
-    with_interval = [name for name, speedup in found.items() if speedup["low"] is not None]
-    for name, speedup in found.items():
-        shift = 0.0
-        if name in with_interval:  # so that no interval lies on another
-            shift = 0.2 * (with_interval.index(name) - (len(with_interval) - 1) / 2)
+    for place, (name, speedup) in enumerate(found.items()):
+        shift = APART * (place - (len(found) - 1) / 2)
         draw_ratio(plot, y + shift, speedup, name, PRECISIONS[name].marker, 5)
         text = ratio_label(report, (number, name, base))
         columns.text(ends[name], y, text, ha="right", va="center", size=8.5)

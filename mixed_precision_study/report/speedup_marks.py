@@ -36,12 +36,13 @@ def ratios_of_hosts(group: dict, precision: str, baseline: str) -> list[float]:
 
 
 def ratio_label(report: Report, key: PairKey) -> str:
-    """Return a ratio with its marks, or nothing where there is none."""
+    """Return a ratio with its marks, in brackets where it is no speed-up, or nothing where there is none."""
     speedup = report.speedups.get(key)
     if not speedup:
         return ""
     mark = mark_of(report, *key) + ("" if speedup["processes"] else UNPAIRED_MARK)
-    return f"{speedup['ratio']:,.2f}{mark}"
+    text = f"{speedup['ratio']:,.2f}"
+    return f"({text}){mark}" if is_no_speedup(speedup) else text + mark
 
 
 def within_axis(ratio: float) -> float:
@@ -87,7 +88,7 @@ def legend_of_ratios(speedups: Iterable[dict]) -> list[Line2D]:
         label = f"hollow: {words}"
         handles.append(Line2D([], [], **style, color=DARK_GREY, marker="o", markerfacecolor="white", label=label))
     if any(map(is_no_speedup, found)):
-        label = "grey: did not train, or other conditions"
+        label = "grey, in brackets: did not train, or other conditions"
         handles.append(Line2D([], [], **style, color=INTERVAL_GREY, marker="s", label=label))
     return handles
 

@@ -1,5 +1,6 @@
 """The bars of time and of memory, side by side. They are a part of the section on speed-up."""
 
+import textwrap
 from collections.abc import Callable
 from functools import partial
 
@@ -14,25 +15,36 @@ from .style import PRECISIONS, precision_patches
 from .words import gibibytes, short
 
 IN_A_ROW = 3  # comparisons
-MOST_ROWS = 3
-INCHES = 1.75  # of a row without the names below it
-LINE = 0.14  # inches of a line of these
+IN_TWO_ROWS = 6
+INCHES = 1.6  # of a row without the names below it
+LINE = 0.13  # inches of a line of these
+NAME_SIZE = 7.5
+LETTERS = 20  # of a line of a name
 
 
 def rows_of(report: Report) -> list[list[int]]:
-    """Return the comparisons in the figure: all in one row, or a row for each of a few experiments.
+    """Return the comparisons in the figure: up to six in one row or two; of more, one for each experiment or model."""
+    numbers = report.charted
+    if len(numbers) > IN_TWO_ROWS:
+        experiments: dict[str, list[int]] = {}
+        for number, group in report.charted_groups:
+            experiments.setdefault(group["notebook"], []).append(number)
+        firsts = [most_compared(report, members, 1)[0] for members in experiments.values()]
+        if len(experiments) == 1:
+            firsts = most_compared(report, numbers, IN_A_ROW)
+        return [firsts[:IN_A_ROW]]
+    return [numbers[start : start + IN_A_ROW] for start in range(0, len(numbers), IN_A_ROW)]
 
-    Of an experiment with many, those with the most precisions are shown, of different models where there are.
-    """
-    if len(report.charted) <= IN_A_ROW:
-        return [report.charted]
-    experiments: dict[str, list[int]] = {}
-    for number, group in report.charted_groups:
-        experiments.setdefault(group["notebook"], []).append(number)
-    rows = []
-    for numbers in experiments.values():
-        rows.append(most_compared(report, numbers, IN_A_ROW))
-    return rows[:MOST_ROWS]
+
+def in_samples(report: Report, numbers: list[int]) -> bool:
+    """Return whether epochs of one experiment that stand side by side are unequal work."""
+    experiments = [report.comparisons[number]["notebook"] for number in numbers]
+    return any(name in report.uneven and experiments.count(name) > 1 for name in experiments)
+
+
+def name_below(group: dict) -> str:
+    """Return the name of a comparison as it stands below its bars."""
+    return chart_text("\n".join(part for line in group["lines"] for part in textwrap.wrap(line, LETTERS)))
 
 
 def draw_time_and_memory(section: Section, report: Report) -> None:
@@ -40,24 +52,23 @@ def draw_time_and_memory(section: Section, report: Report) -> None:
     rows = rows_of(report)
     numbers = [number for row in rows for number in row]
     names = [name for name in PRECISIONS if any(name in shown_in(report, number) for number in numbers)]
-    about = "median time of an epoch (grey: shortest to longest), and peak of PyTorch's memory"
+    samples = in_samples(report, numbers)
+    times = pool(report, partial(times_of, per_sample=samples))
+    about = "median time of an epoch (grey: shortest to longest) and peak of PyTorch's memory"
     if len(numbers) < len(report.charted):
         about += f"; {len(numbers)} of {len(report.charted)} comparisons"
-    lines = [max(len(report.comparisons[number]["lines"]) for number in row) for row in rows]
-    heights = [INCHES + LINE * count for count in lines]
+    lines = [max(name_below(report.comparisons[number]).count("\n") for number in row) for row in rows]
+    heights = [INCHES + LINE * (count + 1) for count in lines]
     patches = precision_patches(names)
     figure, (part,) = start_chart(report, "Time and memory", [sum(heights)], patches, about, numbers, NARROW)
     grid = part.subplots(len(rows), 2, height_ratios=heights, squeeze=False)
-    texts = []
     for (left, right), row in zip(grid, rows, strict=True):
-        samples = report.comparisons[row[0]]["notebook"] in report.uneven
-        times = pool(report, partial(times_of, per_sample=samples))
         draw_group(report, left, row, times, short)
         draw_group(report, right, row, report.peaks, gibibytes)
         left.set_ylabel("µs per sample" if samples else "seconds")
         right.set_ylabel("GiB")
-        texts += alternative_texts(report, row, times, "µs a sample" if samples else "s")
-    section.chart(figure, "time_and_memory", " ".join(texts))
+    unit = "µs a sample" if samples else "s"
+    section.chart(figure, "time_and_memory", " ".join(alternative_texts(report, numbers, times, unit)))
 
 
 def draw_group(
@@ -65,10 +76,11 @@ def draw_group(
 ) -> None:
     """Draw the bars of a few comparisons, each with its name below."""
     labels = {key: form(bar[0]) for key, bar in bars.items()}
-    draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / IN_A_ROW)
-    axes.set_xlim(-0.5, IN_A_ROW - 0.5)
-    ticks = [chart_text("\n".join(report.comparisons[number]["lines"])) for number in numbers]
-    axes.set_xticks(range(len(numbers)), ticks)
+    slots = min(IN_A_ROW, len(report.charted))
+    draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots)
+    axes.set_xlim(-0.5, slots - 0.5)
+    names = [name_below(report.comparisons[number]) for number in numbers]
+    axes.set_xticks(range(len(numbers)), names, size=NAME_SIZE)
 
 
 def alternative_texts(report: Report, numbers: list[int], times: dict[Key, Bar], unit: str) -> list[str]:
