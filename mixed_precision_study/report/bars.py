@@ -104,6 +104,12 @@ def draw_panel(
     return places
 
 
+def failed_beside_others(group: dict) -> list[str]:
+    """Return the precisions of which some runs ended well and some did not, such as "tf32: oom (1 of 3)"."""
+    some = [name for name, runs in group["runs"].items() if ok_runs(group, name) and gap_text(runs)]
+    return [f"{name}: {gap_text(group['runs'][name])}" for name in some]
+
+
 def tick_label(report: Report, number: int, bars: dict[Key, Bar], notes: dict[int, list[str]]) -> str:
     """Return what stands below the bars of a comparison: its lines, notes, and the runs that its bars lack."""
     group = report.comparisons[number]
@@ -218,11 +224,13 @@ def stack_chart(
         about += f"; {len(numbers)} of {len(report.charted)} comparisons"
     figure, (part,) = start_chart(report, title, [sum(heights)], part_patches(styles), about, numbers, NARROW)
     grid = part.subplots(len(bands), columns, height_ratios=heights, squeeze=False)
+    band_of = {number: band for band in bands for number in band}
     for axes, number in zip_longest(grid.flat, numbers):
         if number is None:
             axes.set_axis_off()
         else:
             draw_stacks(report, axes, number, styles, stacks, labels, gaps, columns, form)
+            axes.set_ylim(max(len(shown_in(report, other)) for other in band_of[number]) - 0.4, -0.6)
             heading = "\n".join(wrapped_name(report.comparisons[number]["title"], (90, 40)[columns - 1]))
             axes.set_title(chart_text(heading), size=9.5, loc="left", weight="bold")
     return figure
@@ -252,9 +260,9 @@ def draw_stacks(
         else:
             text = gap_text(report.runs(*key)) or gaps.get(key, "not measured")
             axes.text(0.01 * far, row, gap_line(text), va="center", size=8.5, color=GAP_GREY)
-    axes.set(xlim=(0, far), ylim=(len(names) - 0.4, -0.6))
+    axes.set_xlim(0, far)
     axes.set_yticks(range(len(names)), names)
-    axes.grid(axis="x")
+    axes.grid(visible=bool(sums), axis="x")
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter("{x:,.10g}" if sums else "")

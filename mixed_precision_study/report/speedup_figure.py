@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from .bars import pool
+from .bars import failed_beside_others, pool
 from .comparisons import gap_text
 from .epoch_time import times_of
 from .layout import NARROW, chart_text, shown_in, start_chart
@@ -52,7 +52,7 @@ def sorted_names(report: Report, number: int) -> list[str]:
 
 def find_times(report: Report) -> dict[Key, Bar]:
     """Return the bars of the time of an epoch, or of a sample where the epochs of an experiment are unequal work."""
-    times = {}
+    times: dict[Key, Bar] = {}
     for samples in (False, True):
         bars = pool(report, partial(times_of, per_sample=samples))
         times |= {key: bar for key, bar in bars.items() if samples == is_uneven(report, key[0])}
@@ -99,7 +99,8 @@ def draw_heading(report: Report, plot: Axes, columns: Axes, y: float, number: in
     """Write the name of a comparison, and the time and the memory of fp32."""
     group = report.comparisons[number]
     style: dict[str, Any] = {"va": "center", "weight": "bold", "size": 9, "bbox": BOX}
-    plot.text(0.01, y, chart_text(group["title"]), transform=plot.get_yaxis_transform(), **style)
+    title = "; ".join([group["title"], *failed_beside_others(group)])
+    plot.text(0.01, y, chart_text(title), transform=plot.get_yaxis_transform(), **style)
     if group["runs"]["fp32"]:
         time, memory = figures_of(report, (number, "fp32"), times)
         time = gap_text(group["runs"]["fp32"]) or time
@@ -125,8 +126,8 @@ def alternative_text(report: Report) -> str:
         found = []
         for name in sorted_names(report, number):
             if label := ratio_label(report, (number, name, "fp32")):
-                found.append(f"{name} {label} times as fast")
-        texts.append(f"{group['title']}, over fp32: {', '.join(found) or 'no ratio'}.")
+                found.append(f"{name} {label}")
+        texts.append(f"{group['title']}, times as fast as fp32: {', '.join(found) or 'no ratio'}.")
     return " ".join(texts)
 
 

@@ -133,4 +133,4 @@ def median_finding(report: Report, numbers: list[int]) -> str:
     if len(shared) < 2:
         return "Speed-up over fp32"
     medians = [f"{name} {statistics.median(found[number] for number in shared):.2f}x" for name, found in common.items()]
-    return f"Over fp32: {', '.join(medians)} (medians of {len(shared)} comparisons)"
+    return f"Over fp32: {', '.join(medians)} (median of {len(shared)} comparisons)"

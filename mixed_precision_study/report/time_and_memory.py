@@ -6,7 +6,7 @@ from functools import partial
 
 from matplotlib.axes import Axes
 
-from .bars import draw_panel, pool
+from .bars import draw_panel, failed_beside_others, pool
 from .epoch_time import times_of
 from .layout import NARROW, chart_text, most_compared, shown_in, start_chart
 from .report import Bar, Key, Report
@@ -42,9 +42,12 @@ def in_samples(report: Report, numbers: list[int]) -> bool:
     return any(name in report.uneven and experiments.count(name) > 1 for name in experiments)
 
 
-def name_below(group: dict) -> str:
-    """Return the name of a comparison as it stands below its bars."""
-    return chart_text("\n".join(part for line in group["lines"] for part in textwrap.wrap(line, LETTERS)))
+def name_below(report: Report, number: int) -> str:
+    """Return the name of a comparison as it stands below its bars, with the runs that its bars lack."""
+    group = report.comparisons[number]
+    lines = [*group["lines"], *([group["device"]] if len(report.devices) > 1 else [])]
+    lines += [f"* {text}" for text in failed_beside_others(group)]
+    return chart_text("\n".join(part for line in lines for part in textwrap.wrap(line, LETTERS)))
 
 
 def draw_time_and_memory(section: Section, report: Report) -> None:
@@ -57,7 +60,7 @@ def draw_time_and_memory(section: Section, report: Report) -> None:
     about = "median time of an epoch (grey: shortest to longest) and peak of PyTorch's memory"
     if len(numbers) < len(report.charted):
         about += f"; {len(numbers)} of {len(report.charted)} comparisons"
-    lines = [max(name_below(report.comparisons[number]).count("\n") for number in row) for row in rows]
+    lines = [max(name_below(report, number).count("\n") for number in row) for row in rows]
     heights = [INCHES + LINE * (count + 1) for count in lines]
     patches = precision_patches(names)
     figure, (part,) = start_chart(report, "Time and memory", [sum(heights)], patches, about, numbers, NARROW)
@@ -79,7 +82,7 @@ def draw_group(
     slots = min(IN_A_ROW, len(report.charted))
     draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots)
     axes.set_xlim(-0.5, slots - 0.5)
-    names = [name_below(report.comparisons[number]) for number in numbers]
+    names = [name_below(report, number) for number in numbers]
     axes.set_xticks(range(len(numbers)), names, size=NAME_SIZE)
 
 
