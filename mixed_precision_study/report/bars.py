@@ -69,8 +69,12 @@ def draw_panel(
     labels: dict[Key, str],
     absent: str,
     inches: float,
+    dashes: bool = True,
 ) -> dict[Key, tuple[float, float]]:
-    """Draw the bars of some comparisons, each `inches` wide, and return {bar: (x, width)}."""
+    """Draw the bars of some comparisons, each `inches` wide, and return {bar: (x, width)}.
+
+    Every comparison has a place for each precision, a dash where it was not run; without `dashes` only for its own.
+    """
     names = [name for name in PRECISIONS if any(report.runs(number, name) for number in panel)]
     here = [key for key in bars if key[0] in panel]
     longest = max((len(line) for key in here for line in labels[key].split("\n")), default=0)
@@ -81,8 +85,9 @@ def draw_panel(
     top = max([bars[key][2] for key in here], default=0.8)
     places = {}
     for position, number in enumerate(panel):
-        for slot, precision in enumerate(names):
-            x = position + (slot - (len(names) - 1) / 2) * width
+        own = names if dashes else shown_in(report, number)
+        for slot, precision in enumerate(own):
+            x = position + (slot - (len(own) - 1) / 2) * width
             key, runs = (number, precision), report.runs(number, precision)
             if not runs:
                 write_gap(axes, x, 0.02 * top, "-", rotation=0)

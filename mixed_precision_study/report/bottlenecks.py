@@ -10,7 +10,7 @@ from .section import Section
 from .style import PRECISIONS, STEP_STYLES
 from .theme import chart_style
 from .verdicts import said_once, say_missing
-from .words import count, percent, plain, short, tally
+from .words import count, percent, plain, short, span, tally
 
 TITLE = "Why: where the time of a step goes"
 ABOUT = """A bar is one training step. *Arithmetic* is convolution, matmul and attention. The other kernels mostly
@@ -103,15 +103,19 @@ def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:
-    """Return the figures of the chart in a sentence for each of a few comparisons, or its title."""
+    """Return the figures of the chart in a sentence for each of a few comparisons, or its title and the idle time."""
     texts = []
+    idle = []
     for number, keys in groupby(stacks, key=lambda key: key[0]):
         steps = []
         for key in keys:
             total = sum(stacks[key].values())
-            steps.append(f"{key[1]} {short(total)} ms, {stacks[key]['idle'] / total:.0%} idle")
+            idle.append(stacks[key]["idle"] / total)
+            steps.append(f"{key[1]} {short(total)} ms, {idle[-1]:.0%} idle")
         texts.append(f"{report.comparisons[number]['title']}: {'; '.join(steps)}.")
-    return " ".join(texts) if len(texts) <= ONE_COLUMN else f"{title}."
+    if len(texts) <= ONE_COLUMN:
+        return " ".join(texts)
+    return f"{title}; idle {span(idle, '{:.0%}')} of a step in {len(texts)} comparisons."
 
 
 def limits_of(report: Report, number: int, runs: dict[Key, dict]) -> str:

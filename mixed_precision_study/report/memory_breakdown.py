@@ -161,8 +161,10 @@ def draw_breakdowns(section: Section, report: Report, runs: dict[Key, dict]) -> 
     for number, keys in groupby(labels, key=lambda key: key[0]):
         sums = ", ".join(f"{key[1]} {labels[key]}" for key in keys)
         texts.append(f"{report.comparisons[number]['title']}: {sums}.")
-    few = texts if len(texts) <= ONE_COLUMN else []
-    section.chart(figure, "memory_breakdown", " ".join([*(f"{clause}." for clause in clauses), *few]) or title)
+    if len(texts) > ONE_COLUMN:
+        sums = span([sum(parts.values()) for parts in stacks.values()], "{:.2f}")
+        texts = [f"{sums} GiB in {len(texts)} comparisons."]
+    section.chart(figure, "memory_breakdown", " ".join([*(f"{clause}." for clause in clauses), *texts]))
 
 
 def say_savings(section: Section, report: Report) -> None:

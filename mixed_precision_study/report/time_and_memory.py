@@ -80,7 +80,7 @@ def draw_group(
     """Draw the bars of a few comparisons, each with its name below."""
     labels = {key: form(bar[0]) for key, bar in bars.items()}
     slots = min(IN_A_ROW, len(report.charted))
-    draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots)
+    draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots, dashes=False)
     axes.set_xlim(-0.5, slots - 0.5)
     names = [name_below(report, number) for number in numbers]
     axes.set_xticks(range(len(numbers)), names, size=NAME_SIZE)
