@@ -18,6 +18,8 @@ move memory. *Idle* is the time in which no kernel ran: another precision cannot
 
 CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a word
 CLEARLY_LESS = 0.8  # of fp32's arithmetic
+NAMED = 4  # of more comparisons those with each largest part are counted
+NAMES = dict(zip(STEP_STYLES, ("arithmetic", "memory traffic", "idle time"), strict=True))
 HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16")
 
 
@@ -92,14 +94,14 @@ def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str
             left.setdefault(max(half, key=half.__getitem__), []).append(group["model"])
     if not shares or max(shares) > CLEARLY_LESS:
         return ""
-    ends = dict.fromkeys(f"{100 * share:.0f}" for share in (min(shares), max(shares)))
-    clauses = []
-    for part, verb in (("arithmetic", "is arithmetic"), ("moves memory", "moves memory"), ("idle", "is idle")):
-        if part in left:
-            models = list(dict.fromkeys(left[part]))
-            where = ", ".join(models) if len(shares) <= 4 else f"in {len(left[part])} of {len(shares)}"
-            clauses.append(f"{verb} ({where})")
-    return f"16 bits cut the arithmetic to {' to '.join(ends)}% of fp32's; what is left mostly {' or '.join(clauses)}"
+    parts = sorted(left, key=lambda part: -len(left[part]))
+    if len(shares) <= NAMED:
+        largest = ", ".join(f"{NAMES[part]} ({', '.join(dict.fromkeys(left[part]))})" for part in parts)
+    else:
+        counts = ", ".join(f"{NAMES[part]} in {len(left[part])}" for part in parts)
+        largest = f"{counts} of {len(shares)} comparisons"
+    cut = span([100 * share for share in shares], "{:.0f}")
+    return f"16 bits leave {cut}% of fp32's arithmetic; the largest part is then {largest}"
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:

@@ -103,7 +103,8 @@ def clause_on(kind: str, savings: list[Saving]) -> str:
         share = percents(saving.share for saving in savings)
         parts = " or ".join(dict.fromkeys(saving.part for saving in savings))
         return f"16 bits save nothing where {parts} take {share}"
-    return f"16 bits save {saved}, with activations of {percents(saving.activations for saving in savings)} of fp32's"
+    left = percents(saving.activations for saving in savings)
+    return f"16 bits save {saved}: their activations are {left} of fp32's"
 
 
 def findings(report: Report, stacks: dict[Key, dict[str, float]]) -> list[str]:

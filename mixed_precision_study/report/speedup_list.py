@@ -11,9 +11,13 @@ from .style import PRECISIONS
 
 LINE = 0.185  # inches of a row
 LETTERS = 55  # of a line of a name
+INCHES_OF_LETTER = 0.061
+PLOT_INCHES = 2.4
+COLUMN_INCHES = 0.45
 SECOND_LINE = 0.75  # rows
 HEADING = 1.2  # rows
-APART = 0.16  # rows between equal ratios, so that both are seen
+APART = 0.3  # rows between ratios of one comparison, so that equal ones are both seen
+SPREAD = 0.7  # rows that all of them take at most
 TICKS_ABOVE = 20  # from so many rows on the axis is written above as well
 
 
@@ -29,6 +33,11 @@ def label_of(report: Report, number: int) -> list[str]:
     base = baseline_of(report, number)
     words = [*group["lines"][1:], *([group["device"]] if len(report.devices) > 1 else [])]
     return wrapped_name(" · ".join([*words, *([f"over {base}"] if base != "fp32" else [])]), LETTERS)
+
+
+def heading_of(kind: tuple[str, str]) -> list[str]:
+    """Return the line above the comparisons of an experiment and a model."""
+    return [f"{kind[1]} · {kind[0]}"]
 
 
 def height_of(lines: list[str]) -> float:
@@ -56,8 +65,12 @@ def draw_list(section: Section, report: Report) -> None:
     handles = legend_of_precisions(shown) + legend_of_ratios(found.values())
     title = finding_of(report, numbers)
     about = "times as fast as fp32 in training"
+    if len(numbers) < len(report.charted):
+        about += f"; {len(numbers)} of {len(report.charted)} comparisons have a ratio"
     figure, (part,) = start_chart(report, title, [0.75 + LINE * rows], handles, about, numbers, NARROW)
-    labels, plot, columns = part.subplots(1, 3, width_ratios=[1.42, 1, 0.19 * len(shown)], sharey=True)
+    longest = max(len(line) for lines in [*names.values(), *map(heading_of, kinds)] for line in lines)
+    widths = [INCHES_OF_LETTER * longest, PLOT_INCHES, COLUMN_INCHES * len(shown)]
+    labels, plot, columns = part.subplots(1, 3, width_ratios=widths, sharey=True)
     for axes in (labels, columns):
         axes.set_axis_off()
         axes.set_xlim(0, 1)
@@ -65,8 +78,8 @@ def draw_list(section: Section, report: Report) -> None:
     for name, right in ends.items():
         columns.text(right, -1.1, name.replace("_", "\n"), ha="right", va="center", size=8.5)
     y = 0.0
-    for (experiment, model), members in kinds.items():
-        labels.text(0, y, chart_text(f"{model} · {experiment}"), va="center", size=8.5, weight="bold")
+    for kind, members in kinds.items():
+        labels.text(0, y, chart_text(heading_of(kind)[0]), va="center", size=8.5, weight="bold")
         y += 0.5
         for number in members:
             height = height_of(names[number])
@@ -96,7 +109,7 @@ def draw_comparison(report: Report, plot: Axes, columns: Axes, y: float, number:
     base = baseline_of(report, number) or ""
     found = {name: report.speedups[number, name, base] for name in ends if (number, name, base) in report.speedups}
     for place, (name, speedup) in enumerate(found.items()):
-        shift = APART * (place - (len(found) - 1) / 2)
+        shift = min(APART, SPREAD / len(found)) * (place - (len(found) - 1) / 2)
         draw_ratio(plot, y + shift, speedup, name, PRECISIONS[name].marker, 5)
         text = ratio_label(report, (number, name, base))
         columns.text(ends[name], y, text, ha="right", va="center", size=8.5)

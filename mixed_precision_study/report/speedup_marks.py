@@ -15,6 +15,7 @@ from .style import DARK_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
 from .verdicts import ends_of, mark_of
 
 TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
+MORE_TICKS = (0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 4)
 FEWER_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 BASELINES = {"fp32": "o", "tf32": "D"}  # marker of a ratio over it
 WITHOUT_INTERVAL = {1: "one process", 2: "two processes", 0: f"not paired {UNPAIRED_MARK}"}  # processes: words
@@ -56,7 +57,8 @@ def fit_axis(axes: Axes, speedups: Iterable[dict]) -> None:
     left, right = min(ends) / 1.12, max(ends) * 1.12
     axes.set_xscale("log")
     axes.set_xlim(left, right)
-    chosen = TICKS if right / left < 8 else FEWER_TICKS
+    factor = right / left
+    chosen = MORE_TICKS if factor < 4 else TICKS if factor < 8 else FEWER_TICKS
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in chosen if left <= tick <= right]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}x")

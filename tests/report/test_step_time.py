@@ -79,7 +79,7 @@ def test_the_finding_needs_less_arithmetic_in_16_bits(tmp_path):
     report = load(tmp_path)
     stacks = {key: parts_of_step(record) for key, record in profiled_runs(report).items()}
     finding = finding_on_steps(report, stacks)
-    assert " 10% " in finding and "moves memory (resnet18)" in finding
+    assert " 10% " in finding and "memory traffic (resnet18)" in finding
     stacks[0, "amp_fp16"]["arithmetic"] = 3.9
     assert finding_on_steps(report, stacks) == ""
 
