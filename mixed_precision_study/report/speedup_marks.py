@@ -14,7 +14,7 @@ from .report import PairKey, Report
 from .style import DARK_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
 from .verdicts import ends_of, mark_of
 
-TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
+TICKS = (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100)
 MORE_TICKS = (0.4, 0.5, 0.6, 0.8, 1, 1.2, 1.5, 2, 2.5, 3, 4)
 FEWER_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 BASELINES = {"fp32": "o", "tf32": "D"}  # marker of a ratio over it
@@ -58,7 +58,7 @@ def fit_axis(axes: Axes, speedups: Iterable[dict]) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     factor = right / left
-    chosen = MORE_TICKS if factor < 4 else TICKS if factor < 8 else FEWER_TICKS
+    chosen = MORE_TICKS if factor < 4 else TICKS if factor < 12 else FEWER_TICKS
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in chosen if left <= tick <= right]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}x")
@@ -121,6 +121,9 @@ def finding_of(report: Report, numbers: list[int]) -> str:
         names = [report.comparisons[number]["title"] for number in compared]
     texts = [f"{best_of(report, number)} on {name}" for name, number in zip(names, compared, strict=True)]
     kept_whole = "; ".join(text.replace(" ", "\xa0") for text in texts)
+    speedups = [speedup for key, speedup in report.speedups.items() if key[0] in compared]
+    if all(speedup["processes"] == 1 for speedup in speedups):
+        return f"Fastest in one process: {kept_whole}"
     return f"Fastest: {kept_whole}"
 
 
