@@ -1,11 +1,14 @@
 """What a section of the report returns: sentences, tables and charts, each of which a notebook can show."""
 
+import html
 import io
 import re
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -17,7 +20,7 @@ from .theme import chart_style
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
-ROWS_IN_SIGHT = 24  # a longer table can be folded
+ROWS_IN_SIGHT = 12  # a longer table can be folded
 
 
 @dataclass
@@ -31,28 +34,78 @@ class Sentence:
 
 
 @dataclass
+class Heading:
+    """The title of a section. The page (report/template) begins a part with it, folded or not."""
+
+    title: str
+    folded: bool = False
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        text = f"## {self.title}"
+        section = {"name": name, "title": self.title, "folded": self.folded}
+        return {"text/markdown": text, "text/plain": text}, {"section": section}
+
+
+@dataclass
 class Table:
-    """Rows as dicts, shown as text and never as HTML; a long table may be `folded` under a name."""
+    """Rows as dicts, shown as text and never as HTML.
+
+    folded: a name under which a long table is folded.
+    caption: what holds for all rows, such as the columns that are constant.
+    links: an address for each row, which its first cell links to; relative, or "" for none.
+    sortable: a click on a heading sorts the page's table, as numbers where a cell begins with one.
+    """
 
     rows: list[dict]
     folded: str = ""
+    caption: str = ""
+    links: list[str] | None = None
+    sortable: bool = False
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as texts and numbers: whole numbers stay whole."""
         return pd.DataFrame(self.rows, dtype=object).where(lambda cells: cells.notna(), "-")
 
     def html(self) -> str:
-        """Return the table as HTML."""
-        with pd.option_context("display.max_colwidth", None):  # a reason is shown in full
-            page = self.frame().to_html(index=False, border=0, classes=NO_FORMULA)
-        page = re.sub("<(t[dh])>", r'<\1 style="text-align: left">', page)
+        """Return the table as HTML. Columns that hold numbers are aligned to the right."""
+        frame = self.frame()
+        numeric = [column for column in frame if is_numeric(frame[column])]
+        head = "".join(cell("th", column, column in numeric, ' scope="col"') for column in frame)
+        lines = []
+        for index, row in enumerate(frame.itertuples(index=False, name=None)):
+            link = self.links[index] if self.links else ""
+            cells = [cell("td", value, name in numeric) for name, value in zip(frame, row, strict=True)]
+            if link:
+                cells[0] = cell("td", row[0], frame.columns[0] in numeric, href=link)
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
+        caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
+        body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
+        page = f'<figure class="table"><table class="{kinds}">{caption}{body}</table></figure>'
         if self.folded and len(self.rows) > ROWS_IN_SIGHT:
-            return f"<details><summary>{self.folded}: {len(self.rows)} rows</summary>{page}</details>"
+            name = html.escape(self.folded)
+            return f"<details><summary>{name}: {len(self.rows)} rows</summary>{page}</details>"
         return page
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         with pd.option_context("display.max_colwidth", None):
             return {"text/html": self.html(), "text/plain": self.frame().to_string(index=False)}
+
+
+def is_numeric(column: Iterable[object]) -> bool:
+    """Return whether the cells of a column are numbers or begin with one. Some may be empty or a dash."""
+    texts = {str(value).strip() for value in column} - {"", "-"}
+    return bool(texts) and all(re.match(r"[-+\u2212]?\d", text) for text in texts)
+
+
+def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
+    """Return a cell of a table as HTML, with its text escaped."""
+    kind = ' class="number"' if numeric else ""
+    text = html.escape(str(value))
+    if href:
+        text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
+    return f"<{tag}{kind}{more}>{text}</{tag}>"
 
 
 @dataclass
@@ -118,10 +171,11 @@ class Section:
     title: str = ""
     about: str = ""  # Markdown
     parts: list[Sentence | Table | Chart | File] = field(default_factory=list)
+    folded: bool = False  # the page shows the title alone until it is opened
 
-    def __iter__(self) -> Iterator[Sentence | Table | Chart | File]:
+    def __iter__(self) -> Iterator[Heading | Sentence | Table | Chart | File]:
         if self.parts and self.title:
-            yield Sentence(f"## {self.title}")
+            yield Heading(self.title, self.folded)
         if self.parts and self.about:
             yield Sentence(self.about)
         yield from self.parts
@@ -130,9 +184,9 @@ class Section:
         """Add a sentence in Markdown."""
         self.parts.append(Sentence(text))
 
-    def table(self, rows: list[dict], folded: str = "") -> None:
-        """Add a table."""
-        self.parts.append(Table(rows, folded))
+    def table(self, rows: list[dict], folded: str = "", **options: Any) -> None:
+        """Add a table; `options` are those of Table."""
+        self.parts.append(Table(rows, folded, **options))
 
     def chart(self, figure: Figure, name: str, finding: str = "") -> None:
         """Add a chart, or a sentence where it is empty. The finding is its alternative text."""
@@ -143,7 +197,7 @@ class Section:
             self.say(f"Nothing to draw as {name.replace('_', ' ')}: no run has a fixed batch size.")
 
 
-def save(part: Sentence | Table | Chart | File, folder: str | Path) -> Sentence | None:
+def save(part: Heading | Sentence | Table | Chart | File, folder: str | Path) -> Sentence | None:
     """Write a chart or a file into a folder; return a sentence where that is not allowed."""
     if isinstance(part, Chart):
         name, content = f"{part.name}.png", part.png

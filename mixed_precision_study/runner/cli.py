@@ -36,6 +36,7 @@ from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_ov
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
+TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "template"  # of the page
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
 
 
@@ -298,7 +299,16 @@ def summarise(study: str, folder: Path, notebook: Path) -> bool:
         if process.wait(SUMMARY_SECONDS) == 0:
             with suppress(OSError):
                 page.unlink(missing_ok=True)
-            export = ["-m", "nbconvert", "--to", "html", "--no-input", "--output-dir", str(folder)]
+            export = [
+                "-m",
+                "nbconvert",
+                "--to",
+                "html",
+                "--template",
+                "study",
+                f"--TemplateExporter.extra_template_basedirs={TEMPLATES}",
+            ]
+            export += ["--output-dir", str(folder)]
             export.append(glob.escape(str(executed)))  # the whole path: a relative one may begin with a dash
             process = start(export, log_path, {**environment, RUN_FOLDER_ENV: str(private)})
             process.wait(SUMMARY_SECONDS)
