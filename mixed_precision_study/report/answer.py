@@ -4,6 +4,7 @@ The rules, all from records:
 
 - A model's settings are those that most precisions, then most runs, share.
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
+  o3_fp16 has no fp32 weights, so it counts only where it has learned.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used, and fp32 or tf32 where memory is within 2%.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..analysis.bottleneck import find_bottleneck
+from ..analysis.equivalence import EQUIVALENT
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
-from ..record import last_metric
+from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
 from .report import Report
 from .section import Section
@@ -26,6 +28,7 @@ from .training_curves import quality_against_fp32
 from .verdicts import ratio_text, speedup_between
 from .words import count, plain, short, span
 
+SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
 NAMED = 3  # models; of more their number is given
 COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
 NOT_TOLD = (CANNOT_BE_TOLD, SAME)
@@ -133,6 +136,13 @@ def memory_of(group: dict, precision: str) -> float | None:
     return max(peaks) / 1024 if peaks else None
 
 
+def has_learned(group: dict, precision: str) -> bool:
+    """Return whether the runs of a precision are known to have left chance behind."""
+    gains = [gain_over_chance(run) for run in ok_runs(group, precision)]
+    known = [gain for gain in gains if gain is not None]
+    return bool(known) and median(known) >= LEARNED
+
+
 def comparable_in(report: Report, number: int) -> list[str]:
     """Return the precisions of a comparison that trained and can be compared with fp32, fp32 first."""
     if not ok_runs(report.comparisons[number], "fp32"):
@@ -140,7 +150,8 @@ def comparable_in(report: Report, number: int) -> list[str]:
     names = ["fp32"]
     for name in list(PRECISIONS)[1:]:
         speedup = report.speedups.get((number, name, "fp32"))
-        if speedup and judge(speedup) in COMPARABLE:
+        safe = name != "o3_fp16" or has_learned(report.comparisons[number], name)
+        if safe and speedup and judge(speedup) in COMPARABLE:
             names.append(name)
     return names if len(names) > 1 else []
 
@@ -199,6 +210,8 @@ def quality_of(group: dict, precision: str) -> str:
     metric = (ok_runs(group, precision)[0]["metric_name"] or "metric").replace("_", " ")
     if precision == "fp32":
         return f"{metric} {ends[1]}"
+    if not (has_learned(group, "fp32") or has_learned(group, precision)):
+        return f"not known: {metric} {ends[0]} → {ends[1]}, little learned"
     found = quality_against_fp32(group, precision)
     seeds = f"{found['outcome']}, {count(found['seeds'], 'seed')}" if found else "no common seed"
     return f"{metric} {ends[0]} → {ends[1]} ({seeds})"
@@ -220,7 +233,7 @@ def label_of_step(precision: str, group: dict) -> str:
     parts = [STEPS.get(group["settings"].get("execution", "").strip('"'), "")]
     parts.append("channels_last" if group["settings"].get("channels_last") == "true" else "")
     named = " + ".join(filter(None, parts))
-    return f"{precision} with {named}" if named else precision
+    return f"{precision} with {named}" if named else f"{precision}, eager"
 
 
 def next_measured(report: Report, number: int, use: str) -> str | None:
@@ -228,10 +241,12 @@ def next_measured(report: Report, number: int, use: str) -> str | None:
     group = report.comparisons[number]
     steps = ("execution", "channels_last")
     fixed = {name: value for name, value in group["settings"].items() if name not in steps}
-    best: tuple[float, str] = (SMALLEST_CLAIMED, "")
+    best: tuple[float, str] = (SMALLEST_GAIN, "")
     for other in report.comparisons:
         same = {name: value for name, value in other["settings"].items() if name not in steps} == fixed
         for precision in PRECISIONS if same and other is not group else ():
+            if precision == "o3_fp16" and not has_learned(other, precision):
+                continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:
                 text = f"{label_of_step(precision, other)}: {ratio_text(speedup)} over {use}, measured"
@@ -239,15 +254,28 @@ def next_measured(report: Report, number: int, use: str) -> str | None:
     return best[1] or None
 
 
-def next_bound(record: dict) -> str:
-    """Return what to try next where nothing was measured, with the most that it can gain."""
+def was_tried(report: Report, group: dict, setting: str, value: str) -> bool:
+    """Return whether the model of a comparison was also run with another value of a setting."""
+    names = ("notebook", "device", "model", "batch")
+    alike = [other for other in report.comparisons if all(other[name] == group[name] for name in names)]
+    return any(value in other["settings"].get(setting, "") for other in alike)
+
+
+def next_bound(report: Report, group: dict, record: dict) -> str:
+    """Return what to try next where no step was measured to gain, with the most that it can gain."""
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
     if case == "kernel launches" and busy and record.get("execution") in ("eager", "compile"):
         return f"a CUDA graph: at most {1 / busy:.1f}x"
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
-    return "-"
+    ways = []
+    if case == "kernels that move memory":
+        ways += [] if was_tried(report, group, "channels_last", "true") else ["channels_last"]
+        ways += [] if was_tried(report, group, "execution", "compile") else ["torch.compile"]
+    if record["sample_unit"] != "images":
+        ways = [way for way in ways if way != "channels_last"]
+    return f"{' or '.join(ways)}: gain not measured" if ways else "-"
 
 
 def answer_on(report: Report, number: int) -> ModelAnswer:
@@ -272,7 +300,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     found.quality = quality_of(group, use)
     record = ok_runs(group, use)[0]
     found.why = cause_of(record)
-    found.next = next_measured(report, number, use) or next_bound(record)
+    found.next = next_measured(report, number, use) or next_bound(report, group, record)
     return found
 
 
@@ -282,9 +310,10 @@ def answers_of(report: Report) -> list[ModelAnswer]:
     for number, group in enumerate(report.comparisons):
         numbers.setdefault((group["notebook"], group["device"], group["model"]), []).append(number)
 
-    def size(number: int) -> tuple[int, int]:
+    def size(number: int) -> tuple[int, int, int]:
         group = report.comparisons[number]
-        return sum(bool(ok_runs(group, name)) for name in PRECISIONS), len(runs_of([group]))
+        shared = sum(other["batch"] == group["batch"] for other in report.comparisons)
+        return sum(bool(ok_runs(group, name)) for name in PRECISIONS), len(runs_of([group])), shared
 
     return [answer_on(report, max(same, key=size)) for same in numbers.values()]
 
@@ -292,6 +321,8 @@ def answers_of(report: Report) -> list[ModelAnswer]:
 def said_of(use: str, answers: list[ModelAnswer]) -> str:
     """Return one sentence on the models for which the same precision is used."""
     names = [f"{one.model} ({one.ratio:.2f}x)" if one.ratio else one.model for one in answers]
+    if use == "fp32":
+        return f"Stay in fp32 for {names_of([one.model for one in answers])}: nothing else was shown to be faster."
     if len(names) <= NAMED:
         return f"Use {use} for {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}."
     ratios = [one.ratio for one in answers if one.ratio]
@@ -316,7 +347,9 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
     if len(uses) > NAMED:
         rest = sum(len(by_use[use]) for use in uses[2:])
         said.append(f"The other {count(rest, 'model')}: {', '.join(uses[2:])}, see the table.")
-    return [*said, "Ratios are times as fast as fp32."]
+    if any(EQUIVALENT in one.quality for one in answers):
+        return [*said, "Ratios are times as fast as fp32; the table says where quality is equivalent."]
+    return [*said, "Ratios are times as fast as fp32; equal quality is not shown for any model."]
 
 
 def trust_line(report: Report) -> str:
@@ -325,8 +358,12 @@ def trust_line(report: Report) -> str:
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
     hosts = {run["host_id"] for run in report.used} - {None}
     parts = []
-    if speedups:
-        parts.append(f"{few} of {count(len(speedups), 'ratio')} rest on fewer than three processes: no interval")
+    if few == len(speedups) > 0:
+        parts.append("no ratio has an interval, because each rests on fewer than three processes")
+    elif few:
+        parts.append(f"{few} of {count(len(speedups), 'ratio')} have no interval: fewer than three processes")
+    elif speedups:
+        parts.append("every ratio rests on three processes or more")
     parts.append(f"hosts: {len(hosts) or 'not recorded'}")
     parts.append(f"throttled or shared: {len(report.disturbed)} of {count(len(report.timed), 'run')}")
     return f"**What can be trusted:** {'; '.join(parts)}."

@@ -118,6 +118,7 @@ class Section:
     title: str = ""
     about: str = ""  # Markdown
     parts: list[Sentence | Table | Chart | File] = field(default_factory=list)
+    folded: bool = False
 
     def __iter__(self) -> Iterator[Sentence | Table | Chart | File]:
         if self.parts and self.title:
