@@ -57,5 +57,5 @@ def draw_pairs(pairs: list[Pair]) -> Figure:
 def finding_of(pairs: list[Pair]) -> str:
     """Return what the chart shows, in a sentence."""
     larger = sum(pair.here > pair.published for pair in pairs)
-    ends = [f"{pair.published:.2f} published and {pair.here:.2f} here" for pair in (pairs[0], pairs[-1])]
-    return f"{larger} of {len(pairs)} ratios are larger here, from {ends[0]} to {ends[1]}."
+    top = pairs[-1]
+    return f"{larger} of {len(pairs)} ratios are larger here. The largest is {top.here:.2f} for {top.label}."
