@@ -217,10 +217,11 @@ def section(report: Report) -> Section:
         if labels:
             section.say(f"Unless the table says otherwise, {plain(notebook)} has: {plain(' · '.join(labels))}.")
     failed = rows_of_failed(report)
-    text = f"{len(failed)} of the {len(report.used)} runs did not end well"
-    section.say(f"{text}, for these reasons:" if failed else f"{text}.")
     if failed:
-        section.table(failed)
+        section.say(f"{len(failed)} of the {len(report.used)} runs did not end well, for these reasons:")
+        section.table(failed, "Runs that did not end well")
+    else:
+        section.say("The run finished." if len(report.used) == 1 else f"All {len(report.used)} runs finished.")
     if len(report.charted) < len(report.comparisons):
         section.say(
             f"{count(len(report.alone), 'comparison')} of one precision alone belong to a ladder or a sweep of loss"

@@ -1,10 +1,12 @@
 """The sections of the report in the order in which they are read: modules with a function `section(report)`."""
 
 from collections.abc import Iterator
+from types import ModuleType
 
 from . import (
     aa,
     advice,
+    answer,
     batch_sizes,
     bottlenecks,
     comparisons,
@@ -27,29 +29,71 @@ from .report import Report
 from .section import Section
 
 SECTIONS = (
-    load,
-    environment,
+    answer,
+    speedup_figure,
+    bottlenecks,
+    ladder,
+    batch_sizes,
+    scaling,
+    memory_breakdown,
+    training_curves,
+    time_to_target,
+    loss_scale,
+    energy,
+    inference_cost,
+    table,
+    articles,
     comparisons,
     verdicts,
     aa,
-    speedup_figure,
-    batch_sizes,
-    scaling,
-    ladder,
-    memory_breakdown,
-    bottlenecks,
-    energy,
-    inference_cost,
-    training_curves,
-    loss_scale,
-    time_to_target,
-    table,
-    articles,
     advice,
+    load,
+    environment,
 )
+FOLDED = (articles, comparisons, verdicts, aa, advice, load, environment)
+SUBJECTS = {  # kind of a folder: the section on its subject, which follows the answer
+    "ladder": ladder,
+    "scaling": scaling,
+    "inference": inference_cost,
+    "published": articles,
+    "largest": batch_sizes,
+}
+NAMES = {  # what a folder may lack
+    ladder: "a ladder",
+    batch_sizes: "several batch sizes",
+    scaling: "growth with the model",
+    training_curves: "training curves",
+    loss_scale: "loss scales",
+    energy: "energy",
+    inference_cost: "inference",
+    articles: "published figures",
+}
+
+
+def in_order(report: Report) -> list[ModuleType]:
+    """Return the sections in the order for this report: the answer, its study's subject, then the others."""
+    subject = SUBJECTS.get(answer.kind_of(report))
+    first = [answer] if subject is None else [answer, subject]
+    return [*first, *(module for module in SECTIONS if module not in first)]
+
+
+def absent_line(absent: list[ModuleType]) -> Section:
+    """Return one sentence on what a folder lacks."""
+    section = Section()
+    names = [NAMES[module] for module in absent if module in NAMES]
+    if names:
+        section.say(f"Not in this folder: {', '.join(names)}.")
+    return section
 
 
 def sections_of(report: Report) -> Iterator[Section]:
     """Draw the sections of a report, one after the other. A section without parts has nothing to show."""
-    for module in SECTIONS:
-        yield module.section(report)
+    subject = SUBJECTS.get(answer.kind_of(report))
+    absent = []
+    for module in in_order(report):
+        section = module.section(report)
+        section.folded = section.folded or (module in FOLDED and module is not subject)
+        if not section.parts:
+            absent.append(module)
+        yield section
+    yield absent_line(absent)

@@ -138,12 +138,13 @@ def said_once(rows: list[dict]) -> list[dict]:
 
 
 def say_missing(section: Section, report: Report, what: str, field: str, reason: str) -> None:
-    """Say in how many of the runs that ended well something was not measured, and why."""
+    """Say in how many of the runs that ended well something was not measured, and why.
+
+    Nothing is said where no run measured it: the section is absent then.
+    """
     missing = [record for _, record in report.timed if record[field] is None]
     why = tally((plain(record[reason] or "the record does not say why") for record in missing), "{} ({})")
-    if len(missing) == len(report.timed):
-        section.say(f"{what} was not measured in any run, so there is no chart: {why or 'no run ended well'}.")
-    elif missing:
+    if missing and len(missing) < len(report.timed):
         section.say(
             f"{what} was not measured in {len(missing)} of the {len(report.timed)} runs that ended well: {why}."
         )

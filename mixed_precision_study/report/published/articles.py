@@ -1,4 +1,4 @@
-"""Section: the figures of every article, the runs that are comparable with them, and the article's claims."""
+"""Section: published ratios beside those here, and every claim of an article once."""
 
 from collections import Counter
 
@@ -7,70 +7,95 @@ from ..section import Section
 from ..theme import chart_style
 from ..verdicts import said_once
 from ..words import count, plain
-from .charts import add_chart, chart_several_gpus, find_panels, tensor_cores_text
+from .charts import chart_several_gpus, find_panels
 from .claims import judge_published, without_counterpart
+from .dumbbells import draw_pairs, finding_of, pairs_of
 from .matching import Published
+from .ratios import FAILS, HOLDS, UNKNOWN
 from .table import notes_of, row_of_entry, rows_of_rest
 
 TITLE = "Beside the published figures"
-ABOUT = """The figures of published articles (`data/published_results.csv`) beside the runs that repeat them, and
-what became of each claim. A run counts only if experiment, data set, model and batch size are the same,
-it ran on a GPU, and its epochs are whole. Where an article had images of its own, only ratios are
-compared. The grey bars are marked *published, other software*, because the articles leave much open.
+ABOUT = """The ratios of published articles beside those of the runs that repeat them. A run counts if experiment,
+data, model and batch size agree, it ran on a GPU, and its epochs are whole. The articles used other GPUs and older
+software. `amp_fp16` and `o2_fp16` stand in for each other."""
 
-| claim about | compared with | holds if |
-|---|---|---|
-| time | the ratio to fp32, by the outcome under *Verdicts* | the change has the same direction. No change (within \
-5%) is confirmed by *the same within 5%* alone, and a speed-up is refuted by that or by its opposite. *Larger* or \
-*smaller here*: by more than 1.5 times |
-| memory | PyTorch's peak and the whole GPU, which must agree | the change has the same direction; within 3% \
-counts as alike |
-| quality | the metric after equally many epochs, at least half of the article's, over seeds | the change has the \
-same direction; within 1 point of accuracy or 3% of another metric counts as alike. 10% for single steps |
-| out of memory | runs within that GPU's memory, or what they took of this one | they do not fit either |
-| largest batch | searches on the article's data set | the published ratio lies within their resolution |
-| slow data loading | runs with worker processes | data loading limits them |
+OUTCOMES = (HOLDS, FAILS, UNKNOWN)
 
-`amp_fp16` and `o2_fp16` stand in for each other where the published mode was not run."""
+
+def outcome_on_model(outcomes: list[str]) -> str:
+    """Return one outcome of a claim on a model: it fails where any run contradicts it."""
+    told = {outcome.partition(",")[0] for outcome in outcomes}
+    if FAILS in told:
+        return FAILS
+    return HOLDS if HOLDS in told else UNKNOWN
+
+
+def row_of_claim(study: str, alike: list[dict]) -> dict:
+    """Return a claim as one row, with the number of models on which it holds."""
+    models: dict[str, list[str]] = {}
+    for row in alike:
+        models.setdefault(row["runs here"].partition(" ")[0].rstrip(","), []).append(row["outcome"])
+    counts = Counter(map(outcome_on_model, models.values()))
+    said = [f"{outcome} on {counts[outcome]}" for outcome in OUTCOMES if counts[outcome]]
+    here = f"{alike[0]['runs here']}: {alike[0]['here']}"
+    more = f", and {len(alike) - 1} more" if len(alike) > 1 else ""
+    outcome = f"{', '.join(said)} of {count(len(models), 'model')}"
+    if len(models) == 1:
+        outcome = alike[0]["outcome"] if len(alike) == 1 else next(iter(counts))
+    return {
+        "article": study,
+        "claim": alike[0]["claim"],
+        "published": alike[0]["published"],
+        "here": here + more,
+        "outcome": outcome,
+    }
+
+
+def rows_of_claims(published: Published) -> list[dict]:
+    """Return every claim of every article once."""
+    claims: dict[tuple, list[dict]] = {}
+    for study, rows in published.claims.items():
+        for row in rows:
+            claims.setdefault((study, row["claim"], row["published"]), []).append(row)
+    return [row_of_claim(key[0], alike) for key, alike in claims.items()]
 
 
 @chart_style()
 def section(report: Report) -> Section:
-    """Return charts, tables and claims of every article that runs here can be compared with, then the other rows."""
+    """Return one chart of ratios, one table of claims, and the figures behind them, folded."""
     section = Section(TITLE, ABOUT)
     published = judge_published(report)
+    claims = rows_of_claims(published)
+    if not (claims or published.comparable):
+        chart_several_gpus(section, published)
+        return section
     matched = sum(bool(row["comparable"]) for row in published.rows)
     names = ", ".join(map(plain, published.comparable)) or "none"
     section.say(f"{matched} of {count(len(published.rows), 'published row')} are comparable with runs here: {names}.")
-    for study, claims in published.claims.items():
-        if claims or study in published.comparable:
-            show_article(section, published, study)
+    if pairs := pairs_of(published):
+        section.chart(draw_pairs(pairs), "published_ratios", finding_of(pairs))
+    if claims:
+        section.table(claims, "Claims of the articles")
+    if figures := rows_of_figures(published):
+        section.table(said_once(figures), "Figures of the articles and of the runs here")
+    if notes := notes_of(row for row in published.rows if row["comparable"] or row["judged"]):
+        folded = f"<details><summary>Notes on the published figures</summary>\n\n{plain(notes)}\n\n</details>"
+        section.say(folded)
     chart_several_gpus(section, published)
-    if rest := without_counterpart(published):
-        section.say(f"### Published, nothing comparable here\n\n{count(len(rest), 'row')} of the published figures.")
-        section.table(rows_of_rest(report, rest))
+    if rest := rows_of_rest(report, [*similar_rows(published), *without_counterpart(published)]):
+        section.table(rest, "Published, nothing comparable here")
     return section
 
 
-def show_article(section: Section, published: Published, study: str) -> None:
-    """Add the charts, tables and claims of an article."""
-    report = published.report
-    claims = published.claims[study]
-    rows = [row for row in published.rows if row["study"] == study]
-    section.say(f"### {plain(study)}: {plain(rows[0]['title'])} ({plain(rows[0]['source'])}, {plain(rows[0]['year'])})")
-    if panels := find_panels(published, published.comparable.get(study, {})):
-        add_chart(section, report, "published", study, panels)
-        entries = [row_of_entry(title, entry) for title, entries in panels.items() for entry in entries]
-        section.table(said_once(entries))
-        section.say(tensor_cores_text(published, study))
-    if panels := find_panels(published, published.similar.get(study, {})):
-        add_chart(section, report, "similar", study, panels)
-    if similar := [row for row in rows if row["similar"]]:
-        section.table(rows_of_rest(report, similar))
-    if notes := notes_of(row for row in rows if row["comparable"] or row["judged"]):
-        section.say(f"Notes on the published figures: {plain(notes)}.")
-    outcomes = Counter(claim["outcome"].partition(",")[0] for claim in claims)
-    said = ", ".join(f"{word} {number}" for word, number in outcomes.most_common())
-    section.say(f"**Of {count(len(claims), 'claim')} of {plain(study)}: {said or 'none can be compared'}.**")
-    if claims:
-        section.table(claims)
+def similar_rows(published: Published) -> list[dict]:
+    """Return the published rows whose images differ from those here."""
+    return [row for row in published.rows if row["similar"]]
+
+
+def rows_of_figures(published: Published) -> list[dict]:
+    """Return the figures of the articles and of the comparable runs as rows of a table."""
+    rows = []
+    for matches in published.comparable.values():
+        for title, entries in find_panels(published, matches).items():
+            rows += [row_of_entry(title, entry) for entry in entries]
+    return rows

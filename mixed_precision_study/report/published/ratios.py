@@ -167,12 +167,15 @@ def find_speedups(report: Report, row: dict) -> list[Finding]:
 
 def why_not_data_loading(runs: list[dict]) -> str:
     """Return why runs say nothing about a slow loader; empty if data loading limits every one of them."""
-    if all(find_bottleneck(run)[0] == "data loading" for run in runs):
+    limited = {run["precision"] for run in runs if find_bottleneck(run)[0] == "data loading"}
+    others = dict.fromkeys(run["precision"] for run in runs if find_bottleneck(run)[0] != "data loading")
+    if not others:
         return ""
     waits = [100 * run["data_wait_fraction"] for run in runs if run["data_wait_fraction"] is not None]
     waited = f"{span(waits, '{:.0f}%')} of the time" if waits else "not known"
     cores = describe(run["host_cores"] for run in runs)
-    return f"data loading does not limit these runs (host cores: {cores}; waiting for data: {waited})"
+    named = f"{' or '.join(others)} here" if limited else "these runs"
+    return f"data loading does not limit {named} (host cores: {cores}; waiting for data: {waited})"
 
 
 def find_speedups_with_workers(report: Report, row: dict) -> list[Finding]:
@@ -180,7 +183,7 @@ def find_speedups_with_workers(report: Report, row: dict) -> list[Finding]:
     findings = []
     for number in report.charted:
         group = report.comparisons[number]
-        mode = half_mode(report, number)
+        mode = row["precision"] if ok_runs(group, row["precision"]) else half_mode(report, number)
         same = group["batch"] == f"b{row['batch_size']:g}" and bare(group["data"]) == bare(row["dataset"])
         if same and setting(group, "loader") == "workers":
             finding = find_speedup(report, number, mode)

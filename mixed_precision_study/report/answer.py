@@ -1,0 +1,388 @@
+"""Section: the answer. Which precision for which model, what it buys, why, and what to try next.
+
+The rules, all from records:
+
+- A model's settings are those that most precisions, then most runs, share.
+- A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
+  o3_fp16 has no fp32 weights, so it counts only where it has learned.
+- The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
+  of these, the one with the least memory is used, and fp32 or tf32 where memory is within 2%.
+- A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
+- Quality has the words of `quality_difference` alone: nothing is equivalent below five seeds.
+- On a CPU nothing is judged.
+"""
+
+from dataclasses import dataclass
+from statistics import median
+
+from ..analysis.bottleneck import find_bottleneck
+from ..analysis.equivalence import EQUIVALENT
+from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
+from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
+from ..record import LEARNED, gain_over_chance, last_metric
+from .comparisons import ok_runs, runs_of
+from .report import Report
+from .section import Section
+from .style import CPU_WARNING, PRECISIONS
+from .training_curves import quality_against_fp32
+from .verdicts import ratio_text, speedup_between
+from .words import count, plain, short, span
+
+SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
+NAMED = 3  # models; of more their number is given
+COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
+NOT_TOLD = (CANNOT_BE_TOLD, SAME)
+STEPS = {"compile": "compile", "cuda_graph": "CUDA graph", "compile_cuda_graph": "compile + CUDA graph"}
+SUBJECTS = {
+    "published": "Published figures, measured again",
+    "ladder": "A ladder of settings",
+    "scaling": "Growth with model and batch",
+    "inference": "Training and inference",
+    "largest": "The largest batch",
+    "reference": "Mixed precision",
+}
+MANY_MODELS = 8  # a folder with as many repeats published experiments
+
+
+@dataclass
+class ModelAnswer:
+    """What the records say about one model on one device."""
+
+    model: str
+    device: str
+    settings: str  # the title of its comparison
+    use: str | None  # precision; None where nothing can be recommended
+    why_not: str = ""  # why nothing can be
+    ratio: float | None = None  # of the time of fp32 to that of `use`
+    ratio_text: str = ""  # with the interval or the number of processes
+    judged: str = ""  # what may be said of the ratio
+    time: str = "-"
+    memory: str = "-"
+    quality: str = "-"
+    why: str = "-"
+    next: str = "-"
+
+
+def kind_of(report: Report) -> str:
+    """Return what a folder of records studies: a key of SUBJECTS, found from the records alone."""
+    if not report.comparisons:
+        return "largest" if report.largest else "reference"
+    if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
+        return "published"
+    if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
+        return "ladder"
+    models = {group["model"] for group in report.comparisons}
+    sizes = {(group["model"], group["batch"]) for group in report.comparisons}
+    if len(sizes) >= 2 * len(models) or max_models_of_experiment(report) >= NAMED:
+        return "scaling"
+    if any(run["inference_latency_ms"] is not None for _, run in report.timed):
+        return "inference"
+    return "reference"
+
+
+def max_models_of_experiment(report: Report) -> int:
+    """Return how many models the experiment with most of them has."""
+    models: dict[str, set[str]] = {}
+    for group in report.comparisons:
+        models.setdefault(group["notebook"], set()).add(group["model"])
+    return max(map(len, models.values()))
+
+
+def names_of(models: list[str]) -> str:
+    """Return the names of some models, or their number where they are many."""
+    models = list(dict.fromkeys(models))
+    return count(len(models), "model") if len(models) > NAMED else ", ".join(models)
+
+
+def title_of(report: Report) -> str:
+    """Return a title from study, device and models."""
+    cards = {run["gpu_uuid"] for run in report.used} - {None}
+    devices = " and ".join(report.devices) or "no device"
+    one = "one " if len(cards) == len(report.devices) == 1 and not report.on_cpu else ""
+    models = names_of([group["model"] for group in report.every_group])
+    return f"{SUBJECTS[kind_of(report)]} on {one}{devices}" + (f": {models}" if models else "")
+
+
+def facts_line(report: Report) -> str:
+    """Return in one line when, where and how often was measured."""
+    runs = report.used
+
+    def values(name: str) -> list[str]:
+        return sorted({str(run[name]) for run in runs if run[name] is not None})
+
+    days = sorted({run["started_at"][:10] for run in runs if run["started_at"]})
+    limits = sorted({round(run["power_watts_limit"]) for run in runs if run["power_watts_limit"]})
+    parts = [span(days)] if days else []
+    parts += [" and ".join(report.devices) + (f", power limit {span(limits, '{} W')}" if limits else "")]
+    parts += [", ".join(values("host_cpu")) or "CPU not recorded"]
+    parts += [f"{'/'.join(values('host_cores'))} cores"] if values("host_cores") else []
+    parts += [f"PyTorch {', '.join(values('torch_version'))}"] if values("torch_version") else []
+    parts += [f"CUDA {', '.join(values('cuda_version'))}"] if values("cuda_version") else []
+    processes = sorted({speedup["processes"] for speedup in report.speedups.values()} - {0})
+    parts += [count(len(runs), "run")]
+    parts += [f"processes a side: {span(processes)}"] if processes else []
+    parts += [count(len({run["seed"] for run in runs}), "seed")]
+    return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
+
+
+def seconds_of(group: dict, precision: str) -> float:
+    """Return the median seconds of an epoch of one precision that has ok runs."""
+    return median(value for run in ok_runs(group, precision) for value in run["epoch_seconds"])
+
+
+def memory_of(group: dict, precision: str) -> float | None:
+    """Return the GiB that PyTorch had allocated at most, or None where it is not known."""
+    peaks = [run["peak_allocated_mib"] for run in ok_runs(group, precision) if run["peak_allocated_mib"] is not None]
+    return max(peaks) / 1024 if peaks else None
+
+
+def has_learned(group: dict, precision: str) -> bool:
+    """Return whether the runs of a precision are known to have left chance behind."""
+    gains = [gain_over_chance(run) for run in ok_runs(group, precision)]
+    known = [gain for gain in gains if gain is not None]
+    return bool(known) and median(known) >= LEARNED
+
+
+def comparable_in(report: Report, number: int) -> list[str]:
+    """Return the precisions of a comparison that trained and can be compared with fp32, fp32 first."""
+    if not ok_runs(report.comparisons[number], "fp32"):
+        return []
+    names = ["fp32"]
+    for name in list(PRECISIONS)[1:]:
+        speedup = report.speedups.get((number, name, "fp32"))
+        safe = name != "o3_fp16" or has_learned(report.comparisons[number], name)
+        if safe and speedup and judge(speedup) in COMPARABLE:
+            names.append(name)
+    return names if len(names) > 1 else []
+
+
+def ratio_over_fp32(report: Report, number: int, precision: str) -> float:
+    """Return how many times as fast as fp32 a comparable precision is."""
+    return 1.0 if precision == "fp32" else report.speedups[number, precision, "fp32"]["ratio"]
+
+
+def as_fast(report: Report, number: int, precision: str, fastest: str) -> bool:
+    """Return whether a precision is as fast as the fastest, or the difference cannot be told."""
+    if ratio_over_fp32(report, number, fastest) < SMALLEST_CLAIMED * ratio_over_fp32(report, number, precision):
+        return True
+    group = report.comparisons[number]
+    speedup = speedup_between(ok_runs(group, fastest), ok_runs(group, precision))
+    return judge(speedup) in NOT_TOLD
+
+
+def recommended(report: Report, number: int) -> str | None:
+    """Return the precision to use in a comparison, or None where nothing can be recommended."""
+    names = comparable_in(report, number)
+    if not names:
+        return None
+    fastest = max(names, key=lambda name: ratio_over_fp32(report, number, name))
+    good = [name for name in names if name == fastest or as_fast(report, number, name, fastest)]
+    memory = {name: memory_of(report.comparisons[number], name) for name in good}
+    known = [value for value in memory.values() if value is not None]
+    if len(known) < len(good):
+        return fastest
+    return next(name for name in good if (memory[name] or 0) <= SMALLEST_CLAIMED * min(known))
+
+
+def why_none(report: Report, number: int) -> str:
+    """Return why nothing can be recommended in a comparison."""
+    group = report.comparisons[number]
+    runs = runs_of([group])
+    ended_well = [name for name in PRECISIONS if ok_runs(group, name)]
+    if not ended_well:
+        return f"none of the {count(len(runs), 'run')} ended well"
+    if "fp32" not in ended_well:
+        return "no run in fp32 to compare with"
+    if ended_well == ["fp32"]:
+        return "only fp32 ended well"
+    words = {judge(report.speedups.get((number, name, "fp32"))) for name in ended_well[1:]}
+    return "no precision trained" if words == {NOT_TRAINED} else "; ".join(sorted(words))
+
+
+def quality_of(group: dict, precision: str) -> str:
+    """Return the last metric in fp32 and in a precision, and what may be said of the difference."""
+    ends = []
+    for name in ("fp32", precision):
+        values = [value for run in ok_runs(group, name) if (value := last_metric(run)) is not None]
+        if not values:
+            return "not known"
+        ends.append(short(median(values)))
+    metric = (ok_runs(group, precision)[0]["metric_name"] or "metric").replace("_", " ")
+    if precision == "fp32":
+        return f"{metric} {ends[1]}"
+    if not (has_learned(group, "fp32") or has_learned(group, precision)):
+        return f"not known: {metric} {ends[0]} → {ends[1]}, little learned"
+    found = quality_against_fp32(group, precision)
+    seeds = f"{found['outcome']}, {count(found['seeds'], 'seed')}" if found else "no common seed"
+    return f"{metric} {ends[0]} → {ends[1]} ({seeds})"
+
+
+def cause_of(record: dict) -> str:
+    """Return what limits a run, in a few words."""
+    case = find_bottleneck(record)[0]
+    busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
+    if case == "kernel launches" and busy is not None:
+        return f"the GPU waits for the CPU in {1 - busy:.0%} of the step"
+    if case == "data loading":
+        return f"the loop waits for data {waiting:.0%} of the time"
+    return case
+
+
+def label_of_step(precision: str, group: dict) -> str:
+    """Return a precision with its layout and execution as a label."""
+    parts = [STEPS.get(group["settings"].get("execution", "").strip('"'), "")]
+    parts.append("channels_last" if group["settings"].get("channels_last") == "true" else "")
+    named = " + ".join(filter(None, parts))
+    return f"{precision} with {named}" if named else f"{precision}, eager"
+
+
+def next_measured(report: Report, number: int, use: str) -> str | None:
+    """Return the best other execution or layout of the same training with its gain, or None where none gained."""
+    group = report.comparisons[number]
+    steps = ("execution", "channels_last")
+    fixed = {name: value for name, value in group["settings"].items() if name not in steps}
+    best: tuple[float, str] = (SMALLEST_GAIN, "")
+    for other in report.comparisons:
+        same = {name: value for name, value in other["settings"].items() if name not in steps} == fixed
+        for precision in PRECISIONS if same and other is not group else ():
+            if precision == "o3_fp16" and not has_learned(other, precision):
+                continue
+            speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
+            if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:
+                text = f"{label_of_step(precision, other)}: {ratio_text(speedup)} over {use}, measured"
+                best = max(best, (speedup["ratio"], text))
+    return best[1] or None
+
+
+def was_tried(report: Report, group: dict, setting: str, value: str) -> bool:
+    """Return whether the model of a comparison was also run with another value of a setting."""
+    names = ("notebook", "device", "model", "batch")
+    alike = [other for other in report.comparisons if all(other[name] == group[name] for name in names)]
+    return any(value in other["settings"].get(setting, "") for other in alike)
+
+
+def next_bound(report: Report, group: dict, record: dict) -> str:
+    """Return what to try next where no step was measured to gain, with the most that it can gain."""
+    case = find_bottleneck(record)[0]
+    busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
+    if case == "kernel launches" and busy and record.get("execution") in ("eager", "compile"):
+        return f"a CUDA graph: at most {1 / busy:.1f}x"
+    if case == "data loading" and waiting < 1:
+        return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
+    ways = []
+    if case == "kernels that move memory":
+        ways += [] if was_tried(report, group, "channels_last", "true") else ["channels_last"]
+        ways += [] if was_tried(report, group, "execution", "compile") else ["torch.compile"]
+    if record["sample_unit"] != "images":
+        ways = [way for way in ways if way != "channels_last"]
+    return f"{' or '.join(ways)}: gain not measured" if ways else "-"
+
+
+def answer_on(report: Report, number: int) -> ModelAnswer:
+    """Return the answer for the model of one comparison."""
+    group = report.comparisons[number]
+    use = None if report.on_cpu else recommended(report, number)
+    found = ModelAnswer(group["model"], group["device"], group["title"], use)
+    if use is None:
+        found.why_not = "on a CPU nothing is judged" if report.on_cpu else why_none(report, number)
+        return found
+    speedup = report.speedups.get((number, use, "fp32"))
+    times = [short(seconds_of(group, name)) for name in dict.fromkeys(("fp32", use))]
+    found.time = f"{' → '.join(times)} s"
+    if speedup:
+        found.ratio, found.judged = speedup["ratio"], judge(speedup)
+        found.ratio_text = ratio_text(speedup)
+        word = "" if found.judged in TOO_FEW_PROCESSES.values() else f", {found.judged}"
+        found.time += f", {found.ratio_text}{word}"
+    memory = [memory_of(group, name) for name in dict.fromkeys(("fp32", use))]
+    if None not in memory:
+        found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"
+    found.quality = quality_of(group, use)
+    record = ok_runs(group, use)[0]
+    found.why = cause_of(record)
+    found.next = next_measured(report, number, use) or next_bound(report, group, record)
+    return found
+
+
+def answers_of(report: Report) -> list[ModelAnswer]:
+    """Return an answer for each model, data set and device: of its settings, those that most runs share."""
+    numbers: dict[tuple, list[int]] = {}
+    for number, group in enumerate(report.comparisons):
+        numbers.setdefault((group["notebook"], group["device"], group["model"]), []).append(number)
+
+    def size(number: int) -> tuple[int, int, int]:
+        group = report.comparisons[number]
+        shared = sum(other["batch"] == group["batch"] for other in report.comparisons)
+        return sum(bool(ok_runs(group, name)) for name in PRECISIONS), len(runs_of([group])), shared
+
+    return [answer_on(report, max(same, key=size)) for same in numbers.values()]
+
+
+def said_of(use: str, answers: list[ModelAnswer]) -> str:
+    """Return one sentence on the models for which the same precision is used."""
+    names = [f"{one.model} ({one.ratio:.2f}x)" if one.ratio else one.model for one in answers]
+    if use == "fp32":
+        return f"Stay in fp32 for {names_of([one.model for one in answers])}: nothing else was shown to be faster."
+    if len(names) <= NAMED:
+        return f"Use {use} for {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}."
+    ratios = [one.ratio for one in answers if one.ratio]
+    amount = f" ({span(ratios, '{:.2f}x')})" if ratios else ""
+    return f"Use {use} for {len(names)} of the models below{amount}."
+
+
+def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
+    """Return the answer in at most four sentences."""
+    if report.on_cpu:
+        return [f"{CPU_WARNING}.", "It shows that the suite works, and nothing about speed."]
+    by_use: dict[str, list[ModelAnswer]] = {}
+    for one in answers:
+        if one.use:
+            by_use.setdefault(one.use, []).append(one)
+    if not by_use:
+        reasons = list(dict.fromkeys(one.why_not for one in answers))
+        why = reasons[0] if len(reasons) == 1 else "the table says why"
+        return [f"No precision can be recommended: {why}." if answers else "No comparison has a fixed batch size."]
+    uses = sorted(by_use, key=lambda use: -len(by_use[use]))
+    said = [said_of(use, by_use[use]) for use in uses[: 2 if len(uses) > NAMED else NAMED]]
+    if len(uses) > NAMED:
+        rest = sum(len(by_use[use]) for use in uses[2:])
+        said.append(f"The other {count(rest, 'model')}: {', '.join(uses[2:])}, see the table.")
+    if any(EQUIVALENT in one.quality for one in answers):
+        return [*said, "Ratios are times as fast as fp32; the table says where quality is equivalent."]
+    return [*said, "Ratios are times as fast as fp32; equal quality is not shown for any model."]
+
+
+def trust_line(report: Report) -> str:
+    """Return in one line what can be trusted: processes, hosts and disturbed runs."""
+    speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
+    few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
+    hosts = {run["host_id"] for run in report.used} - {None}
+    parts = []
+    if few == len(speedups) > 0:
+        parts.append("no ratio has an interval, because each rests on fewer than three processes")
+    elif few:
+        parts.append(f"{few} of {count(len(speedups), 'ratio')} have no interval: fewer than three processes")
+    elif speedups:
+        parts.append("every ratio rests on three processes or more")
+    parts.append(f"hosts: {len(hosts) or 'not recorded'}")
+    parts.append(f"throttled or shared: {len(report.disturbed)} of {count(len(report.timed), 'run')}")
+    return f"**What can be trusted:** {'; '.join(parts)}."
+
+
+def row_of(one: ModelAnswer) -> dict[str, str]:
+    """Return the answer for a model as a row of the table."""
+    row = {"model": one.settings, "use": one.use or f"not known: {one.why_not}", "time of an epoch": one.time}
+    return row | {"memory": one.memory, "quality": one.quality, "why": one.why, "next": one.next}
+
+
+def section(report: Report) -> Section:
+    """Return the title, the answer, and a row for each model."""
+    section = Section()
+    answers = answers_of(report)
+    section.say(f"# {plain(title_of(report))}")
+    section.say(facts_line(report))
+    section.say(f"**Answer.** {plain(' '.join(sentences_of(report, answers)))}")
+    if answers and not report.on_cpu:
+        section.table([row_of(one) for one in answers], "The answer for every model")
+    section.say(trust_line(report))
+    return section

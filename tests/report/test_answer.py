@@ -1,0 +1,111 @@
+"""The answer on records of every kind."""
+
+import made_up_records as made_up
+import pytest
+from drawn_reports import flat, write_all
+from made_up_runs import gained
+
+from mixed_precision_study.report import answer, sections
+from mixed_precision_study.report.load import load
+from mixed_precision_study.report.report import Report
+from mixed_precision_study.report.section import Sentence, Table
+
+
+def said(report):
+    return "\n".join(part.text for part in answer.section(report).parts if isinstance(part, Sentence))
+
+
+def judged(ratios, memory=None, **fields):
+    """Return a report of one comparison with these ratios over fp32, {precision: ratio}, and GiB, {precision: GiB}."""
+    names = ["fp32", *ratios]
+    runs = {name: [] for name in answer.PRECISIONS}
+    for name in names:
+        seconds = [10.0 / ratios.get(name, 1.0)] * 3
+        peak = 1024 * (memory or {}).get(name, 1.0)
+        run = flat(made_up.make("cifar_resnet", name))
+        runs[name] = [run | {"epoch_seconds": seconds, "peak_allocated_mib": peak, "status": "ok"}]
+    group = {"model": "resnet18", "device": "H200", "notebook": "cifar_resnet", "title": "resnet18", "batch": "b128"}
+    group |= {"settings": {}, "runs": runs, "data": "cifar10", "explaining": []}
+    report = Report(comparisons=[group], every_group=[group], used=[run for one in runs.values() for run in one])
+    for name, ratio in ratios.items():
+        ends = {"low": 0.97 * ratio, "high": 1.03 * ratio, "low90": 0.975 * ratio, "high90": 1.025 * ratio}
+        report.speedups[0, name, "fp32"] = gained(ratio, **ends, **fields)
+    return report
+
+
+def test_the_fastest_is_used():
+    report = judged({"tf32": 1.5, "amp_fp16": 2.0})
+    assert answer.recommended(report, 0) == "amp_fp16"
+
+
+def test_of_two_that_are_as_fast_the_one_with_less_memory_is_used():
+    report = judged({"tf32": 2.0, "amp_bf16": 1.99}, {"tf32": 4.0, "amp_bf16": 2.0})
+    assert answer.recommended(report, 0) == "amp_bf16"
+    assert answer.recommended(judged({"tf32": 1.99, "amp_bf16": 2.0}), 0) == "tf32"
+
+
+def test_what_did_not_train_is_not_recommended():
+    report = judged({"tf32": 1.5, "amp_fp16": 3.0})
+    report.speedups[0, "amp_fp16", "fp32"]["untrained"] = "amp_fp16 did not train"
+    assert answer.recommended(report, 0) == "tf32"
+    report.speedups[0, "tf32", "fp32"]["untrained"] = "tf32 did not train"
+    (one,) = answer.answers_of(report)
+    assert one.use is None and one.why_not == "no precision trained"
+
+
+def test_one_process_is_never_called_faster():
+    report = judged({"amp_fp16": 2.0}, processes=1)
+    (one,) = answer.answers_of(report)
+    assert one.use == "amp_fp16" and one.judged == "one process"
+    assert "faster" not in said(report) + str(answer.row_of(one))
+
+
+def test_one_seed_is_never_called_equivalent():
+    (one,) = answer.answers_of(judged({"amp_fp16": 2.0}))
+    assert "equivalent" not in one.quality
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_one_precision_alone_recommends_nothing(tmp_path, precision):
+    write_all(tmp_path, made_up.make("cifar_resnet", precision))
+    (one,) = answer.answers_of(load(tmp_path))
+    assert one.use is None and "fp32" in one.why_not
+
+
+def test_where_all_failed_the_answer_says_so(tmp_path):
+    failed = [made_up.make_failed("cifar_resnet", name, "oom", "no room") for name in ("fp32", "amp_fp16")]
+    write_all(tmp_path, *failed)
+    report = load(tmp_path)
+    (one,) = answer.answers_of(report)
+    assert one.use is None and "none of the 2 runs" in one.why_not
+    assert "No precision can be recommended" in said(report)
+
+
+def test_on_a_cpu_nothing_is_judged(tmp_path):
+    made_up.write_cpu(tmp_path)
+    report = load(tmp_path)
+    assert all(one.use is None for one in answer.answers_of(report))
+    assert not [part for part in answer.section(report).parts if isinstance(part, Table)]
+
+
+@pytest.mark.parametrize("write", ["second_gpu", "batches", "ladder", "scaling", "sweep", "published", "many"])
+def test_every_kind_of_folder_has_a_title_and_an_answer(tmp_path, write):
+    getattr(made_up, f"write_{write}")(tmp_path)
+    report = load(tmp_path)
+    text = said(report)
+    assert text.startswith("# ") and "**Answer.**" in text
+    answer_line = next(line for line in text.splitlines() if line.startswith("**Answer.**"))
+    assert 1 <= answer_line.replace("**Answer.**", "").count(". ") + 1 <= 4
+
+
+def test_the_subject_of_a_study_follows_the_answer(tmp_path):
+    made_up.write_ladder(tmp_path)
+    report = load(tmp_path)
+    assert answer.kind_of(report) == "ladder"
+    assert sections.in_order(report)[:2] == [sections.answer, sections.ladder]
+
+
+def test_one_line_says_what_a_folder_lacks():
+    line = sections.absent_line([sections.ladder, sections.energy]).parts
+    assert [part.text for part in line] == ["Not in this folder: a ladder, energy."]
+    assert sections.absent_line([]).parts == []
