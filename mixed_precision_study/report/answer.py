@@ -294,6 +294,8 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.ratio_text = ratio_text(speedup)
         word = "" if found.judged in TOO_FEW_PROCESSES.values() else f", {found.judged}"
         found.time += f", {found.ratio_text}{word}"
+        if over_tf32 := report.speedups.get((number, use, "tf32")):
+            found.time += f"; over tf32 {ratio_text(over_tf32)}"
     memory = [memory_of(group, name) for name in dict.fromkeys(("fp32", use))]
     if None not in memory:
         found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"

@@ -20,6 +20,7 @@ from .theme import chart_style
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
+NUMBER_LETTERS = 12  # a longer text is no number with its unit
 ROWS_IN_SIGHT = 12  # a longer table can be folded
 
 
@@ -94,9 +95,9 @@ class Table:
 
 
 def is_numeric(column: Iterable[object]) -> bool:
-    """Return whether the cells of a column are numbers or begin with one. Some may be empty or a dash."""
+    """Return whether the cells of a column are numbers, with a unit perhaps. Some may be empty or a dash."""
     texts = {str(value).strip() for value in column} - {"", "-"}
-    return bool(texts) and all(re.match(r"[-+\u2212]?\d", text) for text in texts)
+    return bool(texts) and all(re.match(r"[-+\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts)
 
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
