@@ -16,7 +16,7 @@ from .section import Section
 from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style
 from .theme import chart_style
 from .verdicts import conditions_text, ends_of, ratio_text, said_once, sentence_on, speedup_of
-from .words import plain, short
+from .words import plain, short, span
 
 TITLE = "Batch size: the same, and the best for each precision"
 ABOUT = """Less memory per sample allows a larger batch, and a larger batch keeps the GPU busier. That is a second
@@ -222,6 +222,15 @@ def draw_both_speedups(axes: Axes, family: BatchFamily) -> None:
     axes.set(ylabel=f"times as fast as {family.baseline}", xlim=(-0.7, 2 * len(names) + 0.7), ylim=(0, 1.45 * highest))
 
 
+def ends_text(runs: list[dict], size: int | None) -> str:
+    """Return the last metric of the ok runs at a batch size, from smallest to largest: what that batch costs."""
+    ended = [run for run in runs if run["status"] == "ok" and size_of(run) == size and run["metric"]]
+    ends = [run["metric"][-1] for run in ended if run["metric"][-1] is not None]
+    if not ends:
+        return "-"
+    return f"{(ended[0]['metric_name'] or 'metric').replace('_', ' ')} {span(ends, '{:.3g}')}"
+
+
 def row_by_batch(family: BatchFamily, precision: str) -> dict:
     """Return a row of the table: the largest batch that trains, its memory, and the two kinds of speed-up."""
     sizes = family.speeds.get(precision) or family.probes.get(precision, {})  # what a search ended at was timed
@@ -238,6 +247,8 @@ def row_by_batch(family: BatchFamily, precision: str) -> dict:
         "precision": precision,
         "largest that trained": largest or "-",
         "its peak, GiB": short(max(peaks) / 1024) if any(peaks) else "-",
+        "last metric there": ends_text(runs, largest),
+        "last metric at the smallest batch": ends_text(runs, min(sizes, default=None)),
         "out of memory at": family.too_large.get(precision) or "not reached",
         "resolution": f"+{failing / largest - 1:.0%}, below {failing:,}" if largest and failing else "-",
         "at the largest batch of both": common_text,

@@ -92,6 +92,14 @@ def speedup_of_step(step: Step, other: Step) -> dict | None:
     return speedup_between(step.ok, other.ok, rates, more_is_faster=True)
 
 
+def speed_of(runs: list[dict]) -> float:
+    """Return samples per second over all timed epochs: the estimate whose ratios are the speed-ups.
+
+    It is the geometric mean of the runs' totals, so that the rates beside two bars divide to the ratio.
+    """
+    return statistics.geometric_mean(statistics.harmonic_mean(rates(run)) for run in runs)
+
+
 def measured_ladder(steps: list[tuple]) -> list[Step]:
     """Return the steps of a ladder with their figures."""
     done: list[Step] = []
@@ -101,7 +109,7 @@ def measured_ladder(steps: list[tuple]) -> list[Step]:
         measured.append(step)
         if not step.ok:
             continue
-        step.speed = statistics.median(speed for run in step.ok for speed in rates(run))
+        step.speed = speed_of(step.ok)
         peaks = [run["peak_allocated_mib"] for run in step.ok if run["peak_allocated_mib"] is not None]
         step.peak = max(peaks) / 1024 if peaks else None
         if done:
@@ -174,15 +182,20 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
         else:
             memory.barh(row, step.peak, height=0.74, **bar_style(step.precision))
             write_label(memory, short(step.peak), step.peak, row, (4, 0), ha="left", bbox=BOX, **style)
-    speeds.set_yticks(range(len(steps)), [step.label for step in steps])
+    speeds.set_yticks(range(len(steps)), [tick_of(step) for step in steps])
     memory.set_yticks(range(len(steps)), [""] * len(steps))
     quality.set_yticks([])
     speeds.axvline(1, color=DARK_GREY, linestyle="--", linewidth=1, zorder=0.5)
     first = finished[0].label if finished else "nothing"
-    speeds.set(xlim=(0, 1.65 * far), xlabel=f"{rate_unit(report.comparisons[steps[0].number])}, relative to {first}")
+    for row, step in enumerate(steps):
+        if trains_otherwise(step):
+            for axes in (speeds, memory, quality):
+                part_trainings(axes, row)
+    far = room_for_labels(finished, several_gpus=len(gpus_of(steps)) > 1)
+    speeds.set(xlim=(0, far), xlabel=f"{rate_unit(report.comparisons[steps[0].number])}, relative to {first}")
     memory.set(xlim=(0, 1.3 * most), xlabel="peak memory, GiB")
     quality.set(xlim=(0, 1), xticks=[], frame_on=False)
-    quality.set_xlabel(textwrap.fill(f"last {metric}", 16), labelpad=7)
+    quality.set_title(textwrap.fill(f"last {metric}", 16), size=8.5, loc="left")
     for axes in (speeds, memory, quality):
         axes.set_ylim(len(steps) - 0.4, -0.6)
     for axes, ticks in ((speeds, 6), (memory, 3)):
@@ -191,20 +204,48 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
         axes.xaxis.set_major_locator(MaxNLocator(ticks, steps=[1, 2, 5, 10]))
 
 
+def label_of(step: Step, several_gpus: bool) -> str:
+    """Return the label of a bar: its ratio, its rate, and what the reader must mind."""
+    ratio = step.over_first["ratio"] if step.over_first else 1.0
+    elsewhere = several_gpus and step.over_first is not None and not step.over_first["processes"]
+    texts = [f"{ratio:.2f}x, {short(step.speed)}/s{step.mark}", "another card" if elsewhere else ""]
+    return ", ".join(filter(None, [*texts, gap_text(step.runs)]))
+
+
+def room_for_labels(steps: list[Step], several_gpus: bool) -> float:
+    """Return where the axis of the speed-ups ends: each label fits beside its bar, and little more."""
+    ends = [1.0]
+    for step in steps:
+        share = min(0.6, 0.0135 * len(label_of(step, several_gpus)) + 0.02)  # of the axis
+        end = ends_of(step.over_first)[1] if step.over_first else 1.0
+        ends.append(end / (1 - share))
+    return max(ends)
+
+
+def trains_otherwise(step: Step) -> bool:
+    """Return whether a step is another training, as a larger batch is: its last metric is no price of the speed."""
+    return step.label.startswith("+ batch")
+
+
+def tick_of(step: Step) -> str:
+    """Return the name of a step beside its bar."""
+    return f"{step.label}\n(another training)" if trains_otherwise(step) else step.label
+
+
+def part_trainings(axes: Axes, row: int) -> None:
+    """Draw a broken line above a step that trains otherwise, as a larger batch does."""
+    axes.axhline(row - 0.5, color=DARK_GREY, linestyle=(0, (4, 3)), linewidth=0.9)
+
+
 def draw_speed(axes: Axes, row: int, step: Step, several_gpus: bool) -> None:
     """Draw the throughput of a step with its interval and its label."""
     ratio = end = 1.0
-    text = ""
     if step.over_first:
         ratio, end = step.over_first["ratio"], ends_of(step.over_first)[1]
         if step.over_first["low"] is not None:
             axes.hlines(row, *ends_of(step.over_first), color=INTERVAL_GREY, linewidth=2.5)
-        if several_gpus and not step.over_first["processes"]:
-            text = ", another card"
     axes.barh(row, ratio, height=0.74, **bar_style(step.precision))
-    text = f"{ratio:.2f}x, {short(step.speed)}/s{step.mark}{text}"
-    text = ", ".join(filter(None, [text, gap_text(step.runs)]))
-    write_label(axes, text, end, row, (5, 0), ha="left", va="center", size=8, bbox=BOX)
+    write_label(axes, label_of(step, several_gpus), end, row, (5, 0), ha="left", va="center", size=8, bbox=BOX)
 
 
 def title_of_ladder(report: Report, steps: list[Step]) -> str:
@@ -261,8 +302,26 @@ def draw_ladders(section: Section, report: Report, ladders: list[list[Step]]) ->
     for band, steps in zip(bands, ladders, strict=True):
         speeds, memory, quality = band.subplots(1, 3, width_ratios=[2.4, 0.9, 0.7])
         draw_ladder(report, speeds, memory, quality, steps)
-        speeds.set_title(chart_text(title_of_ladder(report, steps)), size=9, loc="left")
-    section.chart(figure, "ladder")
+        title = title_of_ladder(report, steps) + steps_text(steps)
+        speeds.set_title(chart_text(title), size=9, loc="left")
+    section.chart(figure, "ladder", finding_of(report, ladders))
+
+
+def steps_text(steps: list[Step]) -> str:
+    """Return how many steps an epoch was cut to, if it was."""
+    cut = {run["max_steps"] for step in steps for run in step.ok if run.get("max_steps")}
+    return f"\nepochs cut to {span(cut, '{:,}')} steps" if cut else ""
+
+
+def finding_of(report: Report, ladders: list[list[Step]]) -> str:
+    """Return how far each ladder comes, as the alternative text of the chart."""
+    texts = []
+    for steps in ladders:
+        last = [step for step in steps if step.ok][-1]
+        if last.over_first:
+            model = report.comparisons[steps[0].number]["model"]
+            texts.append(f"{model} reaches {last.over_first['ratio']:.2f} times with {last.label.removeprefix('+ ')}")
+    return f"Throughput against the first step: {'; '.join(texts)}." if texts else ""
 
 
 def say_ladder(section: Section, report: Report, steps: list[Step]) -> None:

@@ -27,7 +27,7 @@ Trace = list[tuple]  # the steps at which the loss scale was noted, and the scal
 
 
 def scaling_text(runs: list[dict]) -> str:
-    """Return what the loss scale did in fp16 runs: skipped steps, its range, gradients lost without and with it."""
+    """Return what loss scaling did in fp16 runs: skipped steps, gradients lost without and with it."""
     steps = sum((record["steps_per_epoch"] or 0) * len(record["epoch_seconds"]) for record in runs)
     skipped = sum(record["skipped_steps"] or 0 for record in runs)
     text = f"{skipped:,} of {f'{steps:,}' if steps else 'an unknown number of'} timed steps were skipped because a"
@@ -35,9 +35,6 @@ def scaling_text(runs: list[dict]) -> str:
     if overflows := sorted({int(step) for record in runs for step in record["overflow_steps"]}):
         others = " and others" if len(overflows) > 8 else ""
         text += f" (step {', '.join(map(str, overflows[:8]))}{others}, counted from 0)"
-    if scales := [scale for record in runs for _, scale in record["loss_scale_trace"] if scale]:
-        fixed = fixed_scales(record.get("loss_scale") for record in runs)
-        text += f"; the loss scale {'was' if fixed else 'went from'} {span(scales, '{:,.0f}')}"
     for field, where in (("scale_1", "without a loss scale"), ("scaled", "at the scale of the last step")):
         shares = [record[f"gradient_flush_fraction_{field}"] for record in runs]
         if known := [100 * share for share in shares if share is not None]:
@@ -108,17 +105,28 @@ def draw_sweep(axes: Axes, runs: dict, read: Callable[[dict], float | None], pre
     axes.plot(list(points), list(points.values()), **line_style(precision))
     if (dynamic := middle_value(runs.get("dynamic", ()), read)) is not None:
         axes.axhline(dynamic, color=PRECISIONS[precision].colour, linestyle=":", linewidth=1.2)
+        where: dict[str, Any] = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+        axes.annotate("dynamic", (0.98, dynamic), (0, 2), **where, ha="right", va="bottom", size=8.5)
     axes.set_xscale("log", base=2)
     axes.set_xlim(fixed[0] / 2, fixed[-1] * 2)
-    axes.set_xticks(fixed, [f"$2^{{{math.log2(scale):.3g}}}$" for scale in fixed])
+    every = math.ceil(len(fixed) / 8)  # more labels would overlap
+    axes.set_xticks(fixed[::every], [f"$2^{{{math.log2(scale):.3g}}}$" for scale in fixed[::every]])
     axes.minorticks_off()
     return points
+
+
+def drawn_above_zero(axes: Axes) -> bool:
+    """Return whether a panel has values, all of them above zero."""
+    values = [value for line in axes.lines for value in line.get_ydata()]
+    return bool(values) and min(values) > 0
 
 
 def widen(axes: Axes, label: str) -> None:
     """Begin percentages at 0. Let a loss span at least a fifth of itself, so that chance does not look like a slope."""
     low, high = axes.get_ylim()
-    if "%" in label:
+    if "lost" in label and drawn_above_zero(axes):
+        axes.set_yscale("log")
+    elif "%" in label:
         high = high if axes.dataLim.y1 > 0 else 1
         axes.set_ylim(-0.04 * high, high)
     elif (missing := 0.1 * (low + high) - (high - low)) > 0:
@@ -140,41 +148,60 @@ def section(report: Report) -> Section:
 
 
 def say_loss_scales(section: Section, report: Report) -> None:
-    """Say how many steps were skipped and how many gradients lost."""
+    """Say, for every precision, what the scale of each model did, and how many gradients were lost."""
     for precision in PRECISIONS:
         ok = [run for group in report.comparisons for run in ok_runs(group, precision) if run["loss_scale_trace"]]
         fixed = [run for run in ok if fixed_scales([run.get("loss_scale")])]  # such as those of a sweep
         dynamic = [run for run in ok if not fixed_scales([run.get("loss_scale")])]
         if dynamic:
-            section.say(f"{precision}: {scaling_text(dynamic)}.")
+            section.say(f"{precision}: {scaling_text(dynamic)}. {scales_by_model(report, precision)}")
         if fixed:
             section.say(f"{precision} at fixed loss scales: {scaling_text(fixed)}.")
 
 
+def scales_by_model(report: Report, precision: str) -> str:
+    """Return the dynamic loss scale of each model: throughout, or its range."""
+    found: dict[str, list[float]] = {}
+    for group in report.comparisons:
+        for run in ok_runs(group, precision):
+            if not fixed_scales([run.get("loss_scale")]):
+                scales = [scale for _, scale in run["loss_scale_trace"] if scale]
+                found.setdefault(plain(group["model"]), []).extend(scales)
+    moved = {model: min(scales) != max(scales) for model, scales in found.items() if scales}
+    words = [f"{model} {span(found[model], '{:,.0f}')}{'' if moved[model] else ' throughout'}" for model in moved]
+    return f"Loss scale: {'; '.join(words)}." if words else ""
+
+
 def draw_traces(section: Section, report: Report) -> None:
-    """Draw the loss scale over the steps, if it changes more than once in any run."""
+    """Draw the loss scale over the steps, of the comparisons in which it changes more than once in a run."""
     traces = {key: traces_of(report.comparisons[key[0]], key[1]) for key in report.epoch_times}
     changes = {key: max(map(changes_in, found)) for key, found in traces.items() if found}
     if max(changes.values(), default=0) <= 1:
         return
-    shown = sorted({key[0] for key, number in changes.items() if number > 1 or len(report.charted) <= MANY})
-    names = [name for name in PRECISIONS if any(found for key, found in traces.items() if key[1] == name)]
+    most_first = sorted(changes, key=changes.__getitem__, reverse=True)
+    moved = list(dict.fromkeys(key[0] for key in most_first if changes[key] > 1))
+    shown = sorted(moved[:MANY])
+    names = [name for name in PRECISIONS if any(changes.get((number, name)) for number in shown)]
     handles = [Line2D([], [], **line_style(name)) for name in names]
-    figure, placed = panels(report, "Loss scale", 2.2, handles, shown)
+    figure, placed = panels(report, "Loss scale", 2.2, handles, shown, across=min(3, len(shown)))
     for number, (axes,) in placed:
         axes.set_title(panel_title(report, number, marked_in(report, number)), size=8.5, loc="left")
         for precision in names:
             for trace in traces.get((number, precision), ()):
-                axes.plot(*trace, **line_style(precision), drawstyle="steps-post")
+                if changes_in(trace):
+                    axes.plot(*trace, **line_style(precision), drawstyle="steps-post")
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_locator(LogLocator(base=2, numticks=6))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set(xlabel="timed step", ylabel="loss scale")
-    section.chart(figure, "loss_scale")
-    most = max(changes, key=changes.__getitem__)
-    section.say(f"The loss scale of one run changes at most {count(changes[most], 'time')} ({name_of(report, *most)}).")
+    most = most_first[0]
+    finding = f"The loss scale of one run changes at most {count(changes[most], 'time')} ({name_of(report, *most)})."
+    section.chart(figure, "loss_scale", finding)
+    section.say(finding)
+    if len(moved) > len(shown):
+        section.say(f"{count(len(moved) - len(shown), 'comparison')} with fewer changes not drawn.")
 
 
 def draw_sweeps(

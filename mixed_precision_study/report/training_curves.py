@@ -157,9 +157,7 @@ def say_test_metrics(section: Section, report: Report) -> None:
         for precision in shown_in(report, number):
             tested = [run["test_metric"] for run in ok_runs(group, precision) if run.get("test_metric") is not None]
             if tested:
-                words.append(f"{precision} {span(tested, '{:.4g}')}")
+                words.append(f"{span(tested, '{:.4g}')} in {precision}")
         if words:
             metric = plain(metric_of(group)[0])
-            section.say(
-                f"On the test set, used for no choice, {metric} of {plain(group['title'])}: {', '.join(words)}."
-            )
+            section.say(f"Test {metric}: {plain(group['model'])} {', '.join(words)}.")

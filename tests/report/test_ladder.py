@@ -98,7 +98,7 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
         right = axes.get_window_extent().x1 + 8
         assert all(text.get_window_extent().x1 <= right for text in axes.texts)  # within its own panel
     labels = ["last accuracy", "last mean\nabsolute error", "last perplexity"]
-    assert [axes.get_xlabel() for axes in figure.axes[2::3]] == labels
+    assert [axes.get_title(loc="left") for axes in figure.axes[2::3]] == labels
     last = [text.get_text() for text in figure.axes[2].texts]
     assert len(last) == sum("/s" in text.get_text() for text in figure.axes[0].texts) and all(map(float, last))
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
