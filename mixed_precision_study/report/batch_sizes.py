@@ -280,8 +280,6 @@ def section(report: Report) -> Section:
     if by_batch:
         draw_batch_sizes(section, report, by_batch)
         section.table(said_once(rows_by_batch(by_batch)))
-    else:
-        section.say('Every comparison has one batch size, so there is no chart. `batch_size="max"` finds the largest.')
     for family in by_batch:
         if alike := [name for name, (_, size, other) in family.best.items() if size == other]:
             text = f"Of the batch sizes that were run, {', '.join(alike)} and {family.baseline} are fastest at the same"

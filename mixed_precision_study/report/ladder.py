@@ -279,7 +279,6 @@ def section(report: Report) -> Section:
     section = Section(TITLE, ABOUT)
     ladders = measured_ladders(report)
     if not ladders:
-        section.say("No runs form a ladder (`python run_all.py ladder` makes them), so there is no chart.")
         return section
     draw_ladders(section, report, ladders)
     for steps in ladders:

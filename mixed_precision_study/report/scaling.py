@@ -194,9 +194,6 @@ def section(report: Report) -> Section:
     section = Section(TITLE, ABOUT)
     growths = find_growths(report)
     if not growths:
-        section.say(
-            "No runs differ in batch size or depth alone, at three sizes (`python run_all.py scaling` makes them)."
-        )
         return section
     draw_growths(section, report, growths)
     section.table(said_once(rows_of_sizes(growths)))

@@ -10,17 +10,18 @@ from matplotlib.ticker import MaxNLocator
 from ..analysis.equivalence import quality_difference
 from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
-from .layout import MANY, name_of, panel_title, panels, shown_in
+from .layout import MANY, chart_text, most_compared, name_of, panel_title, panels, shown_in, start_chart
 from .report import Report
 from .section import Section
-from .style import PRECISIONS, line_style
+from .style import GAP_GREY, PRECISIONS, line_style
 from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 
 TITLE = "Training"
-ABOUT = """Training loss above, quality on held-out data below: the median over seeds, in a band from the lowest to
-the highest."""
+ABOUT = "A curve is the median over seeds, in a band from the lowest to the highest."
+FEWEST_EPOCHS = 5  # of a curve
+NAMED = 4  # runs; of more their number is given
 
 
 def values_by_epoch(records: list[dict], name: str) -> dict[int, list[float]]:
@@ -81,29 +82,32 @@ def quality_against_fp32(group: dict, precision: str) -> dict | None:
 
 @chart_style()
 def section(report: Report) -> Section:
-    """Return the chart of the curves, and the quality at the end."""
+    """Return curves of long trainings, the last metrics of short ones, and what was reached on a test set."""
     section = Section(TITLE, ABOUT)
-    draw_training_curves(section, report)
-    say_differences(section, report)
+    long = [number for number, group in report.charted_groups if epochs_of(group) >= FEWEST_EPOCHS]
+    short = [number for number in report.charted if number not in long]
+    if long:
+        draw_training_curves(section, report, long)
+    if short:
+        draw_last_metrics(section, report, short)
     say_unlearned(section, report)
     say_test_metrics(section, report)
     return section
 
 
-def draw_training_curves(section: Section, report: Report) -> None:
-    """Draw the training loss and the held-out metric by epoch; of many comparisons, those of several epochs."""
-    shown = report.charted
-    if len(shown) > MANY:
-        several = [
-            n for n, group in report.charted_groups if any(len(run["train_loss"]) > 1 for run in runs_of([group]))
-        ]
-        shown = several or shown
-    if len(shown) < len(report.charted):
-        few = count(len(report.charted) - len(shown), "comparison")
-        section.say(f"{few} of one epoch have no curve; the table has their last metric.")
+def epochs_of(group: dict) -> int:
+    """Return how many epochs the longest run of a comparison has."""
+    runs = [run for precision in PRECISIONS for run in ok_runs(group, precision)]
+    return max((max(values_by_epoch([run], "metric"), default=0) for run in runs), default=0)
+
+
+def draw_training_curves(section: Section, report: Report, numbers: list[int]) -> None:
+    """Draw the training loss and the held-out metric by epoch."""
+    shown = most_compared(report, numbers, MANY)
     names = [name for name in PRECISIONS if any(ok_runs(report.comparisons[number], name) for number in shown)]
     handles = [Line2D([], [], **line_style(name)) for name in names]
-    figure, placed = panels(report, "Training curves", 3.8, handles, shown, rows=2, across=min(3, len(shown)))
+    across = min(3, len(shown))
+    figure, placed = panels(report, "Training curves", 3.6, handles, shown, rows=2, across=across)
     for number, (above, below) in placed:
         group = report.comparisons[number]
         gaps = [f"{name}: {gap_text(runs)}" for name, runs in group["runs"].items() if runs and gap_text(runs)]
@@ -114,28 +118,57 @@ def draw_training_curves(section: Section, report: Report) -> None:
         below.set(ylabel=f"{metric}\n({better} is better)", xlabel="epoch")
         draw_curves(above, group, "train_loss")
         draw_curves(below, group, "metric")
-    section.chart(figure, "training_curves")
+    section.chart(figure, "training_curves", f"Training curves: {ends_in_words(report, shown)}")
+    if len(shown) < len(numbers):
+        section.say(f"{len(shown)} of {len(numbers)} comparisons are drawn; the table has the last metric of all.")
 
 
-def say_differences(section: Section, report: Report) -> None:
-    """Say, for every experiment, in which comparison the precisions' last metrics differ most."""
-    widest: dict[str, tuple[float, str, str]] = {}
-    for group in report.comparisons:
-        metrics = {name: last_metrics(group, name).values() for name in PRECISIONS}
-        ends = {name: statistics.median(values) for name, values in metrics.items() if values}
-        if len(ends) > 1:
-            low, high = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
-            gap = (ends[high] - ends[low]) / (abs(ends[low]) or 1)
-            text = "does not differ"
-            if gap:
-                text = f"differs most from **{ends[low]:.4g}** ({low}) to **{ends[high]:.4g}** ({high})"
-                text += f" in {plain(group['title'])}"
-            found = (gap, metric_of(group)[0], text)
-            widest[group["notebook"]] = max(widest.get(group["notebook"], found), found)
-    for notebook, (_, metric, text) in widest.items():
-        section.say(f"{plain(notebook)}: between precisions the last {plain(metric)} {text}.")
-    if not widest:
-        section.say("No two precisions of one comparison ended well, so there are no curves to compare.")
+def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> None:
+    """Draw the last held-out metric of trainings that are too short for a curve, beside what chance reaches."""
+    shown = most_compared(report, numbers, MANY)
+    groups = {number: report.comparisons[number] for number in shown}
+    groups = {
+        number: group for number, group in groups.items() if any(last_metrics(group, name) for name in PRECISIONS)
+    }
+    if not groups:
+        return
+    names = [name for name in PRECISIONS if any(ok_runs(group, name) for group in groups.values())]
+    styles = [{**line_style(name), "linestyle": "none", "markersize": 6.5} for name in names]
+    handles = [Line2D([], [], **style) for style in styles]
+    handles.append(Line2D([], [], color=GAP_GREY, linestyle="--", linewidth=1, label="chance"))
+    title = f"Quality: fewer than {FEWEST_EPOCHS} epochs are too short to judge"
+    about = "last metric on held-out data; a mark for each run"
+    figure, bands = start_chart(report, title, [0.85] * len(groups), handles, about, list(groups))
+    for band, group in zip(bands, groups.values(), strict=True):
+        axes = band.subplots()
+        for slot, (name, style) in enumerate(zip(names, styles, strict=True)):
+            values = list(last_metrics(group, name).values())
+            axes.plot(values, [-slot] * len(values), **style)
+        chance = {run["chance_metric"] for run in runs_of([group])} - {None}
+        for value in chance if len(chance) == 1 else ():
+            axes.axvline(value, color=GAP_GREY, linestyle="--", linewidth=1)
+        metric, better = metric_of(group)
+        epochs = count(epochs_of(group), "epoch")
+        text = f"{group['title']}: {metric} after {epochs} ({better} is better)"
+        axes.set_title(chart_text(text), size=8.5, loc="left")
+        axes.set(yticks=[], ylim=(-len(names) + 0.3, 0.7))
+        axes.margins(x=0.06)
+        axes.grid(axis="x")
+        axes.spines["left"].set_visible(False)
+    section.chart(figure, "last_metrics", f"Last metrics: {ends_in_words(report, list(groups))}")
+    if len(groups) < len(numbers):
+        section.say(f"{len(groups)} of {len(numbers)} short trainings are drawn; the table has the last metric of all.")
+
+
+def ends_in_words(report: Report, numbers: list[int]) -> str:
+    """Return the median last metric of each precision of some comparisons, as an alternative text."""
+    texts = []
+    for number in numbers:
+        group = report.comparisons[number]
+        ends = {name: last_metrics(group, name).values() for name in PRECISIONS}
+        words = [f"{name} {statistics.median(values):.4g}" for name, values in ends.items() if values]
+        texts.append(f"{group['title']}, {metric_of(group)[0]}: {', '.join(words)}")
+    return f"{'; '.join(texts)}."
 
 
 def say_unlearned(section: Section, report: Report) -> None:
@@ -147,7 +180,8 @@ def say_unlearned(section: Section, report: Report) -> None:
             if any(gain is not None and gain <= 0 for gain in gains):
                 unlearned.append(name_of(report, number, precision))
     if unlearned:
-        section.say(f"**Ended no better than a model that ignores its input**: {'; '.join(unlearned)}.")
+        named = unlearned if len(unlearned) <= NAMED else [*unlearned[:NAMED], f"and {len(unlearned) - NAMED} more"]
+        section.say(f"**No better than a model that ignores its input**: {'; '.join(named)}.")
 
 
 def say_test_metrics(section: Section, report: Report) -> None:
