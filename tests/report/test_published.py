@@ -7,7 +7,7 @@ import re
 import made_up_records as made_up
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
-from drawn_reports import bars_at, explore, panel_of, said_in, texts
+from drawn_reports import explore, said_in, texts
 from made_up_runs import gained
 
 from mixed_precision_study.analysis.equivalence import quality_difference
@@ -43,7 +43,6 @@ from mixed_precision_study.report.published.ratios import (
 )
 from mixed_precision_study.report.published.ratios import UNKNOWN as UNTOLD
 from mixed_precision_study.report.published.table import notes_of, row_of_entry, rows_of_rest
-from mixed_precision_study.report.style import GREYS, PRECISIONS
 from mixed_precision_study.report.words import plain
 from mixed_precision_study.runner.studies import load_studies
 
