@@ -136,7 +136,9 @@ CLEARLY_LEARNED = 0.5  # the same where the baseline has not learned, so that no
 CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
 MOST = 0.5  # of the steps
 NO_RECORD = "it is no record"
-BESIDE_RECORDS = ("logs/batch.json", "code-*/code.json")  # JSON files of run_all.py that are no records
+BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
+    *("logs/batch.json", "code-*/code.json", "mixed_precision_study/report/template/study/conf.json"),
+)
 
 
 @dataclass

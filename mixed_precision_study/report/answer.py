@@ -385,6 +385,6 @@ def section(report: Report) -> Section:
     section.say(facts_line(report))
     section.say(f"**Answer.** {plain(' '.join(sentences_of(report, answers)))}")
     if answers and not report.on_cpu:
-        section.table([row_of(one) for one in answers], "The answer for every model")
+        section.table([row_of(one) for one in answers])
     section.say(trust_line(report))
     return section

@@ -16,7 +16,6 @@ from .layout import (
     MANY,
     NARROW,
     chart_text,
-    extremes_text,
     most_compared,
     panel_rows,
     shown_in,
@@ -26,10 +25,9 @@ from .layout import (
     write_label,
 )
 from .report import Bar, Key, Report, Unit
-from .section import Section
 from .style import BOX, GAP_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK, bar_style, part_patches, precision_patches
 from .verdicts import mark_of
-from .words import plain, short, span
+from .words import short, span
 
 ONE_COLUMN = 4  # comparisons with stacked bars that stand below each other
 WIDTH_OF_LETTER = (0.0098, 0.0225)  # of the axes of a chart with one column, with two
@@ -289,11 +287,11 @@ def middle_runs(report: Report, size: Callable[[dict], Any]) -> dict[Key, dict]:
     return found
 
 
-def say_extremes(section: Section, report: Report, bars: dict[Key, Bar], unit: Unit) -> None:
-    """Say, for every experiment, what its smallest and its largest bar are."""
-    for notebook in dict.fromkeys(group["notebook"] for _, group in report.charted_groups):
-        heights = {key: bar[0] for key, bar in bars.items() if report.comparisons[key[0]]["notebook"] == notebook}
-        text = "nothing was measured"
-        if heights:
-            text = extremes_text(report, heights, short, unit)
-        section.say(f"{plain(notebook)}: {text}.")
+def values_in_words(report: Report, values: dict[Key, Bar], unit: Unit) -> str:
+    """Return the values of a bar chart as its alternative text."""
+    texts = []
+    for number in dict.fromkeys(number for number, _ in values):
+        group = report.comparisons[number]
+        words = [f"{name} {short(bar[0])}" for (own, name), bar in values.items() if own == number]
+        texts.append(f"{group['title']}, {unit(group)}: {', '.join(words)}")
+    return f"{'; '.join(texts)}."

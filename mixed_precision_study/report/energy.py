@@ -3,7 +3,7 @@
 import statistics
 
 from ..record import SHORTEST_FOR_ENERGY
-from .bars import bar_chart, pool, say_extremes, values_of
+from .bars import bar_chart, pool, values_in_words, values_of
 from .comparisons import ok_runs
 from .layout import rate_unit
 from .report import Bar, Key, Report
@@ -11,11 +11,11 @@ from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
-from .words import count, short, span
+from .words import short, span
 
 TITLE = "Energy"
-ABOUT = """What the whole GPU used in the timed epochs, for a thousand samples. *Unavailable* means that the driver
-does not say; it is not zero."""
+ABOUT = f"""What the whole GPU used in the timed epochs, for a thousand samples. The host and the cooling are not in it.
+Below {SHORTEST_FOR_ENERGY:g} s of timed training there is no figure."""
 
 COLUMNS = {
     "J per 1,000 samples": "joules_per_1000_samples",
@@ -66,13 +66,15 @@ def spread_rows(report: Report) -> list[dict]:
     return rows
 
 
-def say_limits(section: Section) -> None:
-    """Say how fine the counter is, and what the figure leaves out."""
-    section.say(
-        "The GPU's counter goes on in steps of about 0.1 s, so there is no figure below"
-        f" {SHORTEST_FOR_ENERGY:g} s of timed training. It is the energy of the GPU alone."
-    )
-    section.say("Left out are the host, the cooling, and the idle time before and after the timed epochs.")
+def shares_of_fp32(report: Report, energy: dict[Key, Bar]) -> list[str]:
+    """Return what share of fp32's energy each precision takes, over all comparisons."""
+    texts = []
+    for precision in list(PRECISIONS)[1:]:
+        pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in report.charted]
+        shares = [own[0] / base[0] for own, base in pairs if own and base and base[0]]
+        if shares:
+            texts.append(f"{precision} **{span(shares, '{:.0%}')}**")
+    return texts
 
 
 @chart_style()
@@ -82,15 +84,9 @@ def section(report: Report) -> Section:
     energy = energy_used(report)
     if energy:
         figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
-        section.chart(figure, "energy")
-        say_limits(section)
-        say_extremes(section, report, energy, energy_unit)
-        for precision in list(PRECISIONS)[1:]:
-            pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in report.charted]
-            shares = [own[0] / base[0] for own, base in pairs if own and base and base[0]]
-            if shares:
-                text = f"**{span(shares, '{:.2f}')}** of fp32's energy ({count(len(shares), 'comparison')})"
-                section.say(f"{precision} takes {text}.")
+        section.chart(figure, "energy", values_in_words(report, energy, energy_unit))
+        shares = "; ".join(shares_of_fp32(report, energy))
+        section.say(f"Of fp32's energy: {shares}." if shares else "No run in fp32 to compare with.")
     if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):
         section.table(said_once(spread_rows(report)), "Energy over the processes of each precision")
         section.table(said_once([energy_row(report, *run) for run in report.timed]), "Energy of every run")

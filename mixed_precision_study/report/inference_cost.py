@@ -1,6 +1,6 @@
 """Section: inference."""
 
-from .bars import bar_chart, pool, say_extremes, values_of
+from .bars import bar_chart, pool, values_in_words, values_of
 from .layout import rate_unit
 from .report import Bar, Key, Report
 from .section import Section
@@ -51,12 +51,10 @@ def section(report: Report) -> Section:
     say_missing(section, report, "Inference", "inference_latency_ms", "inference_reason")
     if report.latency:
         figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")
-        section.chart(figure, "inference_latency")
-        say_extremes(section, report, report.latency, lambda group: "ms")
+        section.chart(figure, "inference_latency", values_in_words(report, report.latency, lambda group: "ms"))
         served = pool(report, values_of("inference_samples_per_second"))
         figure, _ = bar_chart(report, "Throughput of inference", sample_unit, served, "runs")
-        section.chart(figure, "inference_throughput")
-        say_extremes(section, report, served, sample_unit)
+        section.chart(figure, "inference_throughput", values_in_words(report, served, sample_unit))
         rows = [inference_row(report, *run) for run in report.timed if run[1]["inference_latency_ms"] is not None]
         section.table(said_once(rows), "Inference of every run")
     return section

@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from .comparisons import runs_of
-from .report import Key, Report, Unit
+from .report import Report
 from .style import CPU_WARNING, DISTURBED_MARK, GAP_GREY, PRECISIONS, RED
 from .words import plain
 
@@ -206,16 +206,6 @@ def rate_unit(group: dict) -> str:
 def name_of(report: Report, number: int, precision: str) -> str:
     """Return the name of a bar in a sentence."""
     return f"{precision}, {plain(report.comparisons[number]['title'])}"
-
-
-def extremes_text(
-    report: Report, values: dict[Key, float], form: Callable[[float], str], unit: Unit | None = None
-) -> str:
-    """Return the smallest and the largest of some values with their names."""
-    low, high = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
-    word = f" {plain(unit(report.comparisons[high[0]]))}" if unit else ""
-    text = f"from **{form(values[low])}** ({name_of(report, *low)}) to **{form(values[high])}**"
-    return f"{text}{word} ({name_of(report, *high)})"
 
 
 def wrapped_name(text: str, letters: int) -> list[str]:

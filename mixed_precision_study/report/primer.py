@@ -10,7 +10,7 @@ from .section import Section
 from .theme import chart_style
 
 TITLE = "Number formats and words"
-WORDS = """- **Autocast** picks the format of each operation: 16 bits for convolution and matmul, fp32 for sums and loss.
+WORDS = """- **Autocast** picks the format of each operation: 16 bits for convolution and matmul, fp32 for sums.
 - **Master weights** are an fp32 copy of 16-bit weights, so that small updates are not rounded away.
 - **Loss scaling** multiplies the loss, so that small fp16 gradients do not become zero. A step whose gradients
   overflow is skipped.

@@ -21,7 +21,7 @@ from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
 NUMBER_LETTERS = 12  # a longer text is no number with its unit
-ROWS_IN_SIGHT = 12  # a longer table can be folded
+ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
 @dataclass

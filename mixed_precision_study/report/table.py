@@ -1,4 +1,9 @@
-"""Section: speed-up, memory saved, change of quality, and summary.csv."""
+"""Section: the one table of all comparisons, and the files summary.csv (every ratio) and results.csv (every run)."""
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
@@ -6,26 +11,24 @@ from ..analysis.bottleneck import find_bottleneck
 from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs
 from ..analysis.verdict import interval_text
-from .comparisons import gap_text, ok_runs
+from ..record import last_metric
+from .comparisons import gap_text, ok_runs, runs_of
+from .layout import shown_in
 from .memory_use import memory_saved
 from .report import Report
 from .section import File, Section
-from .style import CPU_WARNING, DISTURBED_MARK
+from .style import DISTURBED_MARK
 from .theme import chart_style
 from .training_curves import metric_of, quality_against_fp32
-from .verdicts import example, flags_in, judgement, said_once
-from .words import count, tally
+from .verdicts import example, flags_in, judgement
+from .words import count, short
 
-TITLE = "Speed-up, memory saved, change of quality"
-ABOUT = """Every comparison against fp32 and against tf32: PyTorch's own default lies between the two. The outcomes
-are those under *Verdicts*.
+TITLE = "All comparisons"
+ABOUT = """A row for each precision of each comparison; its name links to a record. *Saved* leaves out the data set.
+[results.csv](results.csv) has every run, [summary.csv](summary.csv) every ratio."""
 
-Memory saved leaves out the data set kept on the GPU. Quality is the last held-out metric against fp32 over equal
-seeds, with a 95% interval from three seeds on. It is *equivalent* if two one-sided tests put it within a margin
-that was fixed beforehand: 0.2 points of accuracy, 2% of perplexity, 0.02 of mean absolute error. That takes five
-seeds. Otherwise it is *worse* or *better* where the interval excludes 0, else it *cannot be told*. The table is
-saved as `summary.csv`."""
-
+WITHOUT_FP32 = ("is", "is then", "quality", "seeds")  # columns that are empty for fp32
+CONSTANT = {"is": "outcome over fp32", "is then": "outcome over tf32"}  # names of columns in the caption
 QUALITY_NAMES = {  # columns of summary.csv: keys of quality_difference()
     "quality_change": "difference",
     "quality_low": "low",
@@ -51,8 +54,8 @@ def quality_columns(report: Report, group: dict, precision: str, baseline: str) 
     return columns
 
 
-def quality_text(row: dict) -> str:
-    """Return the quality of a row of summary.csv against fp32 with its 95% interval, as text."""
+def change_text(row: dict) -> str:
+    """Return the change of quality of a row of summary.csv against fp32, with its 95% interval."""
     if row["quality_change"] is None:
         return "-"
     unit, form = "", "{:+.3g}"
@@ -64,8 +67,7 @@ def quality_text(row: dict) -> str:
     ends = [row[name] for name in ("quality_change", "quality_low", "quality_high")]
     values = [None if end is None else form.format(scale * end) for end in ends]
     interval = "" if values[1] is None else f" ({values[1]} to {values[2]})"
-    seeds = count(row["quality_seeds"], "seed")
-    return f"{row['metric']} {values[0]}{unit}{interval}: {row['quality_verdict']}, {seeds}"
+    return f"{values[0]}{unit}{interval}"
 
 
 def epochs_paired(group: dict, precision: str, baseline: str) -> int:
@@ -106,26 +108,121 @@ def table_row(report: Report, number: int, precision: str, baseline: str) -> dic
     }
 
 
-def row_text(row: dict) -> dict:
-    """Return a row of summary.csv as a row of the table."""
-    speedup = interval = "-"
-    if row["speed_up"]:
-        speedup = f"{row['speed_up']:.2f}x{f' {DISTURBED_MARK}' if row['flags'] else ''}"
-        ends = {"low": row["speed_up_low"], "high": row["speed_up_high"], "processes": row["processes"]}
-        interval = interval_text(ends)
-    saved = row["memory_saved_percent"]
+def ratio_cells(row: dict | None) -> tuple[str, str]:
+    """Return (the ratio of a row of summary.csv with its interval, what may be said of it)."""
+    if row is None:
+        return "-", "-"
+    mind = f" (MIND: {row['other_conditions']})" if row["other_conditions"] else ""
+    if not row["speed_up"]:
+        return "-", row["verdict"] + mind
+    mark = f" {DISTURBED_MARK}" if row["flags"] else ""
+    ends = {"low": row["speed_up_low"], "high": row["speed_up_high"], "processes": row["processes"]}
+    interval = f" ({interval_text(ends)})" if row["speed_up_low"] else ""
+    return f"{row['speed_up']:.2f}x{interval}{mark}", row["verdict"] + mind
+
+
+def medians_of(runs: list[dict], read: Callable[[dict], float | None]) -> float | None:
+    """Return the median of a figure over the runs that have it."""
+    values = [value for run in runs if (value := read(run)) is not None]
+    return statistics.median(values) if values else None
+
+
+def overview_row(report: Report, number: int, precision: str, judged: dict[tuple, dict]) -> dict:
+    """Return all figures of one precision of a comparison as a row of the table. `judged`: rows of summary.csv."""
+    group = report.comparisons[number]
+    runs = ok_runs(group, precision)
+    over_fp32, over_tf32 = (judged.get((number, precision, baseline)) for baseline in ("fp32", "tf32"))
+    faster, than_tf32 = ratio_cells(over_fp32), ratio_cells(over_tf32)
+    idle = medians_of(runs, lambda run: run["gpu_busy_fraction"])
+    memory = medians_of(runs, lambda run: run["peak_allocated_mib"])
+    saved = over_fp32["memory_saved_percent"] if over_fp32 else None
+    seconds = medians_of(runs, lambda run: statistics.median(run["epoch_seconds"]))
+    energy = medians_of(runs, lambda run: run["joules_per_1000_samples"])
     return {
-        "comparison": f"{row['notebook']}: {row['title']}",
-        "precision": row["precision"],
-        "against": row["baseline"],
-        "speed-up": speedup,
-        "95% interval": interval,
-        "processes": row["processes"] or "-",
-        "verdict": row["verdict"] + (f" (MIND: {row['other_conditions']})" if row["other_conditions"] else ""),
-        "limited by": row["limit"] or "-",
-        "memory saved": "-" if saved is None else f"{round(saved)}%",
-        "quality against fp32": quality_text(row),
+        "comparison": group["title"],
+        "precision": precision,
+        "over fp32": faster[0],
+        "is": faster[1],
+        "over tf32": than_tf32[0],
+        "is then": than_tf32[1],
+        "s/epoch": short(seconds) if seconds is not None else gap_text(group["runs"][precision]) or "-",
+        "samples/s": cell_of(medians_of(runs, lambda run: run["samples_per_second"])),
+        "GiB": "-" if memory is None else f"{memory / 1024:.2f}",
+        "saved": "-" if saved is None else f"{saved:.0f}%",
+        "J per 1,000": cell_of(energy),
+        "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",
+        "limited by": find_bottleneck(runs[0])[0] if runs and not report.on_cpu else "-",
+        "last metric": cell_of(medians_of(runs, last_metric)),
+        "change": change_text(over_fp32) if over_fp32 else "-",
+        "quality": (over_fp32 or {}).get("quality_verdict") or "-",
+        "seeds": (over_fp32 or {}).get("quality_seeds") or "-",
+        "processes": len(runs),
     }
+
+
+def cell_of(value: float | None) -> str:
+    """Return a number with three significant digits, "-" for None."""
+    return "-" if value is None else short(value)
+
+
+def overview_rows(report: Report, judged: list[dict]) -> tuple[list[dict], list[str]]:
+    """Return (a row for each precision of each comparison, the address of a record of each)."""
+    keys = [key for key in report.sentences if key[1] != "fp32"]
+    by_key = dict(zip(keys, judged, strict=True))
+    rows, links = [], []
+    for number, group in enumerate(report.comparisons):
+        for precision in shown_in(report, number):
+            rows.append(overview_row(report, number, precision, by_key))
+            links.append(address_of(report, group["runs"][precision][0]))
+    return rows, links
+
+
+def address_of(report: Report, record: dict) -> str:
+    """Return the address of a record beside the report, or "" where it lies in an archive or elsewhere."""
+    path = PurePosixPath(str(record.get("path", "")))
+    inside = not path.is_absolute() and ".." not in path.parts
+    return path.as_posix() if inside and Path(report.folder, path).is_file() else ""
+
+
+def without_constants(rows: list[dict]) -> tuple[list[dict], str]:
+    """Return the rows without the columns that hold one value or nothing, and a caption that names those values."""
+    told = {}
+    for name in list(rows[0])[2:]:
+        values = {row[name] for row in rows}
+        if name in WITHOUT_FP32:
+            values -= {"-"}
+        if len(values) <= 1 and len(rows) > 1:
+            value = next(iter(values), "-")
+            told[name] = None if value == "-" else value
+    kept = [{name: value for name, value in row.items() if name not in told} for row in rows]
+    known = [f"{CONSTANT.get(name, name)}: {value}" for name, value in told.items() if value is not None]
+    return kept, f"In all rows: {'; '.join(known)}." if known else ""
+
+
+def result_row(report: Report, number: int, record: dict, judged: dict[tuple, dict]) -> dict:
+    """Return all that is known of a run as a row of results.csv: lists of numbers as median and count."""
+    row: dict = {}
+    for name, value in record.items():
+        if not isinstance(value, list):
+            row[name] = value
+        elif all(isinstance(one, int | float) for one in value):
+            row[f"{name}_median"] = statistics.median(value) if value else None
+            row[f"{name}_count"] = len(value)
+        else:
+            row[name] = json.dumps(value)
+    for baseline in ("fp32", "tf32"):
+        found = judged.get((number, record["precision"], baseline), {})
+        for name in ("speed_up", "speed_up_low", "speed_up_high", "verdict"):
+            row[f"{name}_over_{baseline}"] = found.get(name)
+    found = judged.get((number, record["precision"], "fp32"), {})
+    return row | {name: found.get(name) for name in ("memory_saved_percent", "quality_change", "quality_verdict")}
+
+
+def results_csv(report: Report, judged: dict[tuple, dict]) -> bytes:
+    """Return results.csv: every run of the report, with its parameters, its figures and what was judged of it."""
+    numbers = {id(run): number for number, group in enumerate(report.comparisons) for run in runs_of([group])}
+    rows = [result_row(report, numbers.get(id(run), -1), run, judged) for run in report.used]
+    return pd.DataFrame(rows).convert_dtypes().to_csv(index=False).encode()
 
 
 def table_rows(report: Report) -> list[dict]:
@@ -135,16 +232,15 @@ def table_rows(report: Report) -> list[dict]:
 
 @chart_style()
 def section(report: Report) -> Section:
-    """Return the table and the file summary.csv."""
+    """Return the table and the files summary.csv and results.csv."""
     section = Section(TITLE, ABOUT)
-    rows = table_rows(report)
+    judged = table_rows(report)
+    keys = [key for key in report.sentences if key[1] != "fp32"]
+    rows, links = overview_rows(report, judged)
     if rows:
-        section.table(said_once([row_text(row) for row in rows]))
-        content = pd.DataFrame(rows).convert_dtypes().to_csv(index=False).encode()
-        section.parts.append(File("summary.csv", content))
-    words = [row["verdict"] for row in rows if row["speed_up"]]
-    if report.on_cpu:
-        section.say(f"**{CPU_WARNING}.**")
-    else:
-        section.say(f"Of {count(len(words), 'ratio')}: {tally(words, '{} {}') or 'nothing to say'}.")
+        kept, caption = without_constants(rows)
+        section.table(kept, caption=caption, links=links, sortable=True)
+        section.parts.append(File("summary.csv", pd.DataFrame(judged).convert_dtypes().to_csv(index=False).encode()))
+    if report.used:
+        section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))
     return section

@@ -139,7 +139,8 @@ def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> N
     title = f"Quality: fewer than {FEWEST_EPOCHS} epochs are too short to judge"
     about = "last metric on held-out data; a mark for each run"
     figure, bands = start_chart(report, title, [0.85] * len(groups), handles, about, list(groups))
-    for band, group in zip(bands, groups.values(), strict=True):
+    for band, number in zip(bands, groups, strict=True):
+        group = groups[number]
         axes = band.subplots()
         for slot, (name, style) in enumerate(zip(names, styles, strict=True)):
             values = list(last_metrics(group, name).values())
@@ -149,7 +150,7 @@ def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> N
             axes.axvline(value, color=GAP_GREY, linestyle="--", linewidth=1)
         metric, better = metric_of(group)
         epochs = count(epochs_of(group), "epoch")
-        text = f"{group['title']}: {metric} after {epochs} ({better} is better)"
+        text = f"{group['title']}: {metric} after {epochs} ({better} is better) {marked_in(report, number)}".rstrip()
         axes.set_title(chart_text(text), size=8.5, loc="left")
         axes.set(yticks=[], ylim=(-len(names) + 0.3, 0.7))
         axes.margins(x=0.06)

@@ -9,19 +9,20 @@ from mixed_precision_study.report.style import CPU_WARNING
 from mixed_precision_study.report.table import table_rows
 from mixed_precision_study.report.verdicts import mark_of
 
-ALWAYS = {"speedup", "time_and_memory", "training_curves"}
+ALWAYS = {"speedup", "time_and_memory", "number_formats"}
 H200 = "resnet18 · cifar10, b128 · H200"
 
 
 def test_disturbed_runs_are_marked_in_every_chart(everything):
     report, charts = everything
-    curves = {"training_curves", "loss_scale"}
-    for name in set(charts) - curves - {name for name in charts if name.startswith(("published", "similar"))}:
+    curves = {"last_metrics", "loss_scale"}
+    drawn_runs = {name: figure for name, figure in charts.items() if name not in ("published_ratios", "number_formats")}
+    for name in set(drawn_runs) - curves:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (one process)").endswith("†")]
         assert len(marked) == 2, name
     for name in curves:
-        assert sum("† amp_fp16" in text for text in texts(charts[name])) == 2
-    assert all(any(text.startswith("† throttled") for text in texts(figure)) for figure in charts.values())
+        assert sum("† amp_fp16" in text for text in texts(charts[name])) == 2, name
+    assert all(any(text.startswith("† throttled") for text in texts(figure)) for figure in drawn_runs.values())
     assert [flags_of(record) for _, record in report.disturbed] == [
         ["throttled (power cap 30% of the time)"],
         ["GPU shared with another process"],
@@ -42,8 +43,8 @@ def test_no_text_lies_on_another_and_legends_fit(made, request):
 
 def test_the_cpu_is_charted_under_a_warning_and_not_judged():
     report, charts = drawn(made_up.write_cpu)
-    assert report.on_cpu and set(charts) == ALWAYS
-    assert all(CPU_WARNING in texts(figure) for figure in charts.values())
+    assert report.on_cpu and set(charts) == {*ALWAYS, "last_metrics"}
+    assert all(CPU_WARNING in texts(figure) for name, figure in charts.items() if name != "number_formats")
     assert "not measured" in texts(charts["time_and_memory"])
     (row,) = table_rows(report)
     assert (row["verdict"], row["quality_verdict"], row["limit"]) == ("not judged: CPU", "not judged: CPU", None)

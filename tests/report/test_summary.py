@@ -17,8 +17,8 @@ from mixed_precision_study.report.style import CPU_WARNING, MEMORY_STYLES
 
 ALWAYS = ("speedup", "time_and_memory")
 EXPLAINED = ("memory_breakdown", "step_time", "energy", "inference_latency", "inference_throughput")
-PUBLISHED = ("published_titan_rtx_resnet", "similar_efficientnet_3090_v100")  # comparable with made-up runs
-CHARTS = (*ALWAYS, *EXPLAINED, "training_curves", "loss_scale", *PUBLISHED)  # in the order of the report
+PUBLISHED = ("published_ratios",)
+CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "loss_scale", *PUBLISHED, "number_formats"}
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +60,10 @@ def test_charts_are_saved_small_and_beside_the_records(executed):
     folder, _, _, notebook = executed
     for name in CHARTS:
         content = (folder / f"{name}.png").read_bytes()
-        assert content.startswith(b"\x89PNG") and 10_000 < len(content) < 200_000
+        assert content.startswith(b"\x89PNG") and 3_000 < len(content) < 200_000
     assert {path.stem for path in folder.glob("*.png")} == set(CHARTS)
     images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
-    texts = dict(zip(CHARTS, (image["alt"] for image in images), strict=True))
-    assert all(texts.values()) and all(re.search(r"\d", texts[name]) for name in (*ALWAYS, *EXPLAINED[:2]))
+    assert len(images) == len(CHARTS) and all(re.search(r"\d", image["alt"]) for image in images)
     assert (folder / "summary.ipynb").stat().st_size < 1_200_000
 
 
@@ -80,7 +79,7 @@ def test_the_table_is_saved_and_the_sections_follow_each_other(executed):
     assert head.startswith("notebook,title,device,data,model,batch_size,precision,baseline,verdict,speed_up,")
     assert len(rows) > 13
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
-    drawn = [section.title for section in sections_of(load(folder)) if section.parts]
+    drawn = [section.title for section in sections_of(load(folder)) if section.parts and section.title]
     assert headings == drawn and len(headings) > 10
 
 
@@ -130,7 +129,8 @@ def test_records_of_before_are_still_read(report_of_before):
     process, notebook, folder = report_of_before
     assert process.returncode == 0, process.stderr
     text = shown(notebook, "text/markdown")
-    assert text.count("was not measured in any run") == 2
+    assert "was not measured in any run" not in text
+    assert re.search("Not in this folder: .*energy, inference", text)
     assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "training_curves", PUBLISHED[0]}
     assert "what limits it is not known" in text
 

@@ -28,8 +28,11 @@ def pairs_of(published: Published) -> list[Pair]:
     pairs = []
     for matches in published.comparable.values():
         for numbers, rows in matches.items():
-            own = {entry.precision: entry for entry in own_entries(published.report, numbers) if entry.ratio}
-            group = published.report.comparisons[numbers[0]]
+            groups = published.report.comparisons
+            eager_last = sorted(numbers, key=lambda number: "eager" in groups[number]["settings"].get("execution", ""))
+            entries = [entry for number in eager_last for entry in own_entries(published.report, (number,))]
+            own = {entry.precision: entry for entry in entries if entry.ratio}  # the articles ran eagerly
+            group = groups[numbers[0]]
             for theirs in published_entries(rows):
                 entry = own.get(theirs.precision) or own.get(STAND_IN.get(theirs.precision, ""))
                 if theirs.precision != "fp32" and theirs.ratio and entry and entry.ratio:

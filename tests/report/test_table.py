@@ -1,0 +1,61 @@
+"""The one table of all comparisons, and results.csv."""
+
+import io
+
+import made_up_records as made_up
+import pandas as pd
+from drawn_reports import SECTION, write_all
+
+from mixed_precision_study.report.load import load
+from mixed_precision_study.report.section import File, Table
+from mixed_precision_study.report.table import address_of
+
+
+def table_in(folder):
+    """Return the table of a folder's report and its files as {name: DataFrame}."""
+    parts = SECTION["table"](load(folder)).parts
+    (table,) = [part for part in parts if isinstance(part, Table)]
+    return table, {part.name: pd.read_csv(io.BytesIO(part.content)) for part in parts if isinstance(part, File)}
+
+
+def test_each_precision_has_one_row_with_both_ratios_and_a_link_to_its_record(tmp_path):
+    seconds = {"fp32": 4.0, "tf32": 2.0, "amp_fp16": 1.0}
+    write_all(tmp_path, *(made_up.make("cifar_resnet", name, seconds=[one] * 3) for name, one in seconds.items()))
+    table, _ = table_in(tmp_path)
+    assert [row["precision"] for row in table.rows] == list(seconds)
+    assert [row["over fp32"] for row in table.rows] == ["-", "2.00x", "4.00x"]
+    assert [row["over tf32"] for row in table.rows] == ["-", "-", "2.00x"]
+    assert all((tmp_path / link).is_file() and name in link for link, name in zip(table.links, seconds, strict=True))
+    assert table.sortable
+    assert "outcome over fp32: one process" in table.caption  # said once
+    assert "is" not in table.rows[0]
+
+
+def test_every_run_is_a_row_of_results_csv_with_what_was_judged_of_it(tmp_path):
+    for precision, end in (("fp32", 4.0), ("amp_fp16", 1.0)):
+        for repeat in range(3):
+            values = {"repeats": 1, "repeat": repeat}
+            seconds = [end + 0.01 * repeat] * 3
+            write_all(tmp_path, made_up.make("cifar_resnet", precision, seconds=seconds, parameters=values))
+    failed = made_up.make_failed("cifar_resnet", "tf32", "oom", "out of memory, 'here', \"there\"")
+    write_all(tmp_path, failed)
+    _, files = table_in(tmp_path)
+    results = files["results.csv"].set_index("run_id")
+    assert len(results) == 7
+    assert set(results["epoch_seconds_count"].dropna()) == {0, 3}
+    fast = results[results["precision"] == "amp_fp16"]
+    assert fast["speed_up_over_fp32"].round(1).tolist() == [4.0] * 3
+    assert set(fast["verdict_over_fp32"]) == {"faster"}
+    assert results.loc[failed.run_id, "reason"] == failed.reason
+    assert results[results["precision"] == "fp32"]["speed_up_over_fp32"].isna().all()
+
+
+def test_what_cannot_be_linked_to_has_no_link(tmp_path):
+    (tmp_path / "sub").mkdir()
+    record = made_up.make("cifar_resnet", "fp32")
+    write_all(tmp_path / "sub", record)
+    report = load(tmp_path)
+    (run,) = report.used
+    assert address_of(report, run) == f"sub/{record.run_id}.json"
+    for path in ("../outside.json", "/etc/passwd", "records.zip/one.json", "javascript:alert(1)"):
+        assert address_of(report, {"path": path}) == ""
