@@ -11,6 +11,7 @@ import importlib.util
 import io
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,10 +24,11 @@ from typing import Any, NamedTuple, NoReturn
 from ..commit import suite_commit
 from ..errors import UserError
 from ..parameters import EXPERIMENTS, did_you_mean
+from ..record import read_records
 from . import estimates, process, ray_cluster
 from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
-from .output_folder import check_fresh, held
+from .output_folder import check_fresh, held, make
 from .paths import ROOT, check_given, check_writable, expanded, relative_to_root, shown
 from .plan import Comparison, check_overrides, check_paths, check_values, plan
 from .process import RETRIED, RUN_FOLDER_ENV, child_environment, kill_run, read_record, start, start_notebook
@@ -96,6 +98,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     pair = ("NAME", "VALUE")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
+    report = "draw one report from folders of records, into --output-dir or the folder itself, and run nothing"
+    parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     parser.add_argument(
@@ -132,6 +136,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 
 def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
+    if args.report:
+        return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
     studies = load_studies(args.file)
     overrides = parse_overrides(args.overrides)
     names = list(dict.fromkeys(args.studies or ["quick"]))
@@ -142,9 +148,7 @@ def run_all(args: Namespace) -> int:
     if args.list:
         list_studies(studies, overrides, args)
         return 0
-    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
+    check_packages()
     check_folders(list(studies), overrides, args)
     with devices_for(args) as (executor, devices):
         on_gpu = bool(devices[0].visible)
@@ -156,6 +160,50 @@ def run_all(args: Namespace) -> int:
         for study in planned:
             dry_run(study, devices, args)
         return 0
+
+
+def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
+    """Draw one report from folders of records and return the exit status.
+
+    Records are copied where the report goes to another folder, so that its links work.
+    """
+    check_packages()
+    folders = [expanded(word, "--report").resolve() for word in given]
+    for folder, word in zip(folders, given, strict=True):
+        if not folder.is_dir():
+            raise UserError(f"--report {word}: there is no such folder.")
+        if not read_records(folder)[0]:
+            raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
+    if len(folders) > 1 and not wanted:
+        raise UserError("--report of several folders needs --output-dir DIR, where the report goes.")
+    output = expanded(wanted, "--output-dir").resolve() if wanted else folders[0]
+    make(output)
+    if output != folders[0]:
+        copy_records(folders, output)
+    drawn = summarise("report", output, notebook)
+    with suppress(OSError):  # other files may be in it
+        (output / "logs").rmdir()
+    return 0 if drawn else 1
+
+
+def copy_records(folders: list[Path], output: Path) -> None:
+    """Copy the JSON files and archives of each folder into a folder of its own below `output`."""
+    names: list[str] = []
+    for folder in folders:
+        name = folder.name if folder.name not in names else f"{folder.name}-{len(names) + 1}"
+        names.append(name)
+        for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.zip")]):
+            if path.is_file() and "logs" not in path.parts and not path.is_relative_to(output):
+                target = output / name / path.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+
+
+def check_packages() -> None:
+    """Raise UserError where a package that executes notebooks is missing."""
+    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
 
 
 def check_folders(studies: list[str], overrides: dict, args: Namespace) -> None:
