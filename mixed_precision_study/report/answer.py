@@ -292,10 +292,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if speedup:
         found.ratio, found.judged = speedup["ratio"], judge(speedup)
         found.ratio_text = ratio_text(speedup)
-        word = "" if found.judged in TOO_FEW_PROCESSES.values() else f", {found.judged}"
-        found.time += f", {found.ratio_text}{word}"
-        if over_tf32 := report.speedups.get((number, use, "tf32")):
-            found.time += f"; over tf32 {ratio_text(over_tf32)}"
+        found.time += f"; {ratios_in_words(speedup, report.speedups.get((number, use, 'tf32')))}"
     memory = [memory_of(group, name) for name in dict.fromkeys(("fp32", use))]
     if None not in memory:
         found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"
@@ -304,6 +301,17 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     found.why = cause_of(record)
     found.next = next_measured(report, number, use) or next_bound(report, group, record)
     return found
+
+
+def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
+    """Return the ratio over fp32 with what may be said of it, and that over tf32. "One process" is said once."""
+    few = TOO_FEW_PROCESSES.values()
+    word = judge(over_fp32)
+    if over_tf32 is None:
+        return ratio_text(over_fp32) + ("" if word in few else f", {word}")
+    if word in few and judge(over_tf32) == word:
+        return f"{over_fp32['ratio']:.2f}x, over tf32 {over_tf32['ratio']:.2f}x ({word})"
+    return f"{ratio_text(over_fp32)}{'' if word in few else f', {word}'}; over tf32 {ratio_text(over_tf32)}"
 
 
 def answers_of(report: Report) -> list[ModelAnswer]:

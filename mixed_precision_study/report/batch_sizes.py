@@ -19,15 +19,12 @@ from .verdicts import conditions_text, ends_of, ratio_text, said_once, sentence_
 from .words import plain, short, span
 
 TITLE = "Batch size: the same, and the best for each precision"
-ABOUT = """Less memory per sample allows a larger batch, and a larger batch keeps the GPU busier. That is a second
-gain. The right-hand chart keeps it apart: the speed-up at **the largest batch that both precisions ran**,
-beside the speed-up with **each precision at its fastest batch**.
+ABOUT = """Less memory per sample allows a larger batch, which keeps the GPU busier: a second gain. At the left,
+throughput up to the size that runs out of memory (a cross). Filled: timed epochs; dotted: short probes. At the
+right, the speed-up at **the largest batch that both ran**, beside that with **each precision at its fastest
+batch**. A larger batch is another training: the table has its last metric."""
 
-The left-hand chart shows throughput by batch size, up to the size that runs out of memory (a cross). Filled marks
-are timed epochs. The dotted line joins the short probes of `batch_size="max"`, which run without cuDNN's search and
-may lie lower. The hollow mark is the last probe, with that search. *Resolution* is how far above the largest batch
-the first failure lies."""
-
+FAMILIES_DRAWN = 3
 Speeds = dict[str, dict[int, float]]  # {precision: {batch size: samples per second}}
 HOLLOW: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "white", "markersize": 9}
 
@@ -272,26 +269,35 @@ def rows_by_batch(by_batch: list[BatchFamily]) -> list[dict]:
     return [row_by_batch(family, name) for family, seen in shown for name in PRECISIONS if name in seen]
 
 
+def fastest_alike(family: BatchFamily) -> str:
+    """Return the precisions of a family that are fastest at the same batch as its baseline, "" for none."""
+    names = [name for name, (_, size, other) in family.best.items() if size == other]
+    return f"{family.title} ({', '.join(names)} and {family.baseline})" if names else ""
+
+
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of batch sizes, and the verdicts on the largest ones."""
     section = Section(TITLE, ABOUT)
     by_batch = figures_by_batches(report)
     if by_batch:
-        draw_batch_sizes(section, report, by_batch)
-        section.table(said_once(rows_by_batch(by_batch)))
-    for family in by_batch:
-        if alike := [name for name, (_, size, other) in family.best.items() if size == other]:
-            text = f"Of the batch sizes that were run, {', '.join(alike)} and {family.baseline} are fastest at the same"
-            section.say(f"{plain(family.title)}: {text}. Memory brings no further speed-up there.")
+        drawn = by_batch[:FAMILIES_DRAWN]
+        draw_batch_sizes(section, report, drawn)
+        if len(drawn) < len(by_batch):
+            section.say(f"{len(drawn)} of {len(by_batch)} trainings are drawn; the table has all.")
+        section.table(said_once(rows_by_batch(by_batch)), "Batch sizes in figures")
+    alike = [family.title for family in by_batch if all(size == other for _, size, other in family.best.values())]
+    if alike:
+        section.say(
+            f"Memory brings no further speed-up to {plain('; '.join(alike))}: all are fastest at the same batch."
+        )
+    rows = []
     for group in report.largest:
-        lines = []
         for precision in (name for name, runs in group["runs"].items() if runs and name != "fp32"):
             sentence = sentence_on(group, precision, "fp32", speedup_of(group, precision, "fp32"))
-            lines.append(f"- {plain(sentence)}")
-        if lines:
-            title = f"{plain(group['notebook'])}: {plain(family_title(group))}, largest batches"
-            section.say("\n".join([f"**{title}**\n", *lines]))
+            rows.append({"comparison": family_title(group), "precision": precision, "at the largest batch": sentence})
+    if rows:
+        section.table(said_once(rows), "Verdicts on the largest batches")
     return section
 
 

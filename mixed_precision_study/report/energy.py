@@ -5,7 +5,7 @@ import statistics
 from ..record import SHORTEST_FOR_ENERGY
 from .bars import bar_chart, pool, values_in_words, values_of
 from .comparisons import ok_runs
-from .layout import rate_unit
+from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS
@@ -83,8 +83,9 @@ def section(report: Report) -> Section:
     section = Section(TITLE, ABOUT)
     energy = energy_used(report)
     if energy:
-        figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
-        section.chart(figure, "energy", values_in_words(report, energy, energy_unit))
+        if len(report.charted) <= 2 * MANY:
+            figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
+            section.chart(figure, "energy", values_in_words(report, energy, energy_unit))
         shares = "; ".join(shares_of_fp32(report, energy))
         section.say(f"Of fp32's energy: {shares}." if shares else "No run in fp32 to compare with.")
     if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):

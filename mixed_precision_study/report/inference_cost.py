@@ -1,7 +1,7 @@
 """Section: inference."""
 
 from .bars import bar_chart, pool, values_in_words, values_of
-from .layout import rate_unit
+from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .theme import chart_style
@@ -10,9 +10,7 @@ from .words import short, span
 
 TITLE = "Inference"
 ABOUT = """One forward pass of the trained model in its own precision. Latency: a single sample, median, with a
-whisker from p10 to p90. Throughput: a batch as in training. A sample of a language model is a column of
-text.
-The table also shows the memory and the largest difference from the outputs of an fp32 copy."""
+whisker from p10 to p90. Throughput: a batch as in training."""
 
 
 def sample_unit(group: dict) -> str:
@@ -50,11 +48,17 @@ def section(report: Report) -> Section:
     section = Section(TITLE, ABOUT)
     say_missing(section, report, "Inference", "inference_latency_ms", "inference_reason")
     if report.latency:
-        figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")
-        section.chart(figure, "inference_latency", values_in_words(report, report.latency, lambda group: "ms"))
-        served = pool(report, values_of("inference_samples_per_second"))
-        figure, _ = bar_chart(report, "Throughput of inference", sample_unit, served, "runs")
-        section.chart(figure, "inference_throughput", values_in_words(report, served, sample_unit))
+        if len(report.charted) <= 2 * MANY:
+            draw_inference(section, report)
         rows = [inference_row(report, *run) for run in report.timed if run[1]["inference_latency_ms"] is not None]
         section.table(said_once(rows), "Inference of every run")
     return section
+
+
+def draw_inference(section: Section, report: Report) -> None:
+    """Draw latency and throughput."""
+    figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")
+    section.chart(figure, "inference_latency", values_in_words(report, report.latency, lambda group: "ms"))
+    served = pool(report, values_of("inference_samples_per_second"))
+    figure, _ = bar_chart(report, "Throughput of inference", sample_unit, served, "runs")
+    section.chart(figure, "inference_throughput", values_in_words(report, served, sample_unit))

@@ -41,12 +41,8 @@ from .verdicts import (
 from .words import count, plain, short, span
 
 TITLE = "The ladder: one thing added at a time"
-ABOUT = """What each measure adds to those before it: precision, memory layout, compilation, a CUDA graph of the
-whole step, a larger batch. A ladder starts at fp32, and each step has one measure more.
-
-A bar is the throughput relative to the first step, with its 95% interval. A larger batch is compared per sample.
-Beside it are the memory peak and the last metric. A step that did not end well leaves a labelled gap, and the next
-one is compared with the last that did."""
+ABOUT = """Each step has one measure more: precision, layout, compilation, a CUDA graph, a larger batch. A bar
+is the throughput relative to the first step, with its 95% interval; a larger batch is compared per sample."""
 
 LIMITED_BY = "what limits it"
 COLUMNS = (
@@ -284,10 +280,7 @@ def section(report: Report) -> Section:
     for steps in ladders:
         say_ladder(section, report, steps)
     rows = rows_of_ladders(report, ladders)
-    figures = [{name: value for name, value in row.items() if name != LIMITED_BY} for row in rows]
-    limits = [{name: row[name] for name in ("comparison", "step", LIMITED_BY)} for row in rows]
-    section.table(said_once(figures))
-    section.table(said_once(limits))
+    section.table(said_once(rows), "The ladder in figures")
     return section
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from .comparisons import ok_runs
-from .layout import MANY, name_of, panel_title, panels, start_chart
+from .layout import name_of, panel_title, panels, start_chart
 from .report import Report
 from .section import Section
 from .style import PRECISIONS, line_style
@@ -22,6 +23,8 @@ from .verdicts import marked_in
 from .words import count, plain, span
 
 TITLE = "Loss scale"
+SWEEPS_DRAWN = 2
+TRACES_DRAWN = 6  # comparisons
 
 Trace = list[tuple]  # the steps at which the loss scale was noted, and the scales
 
@@ -141,7 +144,7 @@ def section(report: Report) -> Section:
     draw_traces(section, report)
     for number, ((settings, precision), runs) in enumerate(report.sweeps.items(), 1):
         name = f"loss_scale_sweep_{number}" if len(report.sweeps) > 1 else "loss_scale_sweep"
-        drawn = draw_sweeps(section, report, name, precision, runs)
+        drawn = draw_sweeps(section, report, name, precision, runs, shown=number <= SWEEPS_DRAWN)
         model = plain(json.loads(dict(settings)["model"]))
         section.say(f"{precision}, {model}: {sweep_text(runs, drawn)}.")
     return section
@@ -180,7 +183,7 @@ def draw_traces(section: Section, report: Report) -> None:
         return
     most_first = sorted(changes, key=changes.__getitem__, reverse=True)
     moved = list(dict.fromkeys(key[0] for key in most_first if changes[key] > 1))
-    shown = sorted(moved[:MANY])
+    shown = sorted(moved[:TRACES_DRAWN])
     names = [name for name in PRECISIONS if any(changes.get((number, name)) for number in shown)]
     handles = [Line2D([], [], **line_style(name)) for name in names]
     figure, placed = panels(report, "Loss scale", 2.2, handles, shown, across=min(3, len(shown)))
@@ -205,9 +208,12 @@ def draw_traces(section: Section, report: Report) -> None:
 
 
 def draw_sweeps(
-    section: Section, report: Report, name: str, precision: str, runs: dict
+    section: Section, report: Report, name: str, precision: str, runs: dict, shown: bool = True
 ) -> dict[str, dict[float, float]]:
-    """Draw loss, skipped steps and lost gradients over the fixed loss scales; return {figure: {scale: value}}."""
+    """Draw loss, skipped steps and lost gradients over the fixed loss scales; return {figure: {scale: value}}.
+
+    The figure joins the section if it is to be `shown`.
+    """
     handles = [Line2D([], [], **line_style(precision))]
     if any(run["status"] == "ok" for run in runs.get("dynamic", ())):
         handles.append(Line2D([], [], color=PRECISIONS[precision].colour, linestyle=":", label="dynamic"))
@@ -217,7 +223,10 @@ def draw_sweeps(
         drawn[label] = draw_sweep(axes, runs, read, precision)
         axes.set(xlabel="fixed loss scale", ylabel=label)
         widen(axes, label)
-    section.chart(figure, name)
+    if shown:
+        section.chart(figure, name, f"{precision}: {sweep_text(runs, drawn)}.".replace("**", ""))
+    else:
+        plt.close(figure)
     return drawn
 
 

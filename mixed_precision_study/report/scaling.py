@@ -22,11 +22,8 @@ from .verdicts import example, flags_in, said_once
 from .words import plain, short
 
 TITLE = "Cost as the work grows"
-ABOUT = """Time per sample against batch size and against depth, where a precision ended well at three sizes or more.
-Both axes are logarithmic.
-
-A marker is **hollow** where the GPU idles for 20% of a step or more. There kernel launches set the time: a larger
-batch costs nothing, and precision changes nothing. Where markers are filled, the precisions part."""
+ABOUT = """Time per sample against batch size and depth. **Hollow**: the GPU idles for 20% of a step or more.
+There kernel launches set the time: a larger batch costs nothing, and precision changes nothing."""
 
 SIZES = {  # what grows: how its size is read; resnet18 has 18 layers, efficientnet_b0 has no size
     "batch_size": r"b(\d+)",
@@ -196,7 +193,7 @@ def section(report: Report) -> Section:
     if not growths:
         return section
     draw_growths(section, report, growths)
-    section.table(said_once(rows_of_sizes(growths)))
+    section.table(said_once(rows_of_sizes(growths)), "Growth in figures")
     for growth in () if report.on_cpu else growths:
         lines = [f"- {sentence_on_costs(growth, precision)}" for precision in growth.costs]
         section.say("\n".join([f"**{plain(growth.title)}**, time per sample\n", *lines]))

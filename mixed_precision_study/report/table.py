@@ -27,6 +27,7 @@ TITLE = "All comparisons"
 ABOUT = """A row for each precision of each comparison; its name links to a record. *Saved* leaves out the data set.
 [results.csv](results.csv) has every run, [summary.csv](summary.csv) every ratio."""
 
+ROWS_OPEN = 24  # of the table; a longer one is folded
 WITHOUT_FP32 = ("is", "is then", "quality", "seeds")  # columns that are empty for fp32
 CONSTANT = {"is": "outcome over fp32", "is then": "outcome over tf32"}  # names of columns in the caption
 QUALITY_NAMES = {  # columns of summary.csv: keys of quality_difference()
@@ -239,7 +240,8 @@ def section(report: Report) -> Section:
     rows, links = overview_rows(report, judged)
     if rows:
         kept, caption = without_constants(rows)
-        section.table(kept, caption=caption, links=links, sortable=True)
+        folded = TITLE if len(kept) > ROWS_OPEN else ""
+        section.table(kept, folded, caption=caption, links=links, sortable=True)
         section.parts.append(File("summary.csv", pd.DataFrame(judged).convert_dtypes().to_csv(index=False).encode()))
     if report.used:
         section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))

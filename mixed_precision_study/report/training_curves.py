@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from ..analysis.equivalence import quality_difference
 from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
-from .layout import MANY, chart_text, most_compared, name_of, panel_title, panels, shown_in, start_chart
+from .layout import chart_text, most_compared, name_of, panel_title, panels, shown_in, start_chart
 from .report import Report
 from .section import Section
 from .style import GAP_GREY, PRECISIONS, line_style
@@ -21,6 +21,8 @@ from .words import count, plain, span
 TITLE = "Training"
 ABOUT = "A curve is the median over seeds, in a band from the lowest to the highest."
 FEWEST_EPOCHS = 5  # of a curve
+CURVES_DRAWN = 3  # comparisons
+ROWS_DRAWN = 6  # comparisons that are too short for curves
 NAMED = 4  # runs; of more their number is given
 
 
@@ -103,7 +105,7 @@ def epochs_of(group: dict) -> int:
 
 def draw_training_curves(section: Section, report: Report, numbers: list[int]) -> None:
     """Draw the training loss and the held-out metric by epoch."""
-    shown = most_compared(report, numbers, MANY)
+    shown = most_compared(report, numbers, CURVES_DRAWN)
     names = [name for name in PRECISIONS if any(ok_runs(report.comparisons[number], name) for number in shown)]
     handles = [Line2D([], [], **line_style(name)) for name in names]
     across = min(3, len(shown))
@@ -125,7 +127,7 @@ def draw_training_curves(section: Section, report: Report, numbers: list[int]) -
 
 def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> None:
     """Draw the last held-out metric of trainings that are too short for a curve, beside what chance reaches."""
-    shown = most_compared(report, numbers, MANY)
+    shown = most_compared(report, numbers, ROWS_DRAWN)
     groups = {number: report.comparisons[number] for number in shown}
     groups = {
         number: group for number, group in groups.items() if any(last_metrics(group, name) for name in PRECISIONS)

@@ -75,7 +75,7 @@ def test_models_are_ordered_by_their_depth_and_many_comparisons_fit_into_rows(tm
     rows = panel_rows(report)
     assert sorted(itertools.chain(*itertools.chain(*rows))) == list(range(50))
     assert max(sum(map(len, row)) for row in rows) <= 6
-    assert charts["energy"].get_figheight() > 2 * len(rows)
+    assert charts == {}  # the table has so many
     models = [group["model"] for group in report.comparisons[:5]]
     assert models == ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 

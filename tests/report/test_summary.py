@@ -131,7 +131,7 @@ def test_records_of_before_are_still_read(report_of_before):
     text = shown(notebook, "text/markdown")
     assert "was not measured in any run" not in text
     assert re.search("Not in this folder: .*energy, inference", text)
-    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "training_curves", PUBLISHED[0]}
+    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "last_metrics", "number_formats", PUBLISHED[0]}
     assert "what limits it is not known" in text
 
 
