@@ -286,11 +286,10 @@ def section(report: Report) -> Section:
         if len(drawn) < len(by_batch):
             section.say(f"{len(drawn)} of {len(by_batch)} trainings are drawn; the table has all.")
         section.table(said_once(rows_by_batch(by_batch)), "Batch sizes in figures")
-    alike = [family.title for family in by_batch if all(size == other for _, size, other in family.best.values())]
+    alike = list(filter(None, map(fastest_alike, by_batch)))
     if alike:
-        section.say(
-            f"Memory brings no further speed-up to {plain('; '.join(alike))}: all are fastest at the same batch."
-        )
+        names = plain("; ".join(alike))
+        section.say(f"Fastest at the same batch, so that memory brings no further speed-up: {names}.")
     rows = []
     for group in report.largest:
         for precision in (name for name, runs in group["runs"].items() if runs and name != "fp32"):
