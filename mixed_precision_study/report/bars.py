@@ -8,15 +8,32 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .comparisons import gap_text, ok_runs
-from .layout import chart_text, extremes_text, panel_rows, shown_in, start_chart, write_gap, write_label
+from .layout import (
+    EXAMPLES,
+    MANY,
+    NARROW,
+    chart_text,
+    extremes_text,
+    most_compared,
+    panel_rows,
+    shown_in,
+    start_chart,
+    wrapped_name,
+    write_gap,
+    write_label,
+)
 from .report import Bar, Key, Report, Unit
 from .section import Section
-from .style import BOX, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK, bar_style, precision_patches
+from .style import BOX, GAP_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK, bar_style, part_patches, precision_patches
 from .verdicts import mark_of
 from .words import plain, short, span
 
+ONE_COLUMN = 4  # comparisons with stacked bars that stand below each other
+WIDTH_OF_LETTER = (0.0098, 0.0225)  # of the axes of a chart with one column, with two
+Form = Callable[[float], str]  # from a number to its text
 Read = Callable[[dict], list[float]]
 
 
@@ -52,20 +69,25 @@ def draw_panel(
     labels: dict[Key, str],
     absent: str,
     inches: float,
+    dashes: bool = True,
 ) -> dict[Key, tuple[float, float]]:
-    """Draw the bars of some comparisons, each `inches` wide, and return {bar: (x, width)}."""
+    """Draw the bars of some comparisons, each `inches` wide, and return {bar: (x, width)}.
+
+    Every comparison has a place for each precision, a dash where it was not run; without `dashes` only for its own.
+    """
     names = [name for name in PRECISIONS if any(report.runs(number, name) for number in panel)]
     here = [key for key in bars if key[0] in panel]
     longest = max((len(line) for key in here for line in labels[key].split("\n")), default=0)
-    crowded = inches / len(names) < max(0.36, 0.068 * longest)
+    crowded = inches / len(names) < max(0.36, 0.075 * longest)
     two_lines = any("\n" in label for label in labels.values())
     upright = {"rotation": 90, "va": "bottom"} if crowded else {}
     width = 0.86 / len(names)
     top = max([bars[key][2] for key in here], default=0.8)
     places = {}
     for position, number in enumerate(panel):
-        for slot, precision in enumerate(names):
-            x = position + (slot - (len(names) - 1) / 2) * width
+        own = names if dashes else shown_in(report, number)
+        for slot, precision in enumerate(own):
+            x = position + (slot - (len(own) - 1) / 2) * width
             key, runs = (number, precision), report.runs(number, precision)
             if not runs:
                 write_gap(axes, x, 0.02 * top, "-", rotation=0)
@@ -85,6 +107,12 @@ def draw_panel(
     axes.set(xlim=(-0.5, len(panel) - 0.5), ylim=(0, top * headroom))
     axes.yaxis.set_major_formatter("{x:,.10g}" if places else "")
     return places
+
+
+def failed_beside_others(group: dict) -> list[str]:
+    """Return the precisions of which some runs ended well and some did not, such as "tf32: oom (1 of 3)"."""
+    some = [name for name, runs in group["runs"].items() if ok_runs(group, name) and gap_text(runs)]
+    return [f"{name}: {gap_text(group['runs'][name])}" for name in some]
 
 
 def tick_label(report: Report, number: int, bars: dict[Key, Bar], notes: dict[int, list[str]]) -> str:
@@ -144,16 +172,73 @@ def bar_chart(
     return figure, places
 
 
-def gap_lines(text: str) -> str:
-    """Return a reason in three lines at most."""
-    lines = textwrap.wrap(text, 30)
-    return chart_text("\n".join(lines[:3]) + ("..." if len(lines) > 3 else ""))
+def gap_line(text: str) -> str:
+    """Return a reason in one short line."""
+    return chart_text(textwrap.shorten(text, 56, placeholder="..."))
 
 
-def name_precisions(axes: Axes, names: list[str]) -> None:
-    """Name the precisions below the bars at x = 0, 1, 2, ..."""
-    axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
-    axes.set_xlim(-0.6, max(4, len(names)) - 0.4)
+def text_colour(colour: str) -> str:
+    """Return black or white, whichever is legible on a colour such as "#332288"."""
+    red, green, blue = bytes.fromhex(colour[1:])
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 128 else "white"
+
+
+def draw_stack(
+    axes: Axes, row: int, parts: dict[str, float], styles: dict[str, tuple[str, str]], letter: float, form: Form
+) -> None:
+    """Draw a horizontal bar of stacked parts, with the figure of each part that is wide enough for its letters."""
+    foot = 0.0
+    for part, amount in parts.items():
+        if not amount:
+            continue
+        colour, hatch = styles[part]
+        axes.barh(row, amount, 0.78, foot, color=colour, hatch=hatch, edgecolor="#777777", linewidth=0.4)
+        text = form(amount)
+        if amount > letter * len(text):
+            box = {**BOX, "facecolor": colour} if hatch else None  # no figure on a pattern
+            style: dict[str, Any] = {"ha": "center", "va": "center", "size": 8.5, "color": text_colour(colour)}
+            axes.text(foot + amount / 2, row, text, bbox=box, **style)
+        foot += amount
+
+
+def stack_chart(
+    report: Report,
+    title: str,
+    about: str,
+    styles: dict[str, tuple[str, str]],
+    stacks: dict[Key, dict[str, float]],
+    labels: dict[Key, str],
+    gaps: dict[Key, str],
+    form: Form = short,
+) -> Figure:
+    """Return a chart with a panel per comparison and a horizontal bar of stacked parts per precision.
+
+    A bar has its label behind it, and a precision without a bar the reason for that. Of more than MANY comparisons
+    EXAMPLES are drawn. Up to ONE_COLUMN stand below each other, others in two columns.
+    """
+    most = MANY if len(report.charted) <= MANY else EXAMPLES
+    chosen = most_compared(report, report.charted, most)
+    numbers = [number for number in chosen if shown_in(report, number)]
+    used = {part for (number, _), parts in stacks.items() if number in numbers for part in parts if parts[part]}
+    styles = {part: style for part, style in styles.items() if part in used}
+    columns = 1 if len(numbers) <= ONE_COLUMN else 2
+    bands = [numbers[start : start + columns] for start in range(0, len(numbers), columns)]
+    bars = [max(len(shown_in(report, number)) for number in band) for band in bands]
+    heights = [0.72 + 0.21 * count for count in bars]
+    if len(numbers) < len(report.charted):
+        about += f"; {len(numbers)} of {len(report.charted)} comparisons"
+    figure, (part,) = start_chart(report, title, [sum(heights)], part_patches(styles), about, numbers, NARROW)
+    grid = part.subplots(len(bands), columns, height_ratios=heights, squeeze=False)
+    band_of = {number: band for band in bands for number in band}
+    for axes, number in zip_longest(grid.flat, numbers):
+        if number is None:
+            axes.set_axis_off()
+        else:
+            draw_stacks(report, axes, number, styles, stacks, labels, gaps, columns, form)
+            axes.set_ylim(max(len(shown_in(report, other)) for other in band_of[number]) - 0.4, -0.6)
+            heading = "\n".join(wrapped_name(report.comparisons[number]["title"], (90, 40)[columns - 1]))
+            axes.set_title(chart_text(heading), size=9.5, loc="left", weight="bold")
+    return figure
 
 
 def draw_stacks(
@@ -162,28 +247,30 @@ def draw_stacks(
     number: int,
     styles: dict[str, tuple[str, str]],
     stacks: dict[Key, dict[str, float]],
-    gaps: dict[Key, str],
     labels: dict[Key, str],
-    lift: float = 3,
+    gaps: dict[Key, str],
+    columns: int,
+    form: Form,
 ) -> None:
-    """Draw a bar of stacked parts for every precision of a comparison, its label above; a gap where there is none."""
-    top = max([sum(parts.values()) for key, parts in stacks.items() if key[0] == number], default=1)
+    """Draw the stacked bars of a comparison from above, or why there is none. The chart has `columns` of panels."""
     names = shown_in(report, number)
-    for x, precision in enumerate(names):
+    sums = [sum(parts.values()) for key, parts in stacks.items() if key[0] == number]
+    far = max(sums, default=1) * (1.22, 1.58)[columns - 1]  # room for the labels
+    for row, precision in enumerate(names):
         key = (number, precision)
-        if key not in stacks:
+        if key in stacks:
+            draw_stack(axes, row, stacks[key], styles, far * WIDTH_OF_LETTER[columns - 1], form)
+            label = labels[key] + mark_of(report, *key)
+            write_label(axes, label, sum(stacks[key].values()), row, (5, 0), ha="left", va="center", size=9, bbox=BOX)
+        else:
             text = gap_text(report.runs(*key)) or gaps.get(key, "not measured")
-            write_gap(axes, x, 0.02 * top, gap_lines(text), size=7.5)
-            continue
-        foot = 0.0
-        for part, amount in stacks[key].items():
-            colour, hatch = styles[part]
-            axes.bar(x, amount, 0.76, foot, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-            foot += amount
-        write_label(axes, labels[key] + mark_of(report, *key), x, foot, (0, lift))
-    name_precisions(axes, names)
-    axes.set_ylim(0, 1.2 * top)
-    axes.yaxis.set_major_formatter("{x:,.10g}" if any(key[0] == number for key in stacks) else "")
+            axes.text(0.01 * far, row, gap_line(text), va="center", size=8.5, color=GAP_GREY)
+    axes.set_xlim(0, far)
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=bool(sums), axis="x")
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:,.10g}" if sums else "")
 
 
 def gap_reasons(report: Report, reason: str) -> dict[Key, str]:

@@ -1,56 +1,26 @@
-"""Section: where the time goes and how far from the limit."""
+"""Section: where the time of a step goes, and what limits it."""
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from itertools import groupby
 
-from ..analysis.bottleneck import find_bottleneck
-from .bars import draw_stacks, gap_lines, gap_reasons, middle_runs, name_precisions, pool, values_of
-from .comparisons import gap_text
-from .layout import extremes_text, panels, shown_in, write_gap, write_label
-from .report import Bar, Key, Report
+from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
+from .bars import ONE_COLUMN, gap_reasons, middle_runs, stack_chart
+from .layout import MANY
+from .report import Key, Report
 from .section import Section
-from .style import DARK_GREY, FAMILY_STYLES, IDLE_STYLE, OTHER_KERNELS, part_patches
+from .style import PRECISIONS, STEP_STYLES
 from .theme import chart_style
-from .verdicts import mark_of, row_of_run, said_once, say_missing
-from .words import count, percent, plain, short, tally
+from .verdicts import said_once, say_missing
+from .words import count, percent, plain, short, span, tally
 
-TITLE = "Where the time goes and how far from the limit"
-ABOUT = """A bar is one profiled step: kernels by family, and the time in which no kernel ran. Where much is idle,
-another precision cannot help.
+TITLE = "Why: where the time of a step goes"
+ABOUT = """A bar is one training step. *Arithmetic* is convolution, matmul and attention. The other kernels mostly
+move memory. *Idle* is the time in which no kernel ran: another precision cannot shorten it."""
 
-The second chart compares what a run reached with what this GPU was measured to do: FLOPs per second against the
-fastest matmul or convolution, and bytes per second against a plain copy. Bytes are counted as if no cache helped,
-so that share can exceed 100%."""
-
-LIMITS = {  # name: (field, colour, hatch)
-    "compute: FLOPs per second / fastest measured": ("compute_limit_fraction", "#332288", ""),
-    "memory: bytes per second / measured copy": ("bandwidth_limit_fraction", "#88ccee", "//"),
-}
-
-
-def limit_row(report: Report, number: int, record: dict) -> dict:
-    """Return what limits a run and how near it comes, as a row of the table."""
-    ceilings = [record[f"ceiling_{name}_tflop_per_second"] for name in ("matmul", "conv")]
-    achieved = record["achieved_tflop_per_second"]
-    ceiling = max((rate for rate in ceilings if rate is not None), default=None)
-    row = {
-        "GPU busy": percent(record["gpu_busy_fraction"]),
-        "waits for data": percent(record["data_wait_fraction"]),
-        "Tensor Cores, of kernel time": percent(record["tensor_core_fraction"]),
-        "TFLOP/s": "-" if achieved is None else short(achieved),
-        "measured ceiling, TFLOP/s": "-" if ceiling is None else short(ceiling),
-        "of the ceiling": percent(record["compute_limit_fraction"]),
-        "of the copy bandwidth": percent(record["bandwidth_limit_fraction"]),
-        "limited by": find_bottleneck(record)[0],
-    }
-    return row_of_run(report, report.comparisons[number], record, **row)
-
-
-def shares_of(record: dict, named: list[str]) -> dict[str, float]:
-    """Return {family: share of the step} of the named families, the other kernels, and the idle rest."""
-    busy, families = record["gpu_busy_fraction"], dict(record["kernel_family_fractions"])
-    parts = {family: busy * families.get(family, 0) for family in named}
-    return parts | {"other kernels": max(0, busy - sum(parts.values())), "idle": max(0, 1 - busy)}
+CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a word
+CLEARLY_LESS = 0.8  # of fp32's arithmetic
+NAMED = 4  # of more comparisons those with each largest part are counted
+NAMES = dict(zip(STEP_STYLES, ("arithmetic", "memory traffic", "idle time"), strict=True))
+HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16")
 
 
 def profiled_runs(report: Report) -> dict[Key, dict]:
@@ -58,91 +28,150 @@ def profiled_runs(report: Report) -> dict[Key, dict]:
     return middle_runs(report, lambda run: run["gpu_busy_fraction"] if run["kernel_family_fractions"] else None)
 
 
-def families_in(runs: dict[Key, dict]) -> list[str]:
-    """Return the kernel families that have a colour of their own and occur in the runs."""
-    seen = {family for record in runs.values() for family, _ in record["kernel_family_fractions"]}
-    return [family for family in FAMILY_STYLES if family in seen]
+def parts_of_step(record: dict) -> dict[str, float]:
+    """Return the milliseconds of a profiled step in arithmetic, in other kernels and idle; empty without a time."""
+    step = record["step_ms_median"]
+    if not step:
+        return {}
+    busy = min(1, record["gpu_busy_fraction"])
+    families = dict(record["kernel_family_fractions"])
+    arithmetic = busy * min(1, sum(families.get(name, 0) for name in ARITHMETIC))
+    return dict(zip(STEP_STYLES, (step * arithmetic, step * (busy - arithmetic), step * (1 - busy)), strict=True))
 
 
-def draw_limits(report: Report, axes: Axes, number: int, reached: dict[str, dict[Key, Bar]]) -> None:
-    """Draw two bars for every precision of a comparison: the shares of both limits, the median over its runs."""
-    gaps = gap_reasons(report, "limit_reason")
-    names = shown_in(report, number)
-    for x, precision in enumerate(names):
-        key = (number, precision)
-        for left, (field, colour, hatch) in zip((x - 0.2, x + 0.2), LIMITS.values(), strict=True):
-            if key in reached[field]:
-                height = 100 * reached[field][key][0]
-                axes.bar(left, height, 0.36, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4)
-                write_label(axes, f"{height:.0f}{mark_of(report, *key)}", left, height, (0, 2))
-        if not any(key in bars for bars in reached.values()):
-            text = gap_text(report.runs(*key)) or gaps.get(key, "not measured")
-            write_gap(axes, x, 2, gap_lines(text), size=7.5)
-    axes.axhline(100, color=DARK_GREY, linestyle="--", linewidth=1)
-    name_precisions(axes, names)
-    axes.set_ylabel("% of the measured limit")
+def without_idle(record: dict) -> float | None:
+    """Return how many times as fast a run could be at most if the GPU were never idle, or None."""
+    busy = record["gpu_busy_fraction"]
+    return 1 / busy if busy and busy <= 1 else None
+
+
+def while_busy(record: dict) -> tuple[float | None, float | None]:
+    """Return what a run reaches of the measured FLOPs and of the copied bytes per second while the GPU is busy."""
+    compute, busy = record["compute_limit_fraction"], record["gpu_busy_fraction"]
+    return compute / busy if compute is not None and busy else None, record["bandwidth_limit_fraction"]
+
+
+def step_row(report: Report, key: Key, record: dict) -> dict:
+    """Return where the time of a run's step goes and how near it comes to the limits, as a row of the table."""
+    number, precision = key
+    parts = parts_of_step(record)
+    compute, bandwidth = while_busy(record)
+    row: dict = {"comparison": report.comparisons[number]["title"], "precision": precision}
+    row["step, ms"] = short(record["step_ms_median"]) if parts else "-"
+    row |= {f"{part}, ms": short(parts[part]) if parts else "-" for part in STEP_STYLES}
+    row["waits for data"] = percent(record["data_wait_fraction"])
+    row["of the measured FLOP/s"] = percent(compute)
+    row["of the copied bytes/s"] = percent(bandwidth)
+    row["on Tensor Cores"] = percent(record["tensor_core_fraction"])
+    if len(report.charted) > MANY:  # else a sentence on the model says so
+        bound = without_idle(record)
+        row["limited by"] = find_bottleneck(record)[0]
+        row["without idle time, at most"] = f"{bound:.2f}x" if bound else "-"
+    return row
+
+
+def family_row(report: Report, key: Key, record: dict) -> dict:
+    """Return the families of kernels of a run, the longest first, as a row of the table."""
+    families = [f"{name} {share:.0%}" for name, share in record["kernel_family_fractions"] if share >= 0.005]
+    names = {"comparison": report.comparisons[key[0]]["title"], "precision": key[1]}
+    return names | {"share of kernel time": ", ".join(families)}
+
+
+def fastest_half(report: Report, number: int, stacks: dict[Key, dict[str, float]]) -> dict[str, float] | None:
+    """Return the parts of the shortest step in 16 bits of a comparison, or None."""
+    found = [stacks[number, name] for name in HALF if (number, name) in stacks]
+    return min(found, key=lambda parts: sum(parts.values()), default=None)
+
+
+def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str:
+    """Return what 16 bits do to the arithmetic and what is left of a step, or nothing where that is not clear."""
+    shares = []
+    left: dict[str, list[str]] = {}
+    for number, group in report.charted_groups:
+        half, base = fastest_half(report, number, stacks), stacks.get((number, "fp32"), {})
+        if half and base.get("arithmetic"):
+            shares.append(half["arithmetic"] / base["arithmetic"])
+            left.setdefault(max(half, key=half.__getitem__), []).append(group["model"])
+    if not shares or max(shares) > CLEARLY_LESS:
+        return ""
+    parts = sorted(left, key=lambda part: -len(left[part]))
+    if len(shares) <= NAMED:
+        largest = ", ".join(f"{NAMES[part]} ({', '.join(dict.fromkeys(left[part]))})" for part in parts)
+    else:
+        counts = ", ".join(f"{NAMES[part]} in {len(left[part])}" for part in parts)
+        largest = f"{counts} of {len(shares)} comparisons"
+    cut = span([100 * share for share in shares], "{:.0f}")
+    return f"16 bits leave {cut}% of fp32's time in arithmetic; the largest part is then {largest}"
+
+
+def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:
+    """Return the figures of the chart in a sentence for each of a few comparisons, or its title and the idle time."""
+    texts = []
+    idle = []
+    for number, keys in groupby(stacks, key=lambda key: key[0]):
+        steps = []
+        for key in keys:
+            total = sum(stacks[key].values())
+            idle.append(stacks[key]["idle"] / total)
+            steps.append(f"{key[1]} {short(total)} ms, {idle[-1]:.0%} idle")
+        texts.append(f"{report.comparisons[number]['title']}: {'; '.join(steps)}.")
+    if len(texts) <= ONE_COLUMN:
+        return " ".join(texts)
+    return f"{title}; idle {span(idle, '{:.0%}')} of a step in {len(texts)} comparisons."
+
+
+def limits_of(report: Report, number: int, runs: dict[Key, dict]) -> str:
+    """Return what limits the precisions of a comparison, and what they could gain without idle time, as a sentence."""
+    here = {name: runs[number, name] for name in PRECISIONS if (number, name) in runs}
+    cases: dict[str, list[str]] = {}
+    for name, record in here.items():
+        cases.setdefault(find_bottleneck(record)[0], []).append(name)
+    text = "; ".join(f"{case} ({', '.join(names)})" for case, names in cases.items())
+    bounds = {name: without_idle(record) for name, record in here.items()}
+    clear = [f"{name} {bound:.2f}x" for name, bound in bounds.items() if bound and bound >= CLEAR_BOUND]
+    gain = f" Without idle time at most: {', '.join(clear)}." if clear else ""
+    return f"- **{plain(report.comparisons[number]['title'])}** is limited by {text}.{gain}"
 
 
 @chart_style()
 def section(report: Report) -> Section:
-    """Return the charts of kernel time and of the limits reached, and what limits every run."""
+    """Return the chart of a step's time, what limits every run, and the table of the figures."""
     section = Section(TITLE, ABOUT)
-    draw_kernel_times(section, report)
-    draw_limits_reached(section, report)
-    say_bottlenecks(section, report)
+    runs = profiled_runs(report)
+    if not runs:
+        return section
+    draw_steps(section, report, runs)
+    say_limits(section, report, runs)
+    rows = [step_row(report, key, record) for key, record in runs.items()]
+    section.table(said_once(rows), "A step in figures; both limits count from busy time")
+    section.table(said_once([family_row(report, key, run) for key, run in runs.items()]), "The families of kernels")
+    say_missing(section, report, "Where the time goes", "gpu_busy_fraction", "profile_reason")
     return section
 
 
-def draw_kernel_times(section: Section, report: Report) -> None:
-    """Draw the kernels of a step by family."""
-    runs = profiled_runs(report)
-    if runs:
-        named = families_in(runs)
-        styles = {family: FAMILY_STYLES[family] for family in named}
-        styles |= {"other kernels": OTHER_KERNELS, "idle": IDLE_STYLE}
-        shares = {key: shares_of(record, named) for key, record in runs.items()}
-        percents = {key: {part: 100 * share for part, share in parts.items()} for key, parts in shares.items()}
-        labels = {key: short(run["step_ms_median"]) if run["step_ms_median"] else "" for key, run in runs.items()}
-        gaps = gap_reasons(report, "profile_reason")
-        title = "Where the time of a step goes (above each bar: its ms)"
-        figure, placed = panels(report, title, 2.8, part_patches(styles))
-        for number, (axes,) in placed:
-            draw_stacks(report, axes, number, styles, percents, gaps, labels)
-            axes.set(ylabel="% of the step", ylim=(0, 118), yticks=range(0, 101, 20))
-        section.chart(figure, "kernel_time")
-        longest = [max(run["kernel_family_fractions"], key=lambda one: one[1])[0] for run in runs.values()]
-        section.say(f"The longest family of {count(len(runs), 'bar')}: {tally(map(plain, longest))}.")
-        idle = {key: parts["idle"] for key, parts in shares.items()}
-        section.say(f"The GPU is idle {extremes_text(report, idle, '{:.0%}'.format)} of a step.")
-    say_missing(section, report, "Where the time goes", "gpu_busy_fraction", "profile_reason")
+def draw_steps(section: Section, report: Report, runs: dict[Key, dict]) -> None:
+    """Draw the milliseconds of a step."""
+    stacks = {key: parts for key, record in runs.items() if (parts := parts_of_step(record))}
+    if not stacks:
+        return
+    labels = {}
+    for key, parts in stacks.items():
+        total = sum(parts.values())
+        labels[key] = f"{short(total)} ms, idle {parts['idle'] / total:.0%}"
+    finding = "" if report.on_cpu else finding_on_steps(report, stacks)
+    title = finding or "Where the time of a step goes"
+    about = "milliseconds of a training step"
+    gaps = gap_reasons(report, "profile_reason")
+    figure = stack_chart(report, title, about, STEP_STYLES, stacks, labels, gaps)
+    section.chart(figure, "step_time", alternative_text(report, stacks, title))
 
 
-def draw_limits_reached(section: Section, report: Report) -> None:
-    """Draw how near the runs come to what the GPU was measured to do."""
-    reached = {field: pool(report, values_of(field)) for field, *_ in LIMITS.values()}
-    if any(reached.values()):
-        handles = [
-            Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name)
-            for name, (_, colour, hatch) in LIMITS.items()
-        ]
-        figure, placed = panels(report, "How far from the card's limits", 2.6, handles)
-        highest = 100 * max(bar[0] for bars in reached.values() for bar in bars.values())
-        for number, (axes,) in placed:
-            draw_limits(report, axes, number, reached)
-            axes.set_ylim(0, 1.12 * max(100, highest))
-        section.chart(figure, "limit_reached")
-        for name, (field, *_) in LIMITS.items():
-            if shares := {key: bar[0] for key, bar in reached[field].items()}:
-                text = extremes_text(report, shares, "{:.0%}".format)
-                section.say(f"{name.partition(':')[0].capitalize()}: {text} of what this GPU was measured to do.")
-    say_missing(section, report, "The distance from the limits of compute", "compute_limit_fraction", "limit_reason")
-    say_missing(section, report, "The distance from the limits of memory", "bandwidth_limit_fraction", "limit_reason")
-
-
-def say_bottlenecks(section: Section, report: Report) -> None:
-    """List what limits every run."""
-    runs = [record for _, record in report.timed]
-    if any(run["gpu_busy_fraction"] is not None or run["achieved_tflop_per_second"] for run in runs):
-        section.table(said_once([limit_row(report, *run) for run in report.timed]), "What limits every run")
-        cases = tally(find_bottleneck(run)[0] for run in runs)
-        section.say(f"What limits the {count(len(runs), 'run')} that ended well: {cases}.")
+def say_limits(section: Section, report: Report, runs: dict[Key, dict]) -> None:
+    """Say what limits every run: once for each model, or as a tally of many."""
+    if report.on_cpu:
+        return
+    if len(report.charted) > MANY:
+        cases = tally((find_bottleneck(record)[0] for record in runs.values()), "{} {}")
+        section.say(f"What limits {count(len(runs), 'precision')} of {len(report.charted)} comparisons: {cases}.")
+        return
+    section.say("\n".join(limits_of(report, number, runs) for number in dict.fromkeys(key[0] for key in runs)))

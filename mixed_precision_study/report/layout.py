@@ -4,7 +4,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterable
 from itertools import groupby, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -18,6 +18,25 @@ from .style import CPU_WARNING, DISTURBED_MARK, GAP_GREY, PRECISIONS, RED
 from .words import plain
 
 MANY = 12  # with more comparisons, charts leave out those that show little
+WIDTH = 10.0  # inches of a chart with panels side by side
+EXAMPLES = 8  # comparisons with stacked bars, where there are more than MANY
+NARROW = 8.0  # inches of a chart with rows: at equal width on the screen its texts are larger
+TITLE_SIZE = 12
+NOTE_SIZE = 9
+
+
+class HeadLine(NamedTuple):
+    """A line of text above a chart."""
+
+    text: str
+    size: float
+    bold: bool = False
+    colour: str = "black"
+
+    @property
+    def inches(self) -> float:
+        """Its height."""
+        return 0.0185 * self.size
 
 
 def legend_of(groups: Iterable[dict]) -> list[Line2D]:
@@ -61,38 +80,66 @@ def panel_rows(report: Report, most: int = 6) -> list[list[list[int]]]:
     return rows
 
 
-def legend_lines(labels: list[str]) -> int:
-    """Return how many lines a legend needs; a column is as wide as its longest label."""
+def legend_lines(labels: list[str], width: float = WIDTH) -> int:
+    """Return how many lines a legend needs in a figure of `width` inches; a column is as wide as its longest label."""
     letters = [len(label) + 7 for label in labels]
     for lines in range(1, len(letters)):
-        if sum(max(letters[start : start + lines]) for start in range(0, len(letters), lines)) <= 135:
+        if sum(max(letters[start : start + lines]) for start in range(0, len(letters), lines)) <= 13.5 * width:
             return lines
-    return 1
+    return max(1, len(letters))
 
 
-def start_chart(report: Report, title: str, heights: list[float], handles: list) -> tuple[Figure, list[SubFigure]]:
-    """Return (figure, subfigures): title and legend above, then one subfigure for each of `heights` in inches."""
-    lines = legend_lines([handle.get_label() for handle in handles])
-    head = 0.62 + 0.19 * (lines - 1)
+def head_lines(report: Report, title: str, about: str, numbers: list[int] | None, width: float) -> list[HeadLine]:
+    """Return the lines above the legend: the title, what is drawn, and what disturbed runs are marked with.
+
+    With one device its name stands in `about`, or in the title where there is no `about`.
+    """
+    device = next(iter(report.devices)) if len(report.devices) == 1 else ""
+    if about:
+        about = "; ".join(filter(None, [about, device]))
+    elif device:
+        title = f"{title} on {device}"
+    shown = report.charted if numbers is None else numbers
+    wrapped = [line for text in title.split("\n") for line in textwrap.wrap(text, round(9.6 * width))]
+    lines = [HeadLine(line, TITLE_SIZE, bold=True) for line in wrapped]
     if report.on_cpu:
-        head += 0.26
-    if report.disturbed:
-        head += 0.2
+        lines.append(HeadLine(CPU_WARNING, TITLE_SIZE, bold=True, colour=RED))
+    lines += [HeadLine(line, NOTE_SIZE) for line in textwrap.wrap(about, round(12.6 * width))]
+    if any(number in shown for number, _ in report.disturbed) and not report.on_cpu:
+        lines.append(HeadLine(f"{DISTURBED_MARK} throttled or GPU shared", NOTE_SIZE))
+    return lines
+
+
+def start_chart(
+    report: Report,
+    title: str,
+    heights: list[float],
+    handles: list,
+    about: str = "",
+    numbers: list[int] | None = None,
+    width: float = WIDTH,
+) -> tuple[Figure, list[SubFigure]]:
+    """Return (figure, subfigures): title and legend above, then one subfigure for each of `heights` in inches.
+
+    `about` is a second line on what is drawn, and `numbers` are the comparisons in the figure, all by default.
+    """
+    lines = head_lines(report, title, about, numbers, width)
+    rows = legend_lines([handle.get_label() for handle in handles], width) if handles else 0
+    head = 0.18 + sum(line.inches for line in lines) + 0.19 * rows
     no_gaps = ConstrainedLayoutEngine(hspace=0)  # they would grow with the figure
-    figure = plt.figure(figsize=(10, head + sum(heights)), layout=no_gaps)
-    top, *rows = figure.subfigures(1 + len(heights), 1, squeeze=False, height_ratios=[head, *heights]).flat
-    where = f" on {next(iter(report.devices))}" if len(report.devices) == 1 else ""
-    style: dict[str, Any] = {"va": "top", "size": 12, "weight": "bold"}
-    top.text(0.008, 1 - 0.06 / head, chart_text(title + where), **style)
-    if report.on_cpu:
-        top.text(0.008, 1 - 0.32 / head, CPU_WARNING, color=RED, **style)
-    elif report.disturbed:
-        text = f"{DISTURBED_MARK} throttled or GPU shared: see the table of runs"
-        top.text(0.008, 1 - 0.3 / head, text, va="top", size=8.5)
-    corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
-    columns = max(1, math.ceil(len(handles) / lines))
-    top.legend(handles=handles, ncols=columns, frameon=False, fontsize=9, handletextpad=0.5, **corner)
-    return figure, rows
+    figure = plt.figure(figsize=(width, head + sum(heights)), layout=no_gaps)
+    top, *parts = figure.subfigures(1 + len(heights), 1, squeeze=False, height_ratios=[head, *heights]).flat
+    depth = 0.06
+    for line in lines:
+        weight = "bold" if line.bold else "normal"
+        text = chart_text(line.text)
+        top.text(0.008, 1 - depth / head, text, va="top", size=line.size, weight=weight, color=line.colour)
+        depth += line.inches
+    if handles:
+        corner: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0}
+        columns = math.ceil(len(handles) / rows)
+        top.legend(handles=handles, ncols=columns, frameon=False, fontsize=9, handletextpad=0.5, **corner)
+    return figure, parts
 
 
 def chart_text(text: str) -> str:
@@ -105,8 +152,8 @@ def panel_title(report: Report, number: int, *more: str) -> str:
     group = report.comparisons[number]
     lines = [group["notebook"]]
     for text in filter(None, [group["title"], *more]):
-        lines += textwrap.wrap(text.replace(" · ", "\xa0· "), 44)  # no line begins with a dot
-    return chart_text("\n".join(lines).replace("\xa0", " "))
+        lines += wrapped_name(text, 44)
+    return chart_text("\n".join(lines))
 
 
 def panels(
@@ -125,7 +172,7 @@ def panels(
     numbers = report.charted if numbers is None else numbers
     bands = [numbers[start : start + across] for start in range(0, len(numbers), across or 1)]
     heights = [inches(band) if callable(inches) else inches for band in bands]
-    figure, parts = start_chart(report, title, heights, handles)
+    figure, parts = start_chart(report, title, heights, handles, numbers=numbers)
     placed = []
     for part, band in zip(parts, bands, strict=True):
         columns = part.subplots(rows, across, sharex="col", squeeze=False).T
@@ -141,13 +188,13 @@ def panels(
 
 def write_gap(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
     """Write a text upright in the place of a missing bar."""
-    usual = {"size": 8, "color": GAP_GREY, "rotation": 90, "ha": "center", "va": "bottom"}
+    usual = {"size": 8.5, "color": GAP_GREY, "rotation": 90, "ha": "center", "va": "bottom"}
     axes.text(x, y, text, **{**usual, **style})
 
 
 def write_label(axes: Axes, text: str, x: float, y: float, offset: tuple[float, float], **style: Any) -> None:
     """Write the label of a bar or point, `offset` points from it."""
-    axes.annotate(text, (x, y), offset, textcoords="offset points", **{"size": 7.5, "ha": "center", **style})
+    axes.annotate(text, (x, y), offset, textcoords="offset points", **{"size": 8.5, "ha": "center", **style})
 
 
 def rate_unit(group: dict) -> str:
@@ -169,6 +216,21 @@ def extremes_text(
     word = f" {plain(unit(report.comparisons[high[0]]))}" if unit else ""
     text = f"from **{form(values[low])}** ({name_of(report, *low)}) to **{form(values[high])}**"
     return f"{text}{word} ({name_of(report, *high)})"
+
+
+def wrapped_name(text: str, letters: int) -> list[str]:
+    """Return a name of several parts in lines that end where a part ends."""
+    whole = text.replace(" ", "\xa0").replace("\xa0·\xa0", "\xa0· ")
+    return [line.replace("\xa0", " ") for line in textwrap.wrap(whole, letters)]
+
+
+def most_compared(report: Report, numbers: list[int], most: int) -> list[int]:
+    """Return up to `most` of some comparisons: of each model the one with the most precisions, then others."""
+    ranked = sorted(numbers, key=lambda number: -len(shown_in(report, number)))
+    first_of = {report.comparisons[number]["model"]: number for number in reversed(ranked)}
+    firsts = [number for number in ranked if number in first_of.values()]
+    others = [number for number in ranked if number not in firsts]
+    return sorted([*firsts, *others][:most], key=numbers.index)
 
 
 def shown_in(report: Report, number: int) -> list[str]:

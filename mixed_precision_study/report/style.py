@@ -40,32 +40,16 @@ DIAMOND: dict[str, Any] = {
     "linestyle": "none",
     "markersize": 5,
 }
-DATA_SET_STYLE: dict[str, Any] = {"facecolor": "#d5d5d5", "hatch": "....", "edgecolor": "#555555", "linewidth": 0}
-
-FAMILY_STYLES = {  # the same in every report; kernels of the other families are grey
-    "convolution": ("#332288", ""),
-    "depthwise convolution": ("#332288", "//"),
-    "matmul": ("#88ccee", ""),
-    "attention": ("#88ccee", "xx"),
-    "normalisation": ("#117733", "xx"),
-    "elementwise": ("#ddcc77", "//"),
-    "recurrent cell": ("#44aa99", ""),
-    "softmax and loss": ("#44aa99", "//"),
-    "layout change": ("#cc6677", "\\\\"),
-    "copy": ("#cc6677", ""),
-    "optimizer": ("#882255", ""),
-    "reduction": ("#882255", "xx"),
+STEP_STYLES = {  # part of a step: colour and hatch
+    "arithmetic": ("#332288", ""),
+    "moves memory": ("#88ccee", ""),
+    "idle": ("#e8e8e8", ""),
 }
-OTHER_KERNELS = ("#bbbbbb", "..")
-IDLE_STYLE = ("#e8e8e8", "")
 MEMORY_STYLES = {  # part of the memory: colour and hatch; no colour of a precision; safe for the colour-blind
-    "parameters": ("#332288", ""),
-    "gradients": ("#88ccee", ""),
-    "optimizer": ("#117733", "xx"),
-    "fp32 master copies": ("#ddcc77", "//"),
-    "data set": ("#44aa99", ""),
-    "activations and workspace": ("#cc6677", "\\\\"),
-    "allocator slack": ("#882255", ""),
+    "weights, gradients, optimizer": ("#332288", ""),
+    "data set": ("#117733", "xx"),
+    "activations and workspace": ("#88ccee", ""),
+    "allocator slack": ("#ddcc77", "//"),
     "context and libraries": ("#bbbbbb", ".."),
 }
 

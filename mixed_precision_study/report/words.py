@@ -31,6 +31,11 @@ def short(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:#.3g}".rstrip(".")
 
 
+def gibibytes(number: float) -> str:
+    """Return GiB with two decimals."""
+    return f"{number:,.2f}"
+
+
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))

@@ -67,7 +67,7 @@ def test_the_largest_batch_has_its_resolution(searched):
 
 
 def test_the_largest_batches_are_not_mixed_with_the_others():
-    report, charts = drawn(made_up.write_batches, "epoch_time", "memory_use", "batch_sizes")
+    report, charts = drawn(made_up.write_batches, "speedup_figure", "batch_sizes")
     text = "1.99x as fast as fp32 (one process) per sample, each at its largest batch (512 and 256); "
     assert text in said_in("batch_sizes", report)
     rows = rows_of(report)
@@ -76,7 +76,7 @@ def test_the_largest_batches_are_not_mixed_with_the_others():
     assert rows["amp_fp16"]["at the largest batch of both"] == "1.50x (one process), b128"
     assert rows["amp_fp16"]["each at its fastest"] == "1.83x, b512 over b256"  # 50,000 / 3.0 s over 49,920 / 5.0 s
     assert all(group["batch"] != "bmax" for group in report.comparisons)
-    assert not any("max" in text for name in ("epoch_time", "speed_up", "peak_memory") for text in texts(charts[name]))
+    assert not any("max" in text for name in ("speedup", "time_and_memory") for text in texts(charts[name]))
 
 
 def test_a_precision_with_one_size_is_not_compared_at_its_best_with_several():

@@ -28,7 +28,7 @@ def ladder_rows(report):
 @pytest.fixture(scope="module")
 def ladder():
     """(report, charts) of the ladders and what comes before, on the made-up ladders."""
-    return drawn(made_up.write_ladder, "epoch_time", "memory_use", "batch_sizes", "ladder")
+    return drawn(made_up.write_ladder, "speedup_figure", "batch_sizes", "ladder")
 
 
 def steps_of(report, notebook):
@@ -110,7 +110,7 @@ def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
     eager = [title for title in shown_titles if title.endswith("eager") and "b128" in title]
     assert len(shown_titles) == 3 and len(eager) == 1 and len(report.comparisons) == 13
     assert {key[0] for key in report.epoch_times} == {key[0] for key in report.sentences} == set(report.charted)
-    for name in ("epoch_time", "scaled_time", "peak_memory", "throughput"):
+    for name in ("speedup", "time_and_memory"):
         assert not {"-", "not run", "failed", "oom"} & set(texts(charts[name])), name
     assert {"not run", "failed", "oom"} <= set(texts(charts["ladder"]))
     assert len(report.timed) == 3 * 17  # every run that ended well is in the tables of runs
@@ -121,10 +121,10 @@ def test_one_precision_alone_that_is_no_step_of_a_ladder_keeps_its_place_and_its
     made_up.write_ladder(tmp_path)
     values = {"epochs": 6, "channels_last": False, "execution": "cuda_graph", "lr": 0.2}
     write_all(tmp_path, made_up.make_failed("cifar_resnet", "amp_fp16", "oom", "no memory", parameters=values))
-    report, charts = explore(tmp_path, "epoch_time")
+    report, charts = explore(tmp_path, "speedup_figure")
     assert len(report.charted) == 4
-    said = texts(charts["epoch_time"])
-    assert (said.count("oom"), said.count("-")) == (1, 4)  # three of its own, one of amp_fp16 beside it
+    said = texts(charts["time_and_memory"])
+    assert (said.count("oom"), said.count("-")) == (2, 0)  # for time and for memory
 
 
 def test_a_ladder_of_single_precisions_is_still_charted(tmp_path):
@@ -132,9 +132,9 @@ def test_a_ladder_of_single_precisions_is_still_charted(tmp_path):
     for precision, layout, execution, size in ways:
         values = {"channels_last": layout, "execution": execution, "batch_size": size}
         write_all(tmp_path, made_up.make("cifar_resnet", precision, parameters=values))
-    report, charts = explore(tmp_path, "epoch_time", "ladder")
+    report, charts = explore(tmp_path, "speedup_figure", "ladder")
     assert len(measured_ladders(report)) == 1 and len(report.charted) == 3
-    assert "ladder" in charts and "epoch_time" in charts
+    assert "ladder" in charts and "speedup" in charts
 
 
 STEPS = (  # of a ladder: precision, channels_last, execution, batch size, seconds of an epoch

@@ -1,0 +1,100 @@
+"""The bars of time and of memory, side by side. They are a part of the section on speed-up."""
+
+import textwrap
+from collections.abc import Callable
+from functools import partial
+
+from matplotlib.axes import Axes
+
+from .bars import draw_panel, failed_beside_others, pool
+from .epoch_time import times_of
+from .layout import NARROW, chart_text, most_compared, shown_in, start_chart
+from .report import Bar, Key, Report
+from .section import Section
+from .style import PRECISIONS, precision_patches
+from .words import gibibytes, short
+
+IN_A_ROW = 3  # comparisons
+IN_TWO_ROWS = 6
+INCHES = 1.6  # of a row without the names below it
+LINE = 0.13  # inches of a line of these
+NAME_SIZE = 7.5
+LETTERS = 20  # of a line of a name
+
+
+def rows_of(report: Report) -> list[list[int]]:
+    """Return the comparisons in the figure: up to six in one row or two; of more, one for each experiment or model."""
+    numbers = report.charted
+    if len(numbers) > IN_TWO_ROWS:
+        experiments: dict[str, list[int]] = {}
+        for number, group in report.charted_groups:
+            experiments.setdefault(group["notebook"], []).append(number)
+        firsts = [most_compared(report, members, 1)[0] for members in experiments.values()]
+        if len(experiments) == 1:
+            firsts = most_compared(report, numbers, IN_A_ROW)
+        return [firsts[:IN_A_ROW]]
+    return [numbers[start : start + IN_A_ROW] for start in range(0, len(numbers), IN_A_ROW)]
+
+
+def in_samples(report: Report, numbers: list[int]) -> bool:
+    """Return whether epochs of one experiment that stand side by side are unequal work."""
+    experiments = [report.comparisons[number]["notebook"] for number in numbers]
+    return any(name in report.uneven and experiments.count(name) > 1 for name in experiments)
+
+
+def name_below(report: Report, number: int) -> str:
+    """Return the name of a comparison as it stands below its bars, with the runs that its bars lack."""
+    group = report.comparisons[number]
+    lines = [*group["lines"], *([group["device"]] if len(report.devices) > 1 else [])]
+    lines += [f"* {text}" for text in failed_beside_others(group)]
+    return chart_text("\n".join(part for line in lines for part in textwrap.wrap(line, LETTERS)))
+
+
+def draw_time_and_memory(section: Section, report: Report) -> None:
+    """Draw the time of an epoch on the left and the peak of memory on the right, a group of bars per comparison."""
+    rows = rows_of(report)
+    numbers = [number for row in rows for number in row]
+    names = [name for name in PRECISIONS if any(name in shown_in(report, number) for number in numbers)]
+    samples = in_samples(report, numbers)
+    times = pool(report, partial(times_of, per_sample=samples))
+    about = "median time of an epoch (grey: shortest to longest) and peak of PyTorch's memory"
+    if len(numbers) < len(report.charted):
+        about += f"; {len(numbers)} of {len(report.charted)} comparisons"
+    lines = [max(name_below(report, number).count("\n") for number in row) for row in rows]
+    heights = [INCHES + LINE * (count + 1) for count in lines]
+    patches = precision_patches(names)
+    figure, (part,) = start_chart(report, "Time and memory", [sum(heights)], patches, about, numbers, NARROW)
+    grid = part.subplots(len(rows), 2, height_ratios=heights, squeeze=False)
+    for (left, right), row in zip(grid, rows, strict=True):
+        draw_group(report, left, row, times, short)
+        draw_group(report, right, row, report.peaks, gibibytes)
+        left.set_ylabel("µs per sample" if samples else "seconds")
+        right.set_ylabel("GiB")
+    unit = "µs a sample" if samples else "s"
+    section.chart(figure, "time_and_memory", " ".join(alternative_texts(report, numbers, times, unit)))
+
+
+def draw_group(
+    report: Report, axes: Axes, numbers: list[int], bars: dict[Key, Bar], form: Callable[[float], str]
+) -> None:
+    """Draw the bars of a few comparisons, each with its name below."""
+    labels = {key: form(bar[0]) for key, bar in bars.items()}
+    slots = min(IN_A_ROW, len(report.charted))
+    draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots, dashes=False)
+    axes.set_xlim(-0.5, slots - 0.5)
+    names = [name_below(report, number) for number in numbers]
+    axes.set_xticks(range(len(numbers)), names, size=NAME_SIZE)
+
+
+def alternative_texts(report: Report, numbers: list[int], times: dict[Key, Bar], unit: str) -> list[str]:
+    """Return time and memory of each comparison as a sentence."""
+    texts = []
+    for number in numbers:
+        figures = []
+        for precision in shown_in(report, number):
+            key = (number, precision)
+            if key in times:
+                memory = f", {gibibytes(report.peaks[key][0])} GiB" if key in report.peaks else ""
+                figures.append(f"{precision} {short(times[key][0])} {unit}{memory}")
+        texts.append(f"{report.comparisons[number]['title']}: {'; '.join(figures) or 'nothing measured'}.")
+    return texts

@@ -1,0 +1,185 @@
+"""The figure of speed-ups in both forms, and the bars of time and memory."""
+
+import made_up_records as made_up
+import pytest
+from drawn_reports import explore, texts, write_all
+
+from mixed_precision_study.report.layout import NARROW
+from mixed_precision_study.report.load import load
+from mixed_precision_study.report.section import Chart
+from mixed_precision_study.report.speedup_figure import section, sorted_names
+from mixed_precision_study.report.speedup_list import by_model
+from mixed_precision_study.report.speedup_marks import finding_of, ratio_label, ratios_of_hosts
+from mixed_precision_study.report.style import INTERVAL_GREY, PRECISIONS
+from mixed_precision_study.report.time_and_memory import rows_of
+
+MODES = {"fp32": 4.0, "tf32": 2.0, "amp_fp16": 1.0}  # seconds of an epoch
+
+
+def timed(precision, seconds, **fields):
+    """Return the record of a run with two epochs of these seconds."""
+    return made_up.make(
+        "cifar_resnet", precision, seconds=[seconds] * 2, block_seconds=made_up.blocks_of([seconds] * 2), **fields
+    )
+
+
+def write_repeats(folder, hosts=("one",), modes=None, seconds_on=None, parameters=None, **fields):
+    """Write a run of each mode for every host, one repetition on each; `seconds_on` are factors of the hosts' times."""
+    for repeat, host in enumerate(hosts):
+        factor = (seconds_on or {}).get(host, 1.0)
+        for precision, seconds in (modes or MODES).items():
+            slower = seconds * (factor if precision != "fp32" else 1)
+            values = {"repeats": len(hosts), "repeat": repeat, **(parameters or {})}
+            write_all(folder, timed(precision, slower, parameters=values, host_id=host, **fields))
+
+
+def lines_at(axes, colour):
+    return [line for line in axes.lines if line.get_color() == colour]
+
+
+def test_a_row_has_a_marker_over_each_baseline_and_its_numbers(tmp_path):
+    write_repeats(tmp_path)
+    report, charts = explore(tmp_path, "speedup_figure")
+    plot, columns = charts["speedup"].axes
+    over_fp32, over_tf32 = lines_at(plot, PRECISIONS["amp_fp16"].colour)
+    assert over_fp32.get_xdata()[0] == pytest.approx(4) and over_tf32.get_xdata()[0] == pytest.approx(2)
+    assert over_fp32.get_marker() != over_tf32.get_marker()
+    written = [text.get_text() for text in columns.texts]
+    assert written[4:8] == ["fp32", "", "4.00 s", "4.00 GiB"]
+    assert written[8:12] == ["4.00", "2.00", "1.00 s", "4.00 GiB"]  # the fastest comes first
+    assert sorted_names(report, 0) == ["amp_fp16", "tf32"]
+
+
+def test_one_process_is_hollow_and_three_have_an_interval(tmp_path):
+    write_repeats(tmp_path / "one")
+    write_repeats(tmp_path / "three", hosts=("a", "b", "c"), seconds_on={"a": 0.9, "c": 1.1})
+    colour = PRECISIONS["amp_fp16"].colour
+    (plot, _), (other, _) = (explore(tmp_path / name, "speedup_figure")[1]["speedup"].axes for name in ("one", "three"))
+    assert [line.get_markerfacecolor() for line in lines_at(plot, colour)] == ["white", "white"]
+    interval, marker, *_ = lines_at(other, colour)
+    low, high = interval.get_xdata()
+    assert low < marker.get_xdata()[0] < high and marker.get_markerfacecolor() == colour
+
+
+def test_hosts_are_ticks_where_there_are_several(tmp_path):
+    write_repeats(tmp_path, hosts=("a", "b"), seconds_on={"b": 2.0})
+    report, charts = explore(tmp_path, "speedup_figure")
+    assert sorted(ratios_of_hosts(report.comparisons[0], "amp_fp16", "fp32")) == pytest.approx([2.0, 4.0])
+    ticks = [line.get_xdata()[0] for line in lines_at(charts["speedup"].axes[0], INTERVAL_GREY)]
+    assert sorted(ticks) == pytest.approx([1.0, 2.0, 2.0, 2.0, 2.0, 4.0])  # tf32, and amp_fp16 over fp32 and tf32
+    assert "one host" in texts(charts["speedup"])
+    write_repeats(tmp_path / "alone")
+    assert ratios_of_hosts(load(tmp_path / "alone").comparisons[0], "amp_fp16", "fp32") == []
+
+
+def test_a_run_that_did_not_train_is_grey_and_in_brackets(tmp_path):
+    write_repeats(tmp_path, modes={"fp32": 4.0})
+    write_all(
+        tmp_path, timed("amp_fp16", 1.0, metric=[0.2, 0.25], parameters={"repeats": 1, "repeat": 0}, host_id="one")
+    )
+    report, charts = explore(tmp_path, "speedup_figure")
+    key = (0, "amp_fp16", "fp32")
+    assert report.speedups[key]["untrained"] and ratio_label(report, key) == "(4.00)"
+    assert lines_at(charts["speedup"].axes[0], PRECISIONS["amp_fp16"].colour) == []
+    assert len(lines_at(charts["speedup"].axes[0], INTERVAL_GREY)) == 1
+    assert "none" in finding_of(report, [0]) and "4.00x" not in finding_of(report, [0])
+
+
+def test_the_title_names_all_that_are_equally_fast(tmp_path):
+    write_repeats(tmp_path, modes={"fp32": 4.0, "tf32": 2.0, "amp_fp16": 2.02, "amp_bf16": 3.0})
+    title = finding_of(load(tmp_path), [0]).replace("\xa0", " ")
+    assert "tf32 and amp_fp16 2.00x on resnet18" in title and "amp_bf16" not in title
+
+
+def test_figures_of_two_gpus_are_marked_as_not_paired(tmp_path):
+    for precision, seconds, gpu in (("fp32", 4.0, "GPU-1"), ("tf32", 2.0, "GPU-2"), ("amp_fp16", 1.0, "GPU-1")):
+        write_all(tmp_path, timed(precision, seconds, gpu_uuid=gpu))
+    _, charts = explore(tmp_path, "speedup_figure")
+    said = texts(charts["speedup"])
+    assert {"2.00‡", "4.00"} <= set(said) and any("not paired ‡" in text for text in said)
+
+
+def test_gaps_say_why_and_some_failed_runs_are_named(everything):
+    report, charts = everything
+    said = texts(charts["speedup"])
+    assert {"diverged", "unsupported", "timeout", "failed", "killed"} <= set(said)
+    assert any("o2_fp16: oom (2 of 3)" in text for text in said)
+    assert any(text.startswith("resnet18") and "* o2_fp16:" in text for text in texts(charts["time_and_memory"]))
+    number = [group["title"] for group in report.comparisons].index("resnet50 · cifar10, b512 · H200")
+    assert ratio_label(report, (number, "amp_fp16", "fp32")) == "" != ratio_label(report, (number, "amp_fp16", "tf32"))
+
+
+def test_many_comparisons_become_a_list_by_model(tmp_path):
+    made_up.write_many(tmp_path)
+    report, charts = explore(tmp_path, "speedup_figure")
+    kinds = by_model(report)
+    assert len(kinds) == 5 and sorted(number for numbers in kinds.values() for number in numbers) == report.charted
+    figure = charts["speedup"]
+    labels, _, columns = figure.axes
+    assert len(labels.texts) == 50 + 5
+    assert len(columns.texts) == 3 + 3 * 50
+    screens = figure.get_figheight() / figure.get_figwidth() * 800 / 900
+    assert screens < 50 / 113 * 3 + 0.2  # 113 comparisons take three screens
+
+
+def test_a_list_names_the_baseline_where_it_is_not_fp32(tmp_path):
+    for size in range(1, 10):
+        modes = {name: seconds for name, seconds in MODES.items() if name != "fp32" or size > 1}
+        write_repeats(tmp_path, modes=modes | {"amp_bf16": 3.0}, parameters={"batch_size": size})
+    _, charts = explore(tmp_path, "speedup_figure")
+    said = [text for text in texts(charts["speedup"]) if text.startswith("cifar10")]
+    assert [text for text in said if "tf32" in text] == ["cifar10, b1 · over tf32"] and len(said) == 9
+
+
+@pytest.mark.parametrize("made", ["everything", "pooled"])
+def test_every_text_has_nine_pixels_where_the_picture_is_800_wide(made, request):
+    _, charts = request.getfixturevalue(made)
+    for name in ("speedup", "time_and_memory", "step_time", "memory_breakdown"):
+        assert charts[name].get_figwidth() == NARROW
+        sizes = {text.get_fontsize() for text in charts[name].findobj(lambda part: hasattr(part, "get_fontsize"))}
+        assert min(sizes) / 72 * 800 / NARROW >= 9, name
+
+
+def test_bars_of_time_are_medians_and_reach_from_shortest_to_longest(everything):
+    report, _ = everything
+    number = [group["title"] for group in report.comparisons].index("resnet18 · cifar10, b128 · H200")
+    assert report.epoch_times[number, "fp32"] == pytest.approx((6.3, 6.0, 6.6, 9))
+    assert report.peaks[number, "fp32"][0] == 4.0 and report.whole[number, "fp32"][0] == (4096 + 1500) / 1024
+
+
+def test_epochs_of_unequal_work_are_shown_as_time_per_sample(tmp_path):
+    for notebook, size, steps in (("cifar_resnet", 128, 0), ("cifar_resnet", 128, 5), ("lstm_language_model", 20, 0)):
+        for precision in ("fp32", "amp_fp16"):
+            known = {"samples_per_epoch": steps * size, "seconds": [0.064] * 3} if steps else {}
+            values = {"batch_size": size, "max_steps": steps}
+            write_all(tmp_path, made_up.make(notebook, precision, parameters=values, **known))
+    report, charts = explore(tmp_path, "speedup_figure")
+    assert report.uneven == {"cifar_resnet"}
+    assert {"122 µs", "100 µs", "6.10 s"} <= set(texts(charts["speedup"]))  # 6.1 s for 50,000 images
+    left, right = charts["time_and_memory"].axes
+    assert (left.get_ylabel(), right.get_ylabel()) == ("µs per sample", "GiB")
+    assert {122, 100} <= {round(bar.get_height(), 6) for bar in left.patches}
+    assert sorted({bar[0] for bar in report.epoch_times.values()}) == [0.064, 6.1]  # the articles give seconds
+
+
+def test_of_many_comparisons_three_have_bars(tmp_path):
+    made_up.write_many(tmp_path)
+    report = load(tmp_path)
+    (row,) = rows_of(report)
+    assert len({report.comparisons[number]["model"] for number in row}) == 3
+    few = load(made_up_few(tmp_path / "few"))
+    assert rows_of(few) == [few.charted[:3], few.charted[3:]]
+
+
+def made_up_few(folder):
+    """Write four comparisons and return their folder."""
+    for size in range(1, 5):
+        write_repeats(folder, parameters={"batch_size": size})
+    return folder
+
+
+def test_the_alternative_texts_hold_the_numbers(tmp_path):
+    write_repeats(tmp_path)
+    speedup, bars = [part for part in section(load(tmp_path)) if isinstance(part, Chart)]
+    assert "amp_fp16 4.00, tf32 2.00" in speedup.alt
+    assert "tf32 2.00 s, 4.00 GiB" in bars.alt
