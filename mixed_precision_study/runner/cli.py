@@ -12,11 +12,12 @@ import io
 import math
 import re
 import signal
+import socket
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,6 +37,7 @@ from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_ov
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
+FEWEST_FORKED = 3  # runs for which a process that forks their kernels is worth its start
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
 
 
@@ -110,6 +112,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
+    kernels = "forked: from one process that has loaded everything; fresh: each by itself; auto: forked on the CPU"
+    parser.add_argument("--kernels", choices=("auto", "forked", "fresh"), default="auto", help=kernels)
     parser.add_argument("--no-progress-bar", action="store_true", help="plain lines only")
     file = "another file in the form of notebooks/studies.yaml, beside its notebooks"
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
@@ -251,6 +255,15 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
     return 0 if all(succeeded) else 1
 
 
+def forks(study: PlannedStudy, devices: list[Device], args: Namespace) -> bool:
+    """Return whether the kernels of a study are forked from one process that has loaded everything."""
+    if args.ray or args.kernels == "fresh" or not hasattr(socket, "recv_fds"):
+        return False
+    to_do = [run for runs in study.comparisons for run in unfinished(runs, args.fresh, args.retry_failed)]
+    own = [run for run in to_do if run.notebook.stem in EXPERIMENTS]
+    return len(own) >= FEWEST_FORKED and (args.kernels == "forked" or not devices[0].visible)
+
+
 def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, executor: Any) -> bool:
     """Run one study and its summary. Return whether nothing failed."""
     name, comparisons, folder, _ = study
@@ -263,7 +276,8 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
     try:
-        run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
+        with process.prepared_process(name, folder) if forks(study, devices, args) else nullcontext():
+            run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         summary_made = summarise(name, folder, args.file.parent / "summary.ipynb")
     except KeyboardInterrupt:

@@ -64,7 +64,7 @@ class ForkedProvisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
         environment = {**options["env"], FORKED_ENV: "1"}
         try:
-            process = ForkedKernel(os.environ[PREPARED_ENV], cmd[3:], environment, os.getcwd())  # after python -m KERNEL
+            process = ForkedKernel(os.environ[PREPARED_ENV], cmd[3:], environment, os.getcwd())
         except OSError as error:
             print(f"the prepared process does not answer ({error}); the kernel starts by itself", file=sys.stderr)
             return await super().launch_kernel(cmd, **options)

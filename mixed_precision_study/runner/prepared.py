@@ -58,7 +58,7 @@ def become_kernel(request: dict, files: list[int], parent: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [KERNEL, *request["arguments"]]
-    sys.stdin, sys.stdout, sys.stderr = (open(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
     from ..timing import startup
 
     startup.begin_again()
