@@ -12,7 +12,6 @@ import io
 import math
 import re
 import signal
-import socket
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -257,7 +256,7 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
 
 def forks(study: PlannedStudy, devices: list[Device], args: Namespace) -> bool:
     """Return whether the kernels of a study are forked from one process that has loaded everything."""
-    if args.ray or args.kernels == "fresh" or not hasattr(socket, "recv_fds"):
+    if args.ray or args.kernels == "fresh" or sys.platform != "linux":
         return False
     to_do = [run for runs in study.comparisons for run in unfinished(runs, args.fresh, args.retry_failed)]
     own = [run for run in to_do if run.notebook.stem in EXPERIMENTS]
