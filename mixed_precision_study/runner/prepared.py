@@ -59,9 +59,7 @@ def become_kernel(request: dict, files: list[int], parent: int) -> NoReturn:
     os.environ.update(request["environment"])
     sys.argv = [KERNEL, *request["arguments"]]
     sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-    from ..timing import startup
-
-    startup.begin_again()
+    import_module("mixed_precision_study.timing").startup.begin_again()
     threading.Thread(target=end_without, args=(parent,), daemon=True).start()
     runpy.run_module(KERNEL, run_name="__main__")
     sys.exit(0)
