@@ -122,6 +122,7 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
     record.host_cpu = cpu_model()
     record.host_id = host_identity()
     record.package_version = __version__
+    record.kernel_forked = "MIXED_PRECISION_FORKED" in os.environ
     record.commit = suite_commit()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

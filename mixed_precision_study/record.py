@@ -104,6 +104,7 @@ class EnvironmentFields:
     host_cores: int | None = None  # that this process may use
     host_cpu: str | None = None  # model of the CPU
     host_id: str | None = None  # tells hosts apart: a hash of the machine's identity and name
+    kernel_forked: bool | None = None  # from a process of run_all.py that had loaded everything
     package_version: str | None = None  # of mixed_precision_study
     fp32_precision_matmul: str | None = None  # PyTorch's switch, read back during the run
     fp32_precision_conv: str | None = None  # the same for convolutions

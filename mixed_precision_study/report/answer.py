@@ -13,6 +13,7 @@ The rules, all from records:
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 from ..analysis.bottleneck import find_bottleneck
@@ -64,7 +65,12 @@ class ModelAnswer:
 
 
 def kind_of(report: Report) -> str:
-    """Return what a folder of records studies: a key of SUBJECTS, found from the records alone."""
+    """Return what a folder of records studies: a key of SUBJECTS, found from the records.
+
+    Every explained run has measured inference, so only the name of the folder tells the study of inference.
+    """
+    if Path(report.folder).resolve().name.startswith("inference") and report.latency:
+        return "inference"
     if not report.comparisons:
         return "largest" if report.largest else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
@@ -75,8 +81,6 @@ def kind_of(report: Report) -> str:
     sizes = {(group["model"], group["batch"]) for group in report.comparisons}
     if len(sizes) >= 2 * len(models) or max_models_of_experiment(report) >= NAMED:
         return "scaling"
-    if any(run["inference_latency_ms"] is not None for _, run in report.timed):
-        return "inference"
     return "reference"
 
 

@@ -101,7 +101,7 @@ def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str
         counts = ", ".join(f"{NAMES[part]} in {len(left[part])}" for part in parts)
         largest = f"{counts} of {len(shares)} comparisons"
     cut = span([100 * share for share in shares], "{:.0f}")
-    return f"16 bits leave {cut}% of fp32's time in arithmetic; the largest part is then {largest}"
+    return f"In 16 bits arithmetic takes {cut}% of its time in fp32. The most is left in {largest}"
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -39,6 +39,7 @@ from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_ov
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "template"  # of the page
+FEWEST_FORKED = 3  # runs for which a process that forks their kernels is worth its start
 SUMMARY_SECONDS = 3600  # a summary of hundreds of runs takes minutes
 
 
@@ -115,6 +116,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
+    kernels = "fresh (default): each kernel starts by itself; forked: from one process that has loaded everything"
+    parser.add_argument("--kernels", choices=("fresh", "forked"), default="fresh", help=kernels)
     parser.add_argument("--no-progress-bar", action="store_true", help="plain lines only")
     file = "another file in the form of notebooks/studies.yaml, beside its notebooks"
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
@@ -300,6 +303,15 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
     return 0 if all(succeeded) else 1
 
 
+def forks(study: PlannedStudy, args: Namespace) -> bool:
+    """Return whether the kernels of a study are forked from one process that has loaded everything."""
+    if args.ray or args.kernels == "fresh" or sys.platform != "linux":
+        return False
+    to_do = [run for runs in study.comparisons for run in unfinished(runs, args.fresh, args.retry_failed)]
+    own = [run for run in to_do if run.notebook.stem in EXPERIMENTS]
+    return len(own) >= FEWEST_FORKED
+
+
 def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, executor: Any) -> bool:
     """Run one study and its summary. Return whether nothing failed."""
     name, comparisons, folder, _ = study
@@ -312,7 +324,8 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
     try:
-        run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
+        with process.prepared_process(name, folder) if forks(study, args) else nullcontext():
+            run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         summary_made = summarise(name, folder, args.file.parent / "summary.ipynb")
     except KeyboardInterrupt:

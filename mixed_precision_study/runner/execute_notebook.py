@@ -28,12 +28,14 @@ import yaml
 import zmq
 from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.provisioning import LocalProvisioner
 from nbclient.exceptions import DeadKernelError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
 from ..files import written_whole
 from .notebook_file import hash_of
+from .prepared import FORKED_ENV, PREPARED_ENV, ForkedKernel
 
 KERNEL = "mixed_precision_study.runner.kernel"
 DEAD_KERNEL_EXIT = 138  # as in papermill's own command line
@@ -56,8 +58,29 @@ class WholeFiles(LocalHandler):
             temporary.write_text(buf, encoding="utf-8")
 
 
+class ForkedProvisioner(LocalProvisioner):
+    """Starts a kernel by the prepared process; where that does not answer, as usual."""
+
+    async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
+        environment = {**options["env"], FORKED_ENV: "1"}
+        try:
+            process = ForkedKernel(os.environ[PREPARED_ENV], cmd[3:], environment, os.getcwd())
+        except OSError as error:
+            print(f"the prepared process does not answer ({error}); the kernel starts by itself", file=sys.stderr)
+            return await super().launch_kernel(cmd, **options)
+        self.process = process  # type: ignore[assignment]
+        self.pid = self.pgid = process.pid  # type: ignore[assignment]
+        self.cwd = os.getcwd()  # type: ignore[assignment]
+        return self.connection_info
+
+
 class Kernel(AsyncKernelManager):
     """A kernel of this Python. Its heartbeat is noted as soon as it has a client."""
+
+    def __init__(self, *words: Any, **options: Any):
+        super().__init__(*words, **options)
+        if os.environ.get(PREPARED_ENV):
+            self.provisioner = ForkedProvisioner(kernel_id="forked", kernel_spec=self.kernel_spec, parent=self)
 
     @property
     def kernel_spec(self) -> KernelSpec:

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +27,10 @@ from ..gpu import nvml
 from ..parameters import EXPERIMENTS, reason_unsupported
 from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
 from .devices import Device
-from .notebook_file import MALFORMED
+from .notebook_file import MALFORMED, package_state
 from .paths import ROOT, python_path, relative_to_root
 from .plan import Run
+from .prepared import PREPARED_ENV
 
 EXECUTE = "mixed_precision_study.runner.execute_notebook"
 DEAD_KERNEL_EXIT = 138  # exit status of execute_notebook.py
@@ -47,6 +48,10 @@ PROBE = "import torch; torch.ones(8, device='cuda').sum().item()"
 PROBE_SECONDS = 60
 PRIVATE_PREFIX = "run-"  # names of private folders begin with it
 OWNER_FILE = "output_folder"  # in a private folder: whose run it is
+PREPARED_MODULE = "mixed_precision_study.runner.prepared"
+PREPARED_LOG = "prepared.log"
+SOCKET = "fork"  # of the prepared process, in its private folder
+LISTEN_SECONDS = 10  # for it to listen, before it loads anything
 PRIVATE_FOLDERS_FILE = ".private"  # in logs/: the private folders that the next start removes after a SIGKILL
 OOM_COUNTERS = (
     "/sys/fs/cgroup{group}/memory.events",
@@ -176,6 +181,8 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     kills = oom_kills()
     code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash, run.order)
+    if (socket := socket_for(run)) is not None:
+        environment[PREPARED_ENV] = str(socket)
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
@@ -188,6 +195,69 @@ def reason_not_to_start(run: Run, device: Device) -> str | None:
     if device.visible and capability is None:
         return None
     return reason_unsupported(run.precision, run.parameters.get("execution", "eager"), capability)
+
+
+@dataclass
+class PreparedProcess:
+    """The process that forks kernels (prepared.py), the folder of its socket, and the package that it has loaded."""
+
+    process: subprocess.Popen
+    private: Path
+    package: tuple
+    study: str
+    folder: Path
+
+
+PREPARED: list[PreparedProcess] = []  # the one of the study that runs, or none
+
+
+@contextmanager
+def prepared_process(study: str, folder: Path) -> Iterator[None]:
+    """Let the kernels of the suite's own notebooks be forked from a prepared process in this block."""
+    start_prepared(study, folder)
+    try:
+        yield
+    finally:
+        end_prepared()
+
+
+def start_prepared(study: str, folder: Path) -> None:
+    """Start the prepared process. It listens at once and answers when it has loaded everything."""
+    private = private_folder()
+    (private / OWNER_FILE).write_text(str(folder), encoding="utf-8")
+    with (folder / "logs" / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+        noted.write(f"{private}\n")
+    environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
+    command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid())]
+    process = start(command, folder / "logs" / PREPARED_LOG, environment)
+    PREPARED.append(PreparedProcess(process, private, package_state(), study, folder))
+
+
+def end_prepared() -> None:
+    """End the prepared process, and with it the kernels that it has forked."""
+    while PREPARED:
+        ended = PREPARED.pop()
+        kill_run(ended.process, ended.private)
+        with suppress(OSError):
+            (ended.folder / "logs" / PREPARED_LOG).unlink()
+
+
+def socket_for(run: Run) -> Path | None:
+    """Return where the kernel of a run is forked, or None where it starts by itself.
+
+    A prepared process that has loaded other code than the package has now is replaced.
+    """
+    if not PREPARED or run.notebook.stem not in EXPERIMENTS:
+        return None
+    prepared = PREPARED[0]
+    if prepared.package != package_state() or prepared.process.poll() is not None:
+        end_prepared()
+        start_prepared(prepared.study, prepared.folder)
+    socket = PREPARED[0].private / SOCKET
+    until = time.monotonic() + LISTEN_SECONDS
+    while not socket.exists() and time.monotonic() < until and PREPARED[0].process.poll() is None:
+        time.sleep(0.02)
+    return socket if socket.exists() else None
 
 
 def check_places(run: Run) -> None:
@@ -317,8 +387,17 @@ def kill_run(process: subprocess.Popen, private: Path) -> None:
     kernel_session = read_small_file(private / "session")
     if kernel_session.isdigit():
         sessions.add(int(kernel_session))
+        kill_forked(int(kernel_session))
     kill_processes_with(RUN_FOLDER_ENV, str(private), sessions=sessions)
     shutil.rmtree(private, ignore_errors=True)
+
+
+def kill_forked(kernel: int) -> None:
+    """Kill a kernel that the prepared process has forked: no environment variable names its run."""
+    if PREPARED:
+        with suppress(psutil.Error, OSError):
+            if psutil.Process(kernel).ppid() == PREPARED[0].process.pid:
+                os.killpg(kernel, signal.SIGKILL)
 
 
 def poll(running: RunningProcess, limit: float, stall: float = 0) -> RunOutcome | None:

@@ -1,0 +1,117 @@
+"""The page of a report: what it asks of the network, its pictures, its contents, folds and tables."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import made_up_records as made_up
+import pytest
+from conftest import ROOT
+from drawn_reports import write_all
+
+from mixed_precision_study.runner import cli
+
+SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
+
+
+class Page(HTMLParser):
+    """The elements of a page: [(tag, {attribute: value})], and the text of its style."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements = []
+        self.inside = ""
+        self.texts = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.inside = tag
+
+    def handle_data(self, data):
+        self.texts[self.inside] = self.texts.get(self.inside, "") + data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """(page, folder) of a report of three precisions, drawn by --report."""
+    folder = tmp_path_factory.mktemp("page")
+    seconds = {"fp32": 4.0, "tf32": 2.0, "amp_fp16": 10.0}
+    write_all(folder, *(made_up.make("cifar_resnet", name, seconds=[one] * 3) for name, one in seconds.items()))
+    assert cli.main(["--report", str(folder)]) == 0
+    return Page((folder / "summary.html").read_text(encoding="utf-8")), folder
+
+
+def test_nothing_is_asked_of_the_network(page):
+    for tag, attributes in page[0].elements:
+        for name in ("src", "srcset", "href", "action", "poster", "data"):
+            value = attributes.get(name) or ""
+            assert not value.startswith(("http", "//")) or tag == "a", (tag, name, value[:80])
+    assert "url(" not in page[0].texts["style"] and "@import" not in page[0].texts["style"]
+    assert "import(" not in page[0].texts["script"] and "fetch(" not in page[0].texts["script"]
+
+
+def test_every_picture_says_what_it_shows(page):
+    pictures = page[0].all("img")
+    assert len(pictures) >= 3
+    for picture in pictures:
+        assert len(picture["alt"]) > 40 and re.search(r"\d", picture["alt"])
+
+
+def test_contents_lead_to_every_section_and_those_of_method_are_folded(page):
+    links = [link["href"][1:] for link in page[0].all("a") if (link.get("href") or "").startswith("#")]
+    places = {attributes["id"] for tag, attributes in page[0].elements if "id" in attributes}
+    assert len(links) > 5 and set(links) <= places
+    folded = {one["id"] for one in page[0].all("details") if one.get("class") == "folded"}
+    assert {"verdicts", "how-to-read-it", "hardware-and-software"} <= folded
+    assert "all-comparisons" not in folded
+
+
+def test_the_page_has_no_code_and_is_named_after_its_study(page):
+    assert page[0].texts["title"].startswith("Mixed precision on one")
+    assert "import os" not in str(page[0].texts) and "records_dir" not in str(page[0].texts.get("pre", ""))
+    heads = page[0].all("th")
+    assert heads and all(head.get("scope") == "col" for head in heads if head)
+
+
+def test_the_report_is_drawn_again_elsewhere_with_the_records(page, tmp_path, capsys):
+    other = tmp_path / "other"
+    write_all(other, made_up.make("lstm_language_model", "fp32"))
+    assert cli.main(["--report", str(page[1]), str(other), "--output-dir", str(tmp_path / "both")]) == 0
+    both = Page((tmp_path / "both" / "summary.html").read_text(encoding="utf-8"))
+    records = [link["href"] for link in both.all("a") if (link.get("href") or "").endswith(".json")]
+    assert len(records) == 4 and all((tmp_path / "both" / link).is_file() for link in records)
+    assert len((tmp_path / "both" / "results.csv").read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "there is no such folder"),
+        (["empty"], "holds no records"),
+        (["good", "good"], "needs --output-dir"),
+    ],
+)
+def test_a_wrong_folder_is_one_sentence(tmp_path, capsys, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    write_all(tmp_path / "good", made_up.make("cifar_resnet", "fp32"))
+    assert cli.main(["--report", *words]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and says in errors[0]
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
+def test_tables_are_sorted_as_numbers():
+    program = f"""
+const {{ compared, valueOf }} = require({str(SCRIPT)!r});
+const texts = ["10.5x one process", "9", "-2%", "1,200", "-", "zebra", "alpha"];
+const values = texts.map((text) => valueOf({{ cells: [{{ textContent: text }}] }}, 0));
+console.log(values.sort(compared).map((value) => value.text).join("|"));
+"""
+    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "-2%|9|10.5x one process|1200|-|alpha|zebra"

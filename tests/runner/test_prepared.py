@@ -1,0 +1,110 @@
+"""Kernels that are forked from one prepared process, and how they end."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ENVIRONMENT, ROOT
+from tiny_suite import ON_CPU, begun, entry, read_records, survivors, wait_for, write_suite
+
+from mixed_precision_study.runner import process as run_process
+from mixed_precision_study.runner.plan import Run
+
+STUDIES = {
+    "forked": [entry("wait", seed=seed) for seed in range(2)],
+    "ends": [entry(mode) for mode in ("kill", "kill_papermill", "hang", "ok")],
+}
+MAIN = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from mixed_precision_study.runner import cli, prepared, process
+for module in (cli, process):
+    module.EXPERIMENTS = {**module.EXPERIMENTS, "tiny": ()}  # as if it were one of the suite's own
+cli.FEWEST_FORKED = 1
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    return write_suite(tmp_path_factory.mktemp("prepared"), STUDIES)
+
+
+@contextlib.contextmanager
+def started(suite, study, output, *words):
+    """Start a study with forked kernels and yield its process, which ends with the test."""
+    words = ["--studies", suite / "studies.yaml", *ON_CPU, "--no-progress-bar", study, "--output-dir", output, *words]
+    command = [sys.executable, "-c", MAIN, ROOT, *words, "--kernels", "forked"]
+    with subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as runner:
+        try:
+            yield runner
+        finally:
+            runner.kill()
+
+
+def prepared_of(runner):
+    """Return the prepared process of a running study."""
+    (found,) = [one for one in psutil.Process(runner.pid).children() if run_process.PREPARED_MODULE in one.cmdline()]
+    return found
+
+
+def test_kernels_are_children_of_one_prepared_process_which_ends_with_the_study(suite, tmp_path):
+    with started(suite, "forked", tmp_path / "out", "-p", "data_dir", tmp_path) as runner:
+        wait_for(lambda: begun(tmp_path), 200)
+        prepared = prepared_of(runner)
+        (kernel,) = prepared.children()
+        assert kernel.ppid() == prepared.pid
+        assert prepared.num_threads() <= psutil.cpu_count() + 1  # none of ours: a fork keeps one alone
+        (tmp_path / "go").touch()
+        assert runner.wait(timeout=200) == 0
+    assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok", "ok"]
+    assert not prepared.is_running()
+    assert not survivors("forked")
+    assert not (tmp_path / "out" / "logs" / run_process.PREPARED_LOG).exists()
+
+
+def test_forked_kernels_that_die_or_hang_are_told_apart_and_another_prepared_process_follows(suite, tmp_path):
+    """In the mode kill_papermill a kernel kills its parent, which is here the prepared process."""
+    with started(suite, "ends", tmp_path / "out", "--timeout", 0.5) as runner:
+        assert runner.wait(timeout=400) == 1
+    records = {record["mode"]: record for record in read_records(tmp_path / "out")}
+    assert {mode: record["status"] for mode, record in records.items()} == {
+        "kill": "killed",
+        "kill_papermill": "killed",
+        "hang": "timeout",
+        "ok": "ok",
+    }
+    assert "SIGKILL" in records["kill"]["reason"]
+    assert not survivors("ends")  # the child of the one that hangs has ended, too
+
+
+def test_forked_kernels_end_when_the_runner_is_killed(suite, tmp_path):
+    with started(suite, "forked", tmp_path / "out", "-p", "data_dir", tmp_path) as runner:
+        wait_for(lambda: begun(tmp_path), 200)
+        left = [*survivors("forked"), *prepared_of(runner).children()]
+        runner.send_signal(signal.SIGKILL)
+        runner.wait()
+        wait_for(lambda: not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in left))
+    assert read_records(tmp_path / "out") == []
+
+
+def test_prepared_process_that_has_loaded_other_code_is_replaced(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    run = Run("a-run", Path("cifar_resnet.ipynb"), "fp32", {}, tmp_path, 1.0)
+    other = Run("b-run", Path("mine.ipynb"), "fp32", {}, tmp_path, 1.0)
+    with run_process.prepared_process("forked", tmp_path):
+        first = run_process.PREPARED[0].process
+        assert run_process.socket_for(run).exists()
+        assert run_process.socket_for(other) is None  # not the suite's own: it may load other things
+        assert run_process.PREPARED[0].process is first
+        monkeypatch.setattr(run_process, "package_state", lambda: (("a.py", 1),))
+        assert run_process.socket_for(run).exists()
+        second = run_process.PREPARED[0].process
+        assert second is not first
+        assert first.poll() is not None
+    assert second.poll() is not None
+    assert run_process.socket_for(run) is None
