@@ -47,8 +47,8 @@ def only(model, batch_size, precision, execution="eager", **fields):
 @pytest.mark.parametrize(
     ("name", "most", "needed"),
     [
-        ("reference", 5_200_000, {"summary.html", "summary.ipynb", "scaled_time.png"}),
-        ("published", 5_500_000, {"summary.html", "summary.csv"}),
+        ("reference", 5_200_000, {"summary.html", "summary.ipynb", "results.csv", "speedup.png"}),
+        ("published", 5_500_000, {"summary.html", "summary.csv", "results.csv"}),
         ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
         ("fastest-h200", 2_000_000, set()),
         ("scaling-h200", 2_000_000, set()),
