@@ -18,7 +18,8 @@ from mixed_precision_study.runner.notebook_file import packed_package
 from mixed_precision_study.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"
-FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in (".py", ".csv")}
+KINDS = (".py", ".csv", ".json", ".j2", ".css", ".js")
+FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in KINDS}
 SMALL = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4, "precisions": ["fp32"]}
 WORDS = {**SMALL, "units": 16, "generate_words": 0}
 IMAGES = {**SMALL, "model": "resnet10t", "loader": "workers"}

@@ -23,7 +23,7 @@ from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_
 from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
 from .report import Report
-from .section import Section
+from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
 from .training_curves import quality_against_fp32
 from .verdicts import ratio_text, speedup_between
@@ -62,6 +62,7 @@ class ModelAnswer:
     quality: str = "-"
     why: str = "-"
     next: str = "-"
+    eager: bool = False
 
 
 def kind_of(report: Report) -> str:
@@ -302,6 +303,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"
     found.quality = quality_of(group, use)
     record = ok_runs(group, use)[0]
+    found.eager = record.get("execution", "eager") == "eager"
     found.why = cause_of(record)
     found.next = next_measured(report, number, use) or next_bound(report, group, record)
     return found
@@ -336,7 +338,9 @@ def said_of(use: str, answers: list[ModelAnswer]) -> str:
     """Return one sentence on the models for which the same precision is used."""
     names = [f"{one.model} ({one.ratio:.2f}x)" if one.ratio else one.model for one in answers]
     if use == "fp32":
-        return f"Stay in fp32 for {names_of([one.model for one in answers])}: nothing else was shown to be faster."
+        where = " in eager mode" if all(one.eager for one in answers) else ""
+        models = names_of([one.model for one in answers])
+        return f"Stay in fp32 for {models}{where}: nothing else was shown to be faster."
     if len(names) <= NAMED:
         return f"Use {use} for {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}."
     ratios = [one.ratio for one in answers if one.ratio]
@@ -393,7 +397,7 @@ def section(report: Report) -> Section:
     """Return the title, the answer, and a row for each model."""
     section = Section()
     answers = answers_of(report)
-    section.say(f"# {plain(title_of(report))}")
+    section.parts.append(Heading(title_of(report), level=1))
     section.say(facts_line(report))
     section.say(f"**Answer.** {plain(' '.join(sentences_of(report, answers)))}")
     if answers and not report.on_cpu:

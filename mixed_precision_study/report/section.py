@@ -36,16 +36,19 @@ class Sentence:
 
 @dataclass
 class Heading:
-    """The title of a section. The page (report/template) begins a part with it, folded or not."""
+    """The title of the report (level 1) or of a section. The page (report/template) begins a part with the latter."""
 
-    title: str
+    title: str  # as text: nothing in it takes effect
     folded: bool = False
+    level: int = 2
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
-        text = f"## {self.title}"
-        section = {"name": name, "title": self.title, "folded": self.folded}
-        return {"text/markdown": text, "text/plain": text}, {"section": section}
+        heading = {"name": name, "title": self.title, "folded": self.folded}
+        if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
+            return {"text/html": f"<h1>{html.escape(self.title)}</h1>", "text/plain": self.title}, {"report": heading}
+        text = f"## {plain(self.title)}"
+        return {"text/markdown": text, "text/plain": text}, {"section": heading}
 
 
 @dataclass
@@ -171,7 +174,7 @@ class Section:
 
     title: str = ""
     about: str = ""  # Markdown
-    parts: list[Sentence | Table | Chart | File] = field(default_factory=list)
+    parts: list[Heading | Sentence | Table | Chart | File] = field(default_factory=list)
     folded: bool = False  # the page shows the title alone until it is opened
 
     def __iter__(self) -> Iterator[Heading | Sentence | Table | Chart | File]:

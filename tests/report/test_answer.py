@@ -93,7 +93,8 @@ def test_every_kind_of_folder_has_a_title_and_an_answer(tmp_path, write):
     getattr(made_up, f"write_{write}")(tmp_path)
     report = load(tmp_path)
     text = said(report)
-    assert text.startswith("# ") and "**Answer.**" in text
+    heading = answer.section(report).parts[0]
+    assert (heading.level, " on " in heading.title) == (1, True) and "**Answer.**" in text
     answer_line = next(line for line in text.splitlines() if line.startswith("**Answer.**"))
     assert 1 <= answer_line.replace("**Answer.**", "").count(". ") + 1 <= 4
 
