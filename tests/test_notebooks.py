@@ -387,7 +387,6 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
     parts = [first[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
     assert all(seconds > 0 for seconds in parts)
     assert first["startup_seconds"] == pytest.approx(sum(parts))
-    assert first["startup_warmup_seconds"] > first["warmup_seconds"] / 2  # that of the last repeat
     assert second["startup_reason"] == "not the first run of its kernel"
     assert first["search_seconds"] is second["startup_seconds"] is None
     executed = json.loads((folder / "out.ipynb").read_text())

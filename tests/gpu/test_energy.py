@@ -64,8 +64,8 @@ def test_watched_adds_a_part_with_counter_samples_and_limits(monkeypatch, sample
     first, second = record.card_samples_all
     assert (first["joules"], second["joules"]) == (7.5, 1.0)  # the counter is in millijoules
     for part in (first, second):
-        assert 0.35 <= part["seconds"] < 2
-        assert 1 <= len(part["samples"]) <= 6
+        assert 0.35 <= part["seconds"] < 60
+        assert 1 <= len(part["samples"]) <= 10 * part["seconds"] + 3
         times = [sample["seconds"] for sample in part["samples"]]
         assert times[-1] - times[0] <= part["seconds"]  # none from before or after the block
     assert first["samples"][0]["milliwatts"] > 1000  # the first of all was taken before the block began
