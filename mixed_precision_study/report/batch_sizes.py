@@ -198,7 +198,7 @@ def draw_both_speedups(axes: Axes, family: BatchFamily) -> None:
     middle = (len(names) - 1) / 2
     if not family.common:
         text = "no batch size was run\nin both precisions"
-        axes.text(middle, 0.5, text, ha="center", size=8, color=GAP_GREY)
+        axes.text(middle, 0.5, text, ha="center", size=8.5, color=GAP_GREY)
     highest = 1.0
     for left, name in enumerate(names):
         right = left + len(names) + 1
@@ -269,10 +269,17 @@ def rows_by_batch(by_batch: list[BatchFamily]) -> list[dict]:
     return [row_by_batch(family, name) for family, seen in shown for name in PRECISIONS if name in seen]
 
 
-def fastest_alike(family: BatchFamily) -> str:
-    """Return the precisions of a family that are fastest at the same batch as its baseline, "" for none."""
-    names = [name for name, (_, size, other) in family.best.items() if size == other]
-    return f"{family.title} ({', '.join(names)} and {family.baseline})" if names else ""
+def finding_of(family: BatchFamily) -> str:
+    """Return what the batch size brings a training, as a sentence: the largest batches and each at its fastest."""
+    sizes = {name: max(found) for name, found in (family.probes | family.speeds).items() if found}
+    largest = [f"{name} {size:,}" for name, size in sizes.items()]
+    parts = [f"largest batch that trained: {', '.join(largest) or 'not known'}"]
+    best = [f"{name} {ratio:.2f}x ({sizes_text(*both)})" for name, (ratio, *both) in family.best.items()]
+    if best:
+        parts.append(f"each at its fastest batch, over {family.baseline}: {', '.join(best)}")
+    if best and all(size == other for _, size, other in family.best.values()):
+        parts.append("the memory saved brings no further speed-up")
+    return f"{family.title}: {'; '.join(parts)}."
 
 
 @chart_style()
@@ -285,11 +292,8 @@ def section(report: Report) -> Section:
         draw_batch_sizes(section, report, drawn)
         if len(drawn) < len(by_batch):
             section.say(f"{len(drawn)} of {len(by_batch)} trainings are drawn; the table has all.")
+        section.say("\n".join(f"- {plain(finding_of(family))}" for family in by_batch))
         section.table(said_once(rows_by_batch(by_batch)), "Batch sizes in figures")
-    alike = list(filter(None, map(fastest_alike, by_batch)))
-    if alike:
-        names = plain("; ".join(alike))
-        section.say(f"Fastest at the same batch, so that memory brings no further speed-up: {names}.")
     rows = []
     for group in report.largest:
         for precision in (name for name, runs in group["runs"].items() if runs and name != "fp32"):
@@ -317,4 +321,4 @@ def draw_batch_sizes(section: Section, report: Report, by_batch: list[BatchFamil
         draw_by_batch(left, family)
         draw_both_speedups(right, family)
         left.set_title(chart_text(family.title), size=8.5, loc="left")
-    section.chart(figure, "batch_size")
+    section.chart(figure, "batch_size", " ".join(map(finding_of, by_batch)))

@@ -165,7 +165,7 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
     far = max([1.0, *(ends_of(step.over_first)[1] for step in finished if step.over_first)])
     most = max([step.peak or 0 for step in finished], default=0) or 1
     metric = metric_name(finished[0].ok) if finished else ""
-    style: dict[str, Any] = {"va": "center", "size": 8}
+    style: dict[str, Any] = {"va": "center", "size": 8.5}
     for row, step in enumerate(steps):
         if not step.ok:
             speeds.text(0.01 * far, row, step.gap, color=GAP_GREY, bbox=BOX, **style)
@@ -241,7 +241,7 @@ def draw_speed(axes: Axes, row: int, step: Step, several_gpus: bool) -> None:
         if step.over_first["low"] is not None:
             axes.hlines(row, *ends_of(step.over_first), color=INTERVAL_GREY, linewidth=2.5)
     axes.barh(row, ratio, height=0.74, **bar_style(step.precision))
-    write_label(axes, label_of(step, several_gpus), end, row, (5, 0), ha="left", va="center", size=8, bbox=BOX)
+    write_label(axes, label_of(step, several_gpus), end, row, (5, 0), ha="left", va="center", size=8.5, bbox=BOX)
 
 
 def title_of_ladder(report: Report, steps: list[Step]) -> str:

@@ -1,5 +1,6 @@
 """Section: cost as the work grows."""
 
+import math
 import re
 import statistics
 import textwrap
@@ -13,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from ..analysis.bottleneck import IDLE, find_bottleneck
 from .comparisons import families, family_title, gap_text, ok_runs, runs_of
-from .layout import chart_text, legend_of, rate_unit, start_chart, write_gap
+from .layout import chart_text, rate_unit, start_chart, write_gap
 from .report import Report
 from .section import Section
 from .style import DARK_GREY, DISTURBED_MARK, PRECISIONS
@@ -29,6 +30,9 @@ SIZES = {  # what grows: how its size is read; resnet18 has 18 layers, efficient
     "batch_size": r"b(\d+)",
     "model": r"\D+(\d\d+)\D*",
 }
+
+
+LINE = 0.065  # of the height of a panel, between the names of two lines
 
 
 @dataclass
@@ -125,10 +129,12 @@ def draw_growth(axes: Axes, growth: Growth) -> None:
             small_if_unknown = 3 if cost.idle is None else large
             marker: dict[str, Any] = {"marker": style.marker, "markersize": small_if_unknown, "markerfacecolor": face}
             axes.plot(size, cost.microseconds, color=style.colour, **marker)
+    axes.set(xscale="log", yscale="log")
+    axes.set_ylim(axes.get_ylim()[0] / 1.5, axes.get_ylim()[1] * 1.5)  # so that there are ticks
+    write_names(axes, growth)
     write_gaps(axes, growth)
     unit = rate_unit(next(iter(growth.groups.values()))).partition(" ")[0]
-    axes.set(xscale="log", yscale="log", ylabel=f"µs per {unit.removesuffix('s')}")
-    axes.set_ylim(axes.get_ylim()[0] / 1.5, axes.get_ylim()[1] * 1.5)  # so that there are ticks
+    axes.set(ylabel=f"µs per {unit.removesuffix('s')}")
     if growth.setting == "batch_size":
         axes.set_xlabel(f"batch size, {'columns of text' if unit == 'tokens' else unit} per step")
     else:
@@ -147,6 +153,17 @@ def draw_growth(axes: Axes, growth: Growth) -> None:
         if runs:
             title.append(f"{precision}: {gap_text(runs)}")
     axes.set_title(chart_text("\n".join(title)), size=8.5, loc="left")
+
+
+def write_names(axes: Axes, growth: Growth) -> None:
+    """Write the precisions at the right of their lines, lowest first, each at least a line above the last."""
+    ends = {name: list(costs.values())[-1].microseconds for name, costs in growth.costs.items()}
+    low, high = (math.log(limit) for limit in axes.get_ylim())
+    lowest = -1.0
+    for name in sorted(ends, key=ends.__getitem__):
+        lowest = max((math.log(ends[name]) - low) / (high - low), lowest + LINE)
+        place: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "color": PRECISIONS[name].colour}
+        axes.text(1.01, lowest, name, **place)
 
 
 def write_gaps(axes: Axes, growth: Growth) -> None:
@@ -202,7 +219,7 @@ def section(report: Report) -> Section:
 
 def draw_growths(section: Section, report: Report, growths: list[Growth]) -> None:
     """Draw what grows, two panels side by side."""
-    handles = legend_of(group for growth in growths for group in growth.groups.values())
+    unknown = any(cost.idle is None for growth in growths for costs in growth.costs.values() for cost in costs.values())
     hollow: dict[str, Any] = {
         "color": DARK_GREY,
         "markerfacecolor": "white",
@@ -210,13 +227,23 @@ def draw_growths(section: Section, report: Report, growths: list[Growth]) -> Non
         "marker": "o",
         "markersize": 6.5,
     }
-    handles.append(Line2D([], [], **hollow, label=f"hollow: GPU idle {IDLE:.0%} of a step or more; small: not known"))
+    label = f"hollow: GPU idle {IDLE:.0%} of a step or more{'; small: not known' if unknown else ''}"
     bands = [growths[start : start + 2] for start in range(0, len(growths), 2)]
-    figure, parts = start_chart(report, "Cost as the work grows: time per sample", [3.4] * len(bands), handles)
+    legend = [Line2D([], [], **hollow, label=label)]
+    figure, parts = start_chart(report, "Cost as the work grows: time per sample", [3.4] * len(bands), legend)
     for part, band in zip(parts, bands, strict=True):
         for axes, growth in zip_longest(part.subplots(1, 2), band):
             if growth:
                 draw_growth(axes, growth)
             else:
                 axes.set_axis_off()
-    section.chart(figure, "scaling")
+    section.chart(figure, "scaling", " ".join(map(finding_of, growths)))
+
+
+def finding_of(growth: Growth) -> str:
+    """Return what a sample costs at both ends of a growth, as a sentence."""
+    texts = []
+    for precision, costs in growth.costs.items():
+        first, last = costs[min(costs)], costs[max(costs)]
+        texts.append(f"{precision} {short(first.microseconds)} to {short(last.microseconds)}")
+    return f"{growth.title}, µs per sample from the smallest to the largest: {'; '.join(texts)}."

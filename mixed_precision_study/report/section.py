@@ -192,7 +192,7 @@ class Section:
         """Add a table; `options` are those of Table."""
         self.parts.append(Table(rows, folded, **options))
 
-    def chart(self, figure: Figure, name: str, finding: str = "") -> None:
+    def chart(self, figure: Figure, name: str, finding: str) -> None:
         """Add a chart, or a sentence where it is empty. The finding is its alternative text."""
         plt.close(figure)
         if figure.axes:

@@ -19,6 +19,7 @@ from . import (
     memory_breakdown,
     primer,
     scaling,
+    several_gpus,
     speedup_figure,
     table,
     time_to_target,
@@ -32,6 +33,7 @@ from .section import Section
 SECTIONS = (
     answer,
     speedup_figure,
+    several_gpus,
     bottlenecks,
     ladder,
     batch_sizes,

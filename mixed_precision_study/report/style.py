@@ -33,13 +33,6 @@ INTERVAL_GREY = "#8b8b8b"
 DISTURBED_MARK = "†"
 UNPAIRED_MARK = "‡"
 BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
-DIAMOND: dict[str, Any] = {
-    "marker": "D",
-    "markerfacecolor": "white",
-    "markeredgecolor": "black",
-    "linestyle": "none",
-    "markersize": 5,
-}
 STEP_STYLES = {  # part of a step: colour and hatch
     "arithmetic": ("#332288", ""),
     "moves memory": ("#88ccee", ""),

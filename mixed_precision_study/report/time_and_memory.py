@@ -18,7 +18,7 @@ IN_A_ROW = 3  # comparisons
 IN_TWO_ROWS = 6
 INCHES = 1.6  # of a row without the names below it
 LINE = 0.13  # inches of a line of these
-NAME_SIZE = 7.5
+NAME_SIZE = 7.5  # 10 pixels of 800
 LETTERS = 20  # of a line of a name
 
 
@@ -51,8 +51,12 @@ def name_below(report: Report, number: int) -> str:
 
 
 def draw_time_and_memory(section: Section, report: Report) -> None:
+    """Draw the time of an epoch and the peak of memory of some comparisons."""
+    draw_rows(section, report, rows_of(report), "Time and memory", "time_and_memory")
+
+
+def draw_rows(section: Section, report: Report, rows: list[list[int]], title: str, file: str) -> None:
     """Draw the time of an epoch on the left and the peak of memory on the right, a group of bars per comparison."""
-    rows = rows_of(report)
     numbers = [number for row in rows for number in row]
     names = [name for name in PRECISIONS if any(name in shown_in(report, number) for number in numbers)]
     samples = in_samples(report, numbers)
@@ -60,26 +64,26 @@ def draw_time_and_memory(section: Section, report: Report) -> None:
     about = "median time of an epoch (grey: shortest to longest) and peak of PyTorch's memory"
     if len(numbers) < len(report.charted):
         about += f"; {len(numbers)} of {len(report.charted)} comparisons"
+    slots = max(map(len, rows))
     lines = [max(name_below(report, number).count("\n") for number in row) for row in rows]
     heights = [INCHES + LINE * (count + 1) for count in lines]
     patches = precision_patches(names)
-    figure, (part,) = start_chart(report, "Time and memory", [sum(heights)], patches, about, numbers, NARROW)
+    figure, (part,) = start_chart(report, title, [sum(heights)], patches, about, numbers, NARROW)
     grid = part.subplots(len(rows), 2, height_ratios=heights, squeeze=False)
     for (left, right), row in zip(grid, rows, strict=True):
-        draw_group(report, left, row, times, short)
-        draw_group(report, right, row, report.peaks, gibibytes)
+        draw_group(report, left, row, times, short, slots)
+        draw_group(report, right, row, report.peaks, gibibytes, slots)
         left.set_ylabel("µs per sample" if samples else "seconds")
         right.set_ylabel("GiB")
     unit = "µs a sample" if samples else "s"
-    section.chart(figure, "time_and_memory", " ".join(alternative_texts(report, numbers, times, unit)))
+    section.chart(figure, file, " ".join(alternative_texts(report, numbers, times, unit)))
 
 
 def draw_group(
-    report: Report, axes: Axes, numbers: list[int], bars: dict[Key, Bar], form: Callable[[float], str]
+    report: Report, axes: Axes, numbers: list[int], bars: dict[Key, Bar], form: Callable[[float], str], slots: int
 ) -> None:
-    """Draw the bars of a few comparisons, each with its name below."""
+    """Draw the bars of a few comparisons, each with its name below, in a panel with room for `slots`."""
     labels = {key: form(bar[0]) for key, bar in bars.items()}
-    slots = min(IN_A_ROW, len(report.charted))
     draw_panel(report, axes, numbers, bars, labels, "not measured", NARROW / 2.3 / slots, dashes=False)
     axes.set_xlim(-0.5, slots - 0.5)
     names = [name_below(report, number) for number in numbers]

@@ -3,6 +3,7 @@
 import made_up_records as made_up
 import pytest
 from drawn_reports import drawn, explore, overlapping, said_in, texts, write_all
+from matplotlib.text import Text
 
 from mixed_precision_study.analysis.verdict import flags_of
 from mixed_precision_study.report.style import CPU_WARNING
@@ -19,7 +20,7 @@ def test_disturbed_runs_are_marked_in_every_chart(everything):
     drawn_runs = {
         name: figure
         for name, figure in charts.items()
-        if name not in ("published_ratios", "number_formats", "loss_scale")
+        if name not in ("published_ratios", "number_formats", "loss_scale", "several_gpus")
     }
     for name in set(drawn_runs) - curves:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (one process)").endswith("†")]
@@ -43,6 +44,15 @@ def test_no_text_lies_on_another_and_legends_fit(made, request):
         assert overlapping(figure) == [], name
         width = figure.get_figwidth() * figure.dpi
         assert all(legend.get_window_extent().x1 <= width for part in figure.subfigs for legend in part.legends), name
+
+
+@pytest.mark.parametrize("made", ["everything", "pooled"])
+def test_texts_have_nine_pixels_where_a_chart_is_800_pixels_wide(made, request):
+    for name, figure in request.getfixturevalue(made)[1].items():
+        for text in figure.findobj(Text):
+            if text.get_visible() and text.get_text().strip():
+                pixels = text.get_size() / 72 * 800 / figure.get_figwidth()
+                assert pixels >= 9, (name, text.get_text(), text.get_size())
 
 
 def test_the_cpu_is_charted_under_a_warning_and_not_judged():

@@ -101,8 +101,10 @@ def test_two_speed_ups_are_those_at_the_largest_common_batch_and_at_the_fastest(
     assert rows["amp_fp16"]["each at its fastest"] == "2.50x, both b256"
     said = texts(charts["batch_size"])
     assert {"2.00x\nb128", "2.50x\nb256", "1.67x\nb128\nover b256", "2.50x\nboth\nb256"} <= set(said)
-    (said,) = said_in("batch_sizes", report).splitlines()
-    assert r"resnet18 · cifar10 (amp\_fp16 and fp32)" in said and "tf32" not in said
+    assert said_in("batch_sizes", report) == (
+        "- resnet18 · cifar10: largest batch that trained: fp32 256, tf32 128, amp\\_fp16 256; each at its fastest"
+        " batch, over fp32: tf32 1.67x (b128 over b256), amp\\_fp16 2.50x (both b256)."
+    )
 
 
 def test_one_batch_size_is_no_chart_of_batch_sizes(everything):

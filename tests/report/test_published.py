@@ -16,7 +16,6 @@ from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import STATUSES, write_record
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.published.articles import row_of_claim
-from mixed_precision_study.report.published.charts import find_panels
 from mixed_precision_study.report.published.claims import (
     claims_of,
     judge_published,
@@ -28,7 +27,14 @@ from mixed_precision_study.report.published.claims import (
     without_counterpart,
 )
 from mixed_precision_study.report.published.dumbbells import pairs_of
-from mixed_precision_study.report.published.matching import NUMBERS, Entry, bare, differences
+from mixed_precision_study.report.published.matching import (
+    NUMBERS,
+    Entry,
+    bare,
+    differences,
+    own_entries,
+    published_entries,
+)
 from mixed_precision_study.report.published.ratios import (
     FAILS,
     HOLDS,
@@ -89,8 +95,8 @@ def claims_on(published, study, start):
 
 def entries_of(published, study):
     """Return (entries of the runs here, published entries) of the first panel of an article."""
-    entries = next(iter(find_panels(published, published.comparable[study]).values()))
-    return [one for one in entries if not one.published], [one for one in entries if one.published]
+    numbers, rows = next(iter(published.comparable[study].items()))
+    return own_entries(published.report, numbers), published_entries(rows)
 
 
 @pytest.fixture(scope="module")

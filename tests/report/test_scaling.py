@@ -39,7 +39,8 @@ def test_time_per_sample_is_drawn_over_batch_size_and_over_depth(scaling):
     assert [text.get_text() for text in by_batch.get_xticklabels()] == ["16", "64", "128", "256", "1,024", "4,096"]
     titles = [axes.get_title(loc="left") for axes in (by_batch, by_depth)]
     assert titles == ["resnet18 · cifar10", "resnet18 to resnet152 · cifar10, b128"]
-    assert [text.get_text() for text in by_batch.texts if text.get_text()] == ["fp32: oom"]
+    names = ["amp_bf16", "tf32", "fp32"]  # from the lowest line to the highest
+    assert [text.get_text() for text in by_batch.texts if text.get_text()] == [*names, "fp32: oom"]
 
 
 def test_what_grows_is_read_in_a_table_and_in_sentences(scaling):

@@ -7,10 +7,9 @@ from ..section import Section
 from ..theme import chart_style
 from ..verdicts import said_once
 from ..words import count, plain
-from .charts import chart_several_gpus, find_panels
 from .claims import judge_published, without_counterpart
 from .dumbbells import draw_pairs, finding_of, pairs_of
-from .matching import Published
+from .matching import Published, own_entries, published_entries
 from .ratios import FAILS, HOLDS, UNKNOWN
 from .table import notes_of, row_of_entry, rows_of_rest
 
@@ -67,7 +66,6 @@ def section(report: Report) -> Section:
     published = judge_published(report)
     claims = rows_of_claims(published)
     if not (claims or published.comparable):
-        chart_several_gpus(section, published)
         return section
     matched = sum(bool(row["comparable"]) for row in published.rows)
     names = ", ".join(map(plain, published.comparable)) or "none"
@@ -81,7 +79,6 @@ def section(report: Report) -> Section:
     if notes := notes_of(row for row in published.rows if row["comparable"] or row["judged"]):
         folded = f"<details><summary>Notes on the published figures</summary>\n\n{plain(notes)}\n\n</details>"
         section.say(folded)
-    chart_several_gpus(section, published)
     if rest := rows_of_rest(report, [*similar_rows(published), *without_counterpart(published)]):
         section.table(rest, "Published, nothing comparable here")
     return section
@@ -96,6 +93,9 @@ def rows_of_figures(published: Published) -> list[dict]:
     """Return the figures of the articles and of the comparable runs as rows of a table."""
     rows = []
     for matches in published.comparable.values():
-        for title, entries in find_panels(published, matches).items():
+        for numbers, found in matches.items():
+            first = published.report.comparisons[numbers[0]]
+            title = f"{first['notebook']}: {' · '.join(first['lines'][:2])}"
+            entries = own_entries(published.report, numbers) + published_entries(found)
             rows += [row_of_entry(title, entry) for entry in entries]
     return rows

@@ -51,10 +51,6 @@ class Entry:
     quality: dict | None = None  # how the last metric differs from fp32's, see quality_difference
     mark: str = ""  # the dagger of disturbed runs
 
-    @property
-    def epochs_per_hour(self) -> float | None:
-        return 3600 / self.seconds if self.seconds else None
-
 
 def bare(text: object) -> str:
     """Return a name without case and punctuation: WideResNet-28-10 and wide_resnet28_10 are the same."""
