@@ -15,6 +15,7 @@ from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
 from .style import CPU_WARNING, PRECISIONS
+from .theme import chart_style
 
 COLUMNS = {  # title: (field of the record, digits)
     "batch size": ("batch_size_used", 0),
@@ -70,7 +71,7 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
         for title, (field, digits) in COLUMNS.items():
             value = getattr(record, field)
             if field == "epoch_seconds":
-                value = statistics.median(value) if value else None
+                value = median(value)
             row[title] = None if value is None else round(value, digits)
         row["skipped steps"] = record.skipped_steps
         if record.metric:
@@ -95,42 +96,83 @@ def probes_table(records: list[RunRecord]) -> pd.DataFrame:
     return pd.concat(tables, keys=[record.precision for record in records]).infer_objects().round(0).convert_dtypes()
 
 
-def draw_bar(axes: Axes, x: int, record: RunRecord, height: float | None) -> None:
-    """Draw the bar of a run that ended well, or the reason why there is none."""
-    if record.status == "ok" and height is not None:
-        axes.bar(x, height, color=PRECISIONS[record.precision].colour)
-    else:
+ROW = 0.3  # inches of a precision
+FEW = 5  # epochs; with fewer a curve would show noise
+
+
+def draw_bars(axes: Axes, records: list[RunRecord], values: list[float | None], title: str) -> None:
+    """Draw a bar with its number for each run, or the reason why there is none."""
+    for row, (record, value) in enumerate(zip(records, values, strict=True)):
         text = "not measured on the CPU" if record.status == "ok" else record.status
-        axes.text(x, 0.02, text, rotation=90, ha="center", va="bottom", transform=axes.get_xaxis_transform())
+        if record.status == "ok" and value is not None:
+            axes.barh(row, value, 0.75, color=PRECISIONS[record.precision].colour)
+            text = f"{value:.3g}"
+        place: dict = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
+        axes.annotate(text, (value if record.status == "ok" and value else 0, row), (4, 0), **place)
+    axes.set_title(title, size=9, loc="left")
+    axes.set_xlim(0, 1.25 * max((value for value in values if value), default=1))
 
 
-def draw_results(records: list[RunRecord]) -> Figure:
-    """Draw seconds per epoch (bar: median; line: smallest to largest), peak memory in MiB, and the metric by epoch.
+def draw_quality(axes: Axes, records: list[RunRecord], title: str) -> None:
+    """Draw the last metric as a mark in the row of each run."""
+    for row, record in enumerate(records):
+        last = record.metric[-1] if record.metric else None
+        if last is not None and math.isfinite(last):
+            axes.plot(last, row, marker="o", color=PRECISIONS[record.precision].colour)
+            axes.annotate(f"{last:.4g}", (last, row), (6, 0), textcoords="offset points", va="center")
+    axes.set_title(title, size=9, loc="left")
+    axes.margins(x=0.35)
+
+
+def draw_curves(axes: Axes, records: list[RunRecord], title: str) -> None:
+    """Draw the metric by epoch, a line for each run."""
+    for record in records:
+        style = PRECISIONS[record.precision]
+        epochs = range(1, len(record.metric) + 1)
+        axes.plot(epochs, record.metric, color=style.colour, linestyle=style.line, label=record.precision)
+    axes.set_title(title, size=9, loc="left")
+    axes.set_xlabel("epoch")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False, fontsize=8.5)
+
+
+@chart_style()
+def draw_results(records: list[RunRecord]) -> Figure | None:
+    """Draw seconds per epoch (the median), peak memory and quality, a row for each precision; None for one alone.
 
     A run that was throttled or shared its GPU has a star at its name.
     """
-    figure, (times, memory, curves) = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
-    names = []
-    for x, record in enumerate(records):
-        epochs = range(1, len(record.metric) + 1)
-        colour = PRECISIONS[record.precision].colour
-        curves.plot(epochs, record.metric, color=colour, marker="o", label=record.precision)
-        seconds = record.epoch_seconds
-        draw_bar(times, x, record, statistics.median(seconds) if seconds else None)
-        draw_bar(memory, x, record, record.peak_allocated_mib)
-        if record.status == "ok":
-            times.vlines(x, min(seconds), max(seconds), color="grey", linewidth=3)
-        names.append(f"{record.precision}*" if flags_of(flat_record(record)) else record.precision)
-    for axes, label in ((times, "seconds per epoch"), (memory, "peak memory allocated (MiB)")):
-        axes.set(ylabel=label, xlim=(-0.6, len(records) - 0.4), ylim=(0, None))
-        axes.set_xticks(range(len(records)), names, rotation=20)
-        if any(name.endswith("*") for name in names):
-            axes.set_xlabel("* throttled or GPU shared: see the verdicts")
-    curves.set(xlabel="epoch", ylabel=(records[0].metric_name or "").replace("_", " "))
-    curves.xaxis.get_major_locator().set_params(integer=True)
+    if len(records) < 2:
+        return None
+    long = max(len(record.metric) for record in records) >= FEW
+    figure = plt.figure(figsize=(9, 0.9 + max(ROW * len(records), 1.4 if long else 0)), layout="constrained")
+    times, memory, quality = figure.subplots(1, 3)
+    draw_bars(times, records, [median(record.epoch_seconds) for record in records], "seconds per epoch")
+    peaks = [record.peak_allocated_mib for record in records]
+    draw_bars(memory, records, [peak and peak / 1024 for peak in peaks], "peak of PyTorch's memory, GiB")
+    name = (records[0].metric_name or "metric").replace("_", " ")
+    better = f" ({records[0].metric_better} is better)" if records[0].metric_better else ""
+    if long:
+        draw_curves(quality, records, f"{name}{better}")
+    else:
+        draw_quality(quality, records, f"last {name}{better}")
+    rows = (times, memory) if long else (times, memory, quality)
+    disturbed = [bool(flags_of(flat_record(record))) for record in records]
+    names = [record.precision + "*" * star for record, star in zip(records, disturbed, strict=True)]
+    for axes in rows:
+        axes.set_ylim(len(records) - 0.5, -0.5)
+        axes.set_yticks(range(len(records)), names if axes is times else [""] * len(records))
+        axes.grid(visible=False, axis="y")
+    if any(disturbed):
+        times.set_xlabel("* throttled or GPU shared: see the verdicts")
     if any(record.device_type == "cpu" for record in records):
         figure.suptitle(CPU_WARNING, color="firebrick")
     return figure
+
+
+def median(numbers: list[float]) -> float | None:
+    """Return the median, or None of nothing."""
+    return statistics.median(numbers) if numbers else None
 
 
 def read_results(records: list[RunRecord]) -> str:
@@ -157,6 +199,6 @@ def show(records: list[RunRecord]) -> None:
         show_table(memory)
     if any(record.batch_probes for record in records):
         show_table(probes_table(records))
-    draw_results(records)
-    plt.show()
+    if draw_results(records):
+        plt.show()
     print(read_results(records))

@@ -164,21 +164,39 @@ def test_the_cpu_is_never_judged():
     plt.close(figure)
 
 
+def rows_of(axes):
+    return [text.get_text() for text in axes.texts]
+
+
 def test_failures_are_labelled_gaps_and_disturbed_runs_have_a_star():
     hot = {"throttled": True, "throttle_fractions": [["power cap", 0.4]]}
-    shown = [run("fp32", (2.0, 3.0), peak_allocated_mib=8.0, **hot), run("amp_fp16", status="oom")]
+    shown = [run("fp32", (2.0, 3.0), peak_allocated_mib=8192.0, **hot), run("amp_fp16", status="oom")]
     figure = results.draw_results(shown)
-    times, memory, curves = figure.axes
-    assert [list(line.get_ydata()) for line in curves.lines] == [[0.5], []]
-    assert (curves.get_xlabel(), curves.get_ylabel()) == ("epoch", "accuracy")
-    assert [bar.get_height() for bar in times.patches] == [2.5]
-    assert [bar.get_height() for bar in memory.patches] == [8.0]
-    assert times.get_ylabel() == "seconds per epoch" and "MiB" in memory.get_ylabel()
-    assert [text.get_text() for text in times.texts] == ["oom"]
-    for axes in (times, memory):
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["fp32*", "amp_fp16"]
-        assert axes.get_xlabel().startswith("*")
+    times, memory, quality = figure.axes
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "seconds per epoch",
+        "peak of PyTorch's memory, GiB",
+        "last accuracy",
+    ]
+    assert [bar.get_width() for bar in times.patches] == [2.5]
+    assert [bar.get_width() for bar in memory.patches] == [8.0]
+    assert rows_of(times) == ["2.5", "oom"] and rows_of(memory) == ["8", "oom"] and rows_of(quality) == ["0.5"]
+    assert [label.get_text() for label in times.get_yticklabels()] == ["fp32*", "amp_fp16"]
+    assert times.get_xlabel().startswith("*")
     plt.close(figure)
-    figure = results.draw_results(shown[1:])
+    figure = results.draw_results([shown[1], shown[1]])
     assert figure.axes[0].get_xlabel() == ""
     plt.close(figure)
+
+
+def test_from_five_epochs_on_quality_is_a_curve():
+    long = [run(name, (2.0,) * 5, metric=[0.1, 0.2, 0.3, 0.4, 0.5]) for name in ("fp32", "tf32")]
+    figure = results.draw_results(long)
+    curves = figure.axes[2]
+    assert [list(line.get_ydata()) for line in curves.lines] == [[0.1, 0.2, 0.3, 0.4, 0.5]] * 2
+    assert curves.get_xlabel() == "epoch"
+    plt.close(figure)
+
+
+def test_one_precision_needs_no_chart():
+    assert results.draw_results([run("fp32", (2.0,))]) is None
