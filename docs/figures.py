@@ -1,6 +1,7 @@
 """Tables for documents, computed from the committed records and the published figures."""
 
 import csv
+import re
 import statistics
 from itertools import groupby
 from pathlib import Path
@@ -61,8 +62,14 @@ def runs_table(records):
         one = next(iter(runs.values()))[0]
         cells = [runs_figures(runs[name]) if name in runs else "" for name in present]
         rows.append((training_label(one), one["epochs"], cells))
-    lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows)]
+    lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows, key=by_numbers)]
     return "\n".join(lines)
+
+
+def by_numbers(row):
+    """Return a key that sorts a row by its label, with 64 before 256, then by its epochs."""
+    label = re.sub(r"(?<=\d),(?=\d)", "", row[0])
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", label)], row[1]
 
 
 def training_label(record):

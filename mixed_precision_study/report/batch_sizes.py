@@ -196,6 +196,7 @@ def draw_both_speedups(axes: Axes, family: BatchFamily) -> None:
         axes.set_axis_off()
         return
     middle = (len(names) - 1) / 2
+    fastest = {} if fastest_is_common(family) else family.best
     if not family.common:
         text = "no batch size was run\nin both precisions"
         axes.text(middle, 0.5, text, ha="center", size=8.5, color=GAP_GREY)
@@ -208,15 +209,37 @@ def draw_both_speedups(axes: Axes, family: BatchFamily) -> None:
             highest = max(highest, ends_of(speedup)[1])
         elif family.common:
             write_gap(axes, left, 0.03, "not measured")
-        if name in family.best:
-            ratio, *sizes = family.best[name]
+        if name in fastest:
+            ratio, *sizes = fastest[name]
             draw_speedup_bar(axes, right, name, ratio, sizes_text(*sizes), (ratio, ratio))
             highest = max(highest, ratio)
-        elif family.best:
+        elif fastest:
             write_gap(axes, right, 0.03, "not measured")
-    axes.set_xticks([middle, len(names) + 1 + middle], ["the largest batch of both", "each at its fastest batch"])
+    both = bool(fastest or not family.best)
+    if both:
+        axes.set_xticks([middle, len(names) + 1 + middle], ["the largest batch of both", "each at its fastest batch"])
+    else:
+        axes.set_xticks([middle], ["the largest batch of both, where each is fastest"])
     axes.axhline(1, color=DARK_GREY, linestyle="--", linewidth=1)
-    axes.set(ylabel=f"times as fast as {family.baseline}", xlim=(-0.7, 2 * len(names) + 0.7), ylim=(0, 1.45 * highest))
+    bars = 2 * len(names) + 1 if both else len(names)
+    axes.set(ylabel=f"times as fast as {family.baseline}", xlim=(-0.7, bars - 0.3), ylim=(0, 1.45 * highest))
+
+
+def fastest_is_common(family: BatchFamily) -> bool:
+    """Return whether every precision is fastest at the largest batch that both ran, as is its baseline."""
+    return set(family.best) == set(family.common) and all(
+        size == other and family.common_batch[name] == f"b{size}" for name, (_, size, other) in family.best.items()
+    )
+
+
+def most_probed(by_batch: list[BatchFamily]) -> list[BatchFamily]:
+    """Return the families to draw: those with the most batch sizes, of runs and of probes, in their order."""
+
+    def points(family: BatchFamily) -> int:
+        return sum(len(sizes) for speeds in (family.speeds, family.probes) for sizes in speeds.values())
+
+    chosen = sorted(by_batch, key=points, reverse=True)[:FAMILIES_DRAWN]
+    return [family for family in by_batch if family in chosen]
 
 
 def ends_text(runs: list[dict], size: int | None) -> str:
@@ -288,7 +311,7 @@ def section(report: Report) -> Section:
     section = Section(TITLE, ABOUT)
     by_batch = figures_by_batches(report)
     if by_batch:
-        drawn = by_batch[:FAMILIES_DRAWN]
+        drawn = most_probed(by_batch)
         draw_batch_sizes(section, report, drawn)
         if len(drawn) < len(by_batch):
             section.say(f"{len(drawn)} of {len(by_batch)} trainings are drawn; the table has all.")

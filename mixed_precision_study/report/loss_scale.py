@@ -37,7 +37,7 @@ def scaling_text(runs: list[dict]) -> str:
     text += " gradient overflowed"
     if overflows := sorted({int(step) for record in runs for step in record["overflow_steps"]}):
         others = " and others" if len(overflows) > 8 else ""
-        text += f" (step {', '.join(map(str, overflows[:8]))}{others}, counted from 0)"
+        text += f" (step {', '.join(f'{step + 1:,}' for step in overflows[:8])}{others})"
     for field, where in (("scale_1", "without a loss scale"), ("scaled", "at the scale of the last step")):
         shares = [record[f"gradient_flush_fraction_{field}"] for record in runs]
         if known := [100 * share for share in shares if share is not None]:
