@@ -81,7 +81,7 @@ FIGURES = {
     "data loading": "the GPU is idle 50% of the time and the loop waits 40% for its data",
     "kernel launches": "the GPU is idle 50% of the time between kernel launches",
     "sizes not multiples of 8": "70% of kernel time is convolution and matmul, and 90% of that work has sizes not",
-    "kernels that move memory": "75% of kernel time moves memory (elementwise 40%, normalisation 20%, optimizer 10%)",
+    "kernels that move memory": "75% of kernel time moves memory (elementwise 40%, normalisation 20%)",
     "arithmetic on Tensor Cores": "86% of it on Tensor Cores and reaches 55% of what this card was measured to do",
     "arithmetic without Tensor Cores": "70% of kernel time is convolution and matmul, 0% of it on Tensor Cores",
     "not known": "what limits it is not known (it was not profiled)",

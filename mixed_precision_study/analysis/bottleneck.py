@@ -55,7 +55,7 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
 def memory_text(record: dict, families: dict, arithmetic: float) -> str:
     """Return which kernels move memory, and how near they come to the speed at which the GPU copies."""
     others = sorted(((share, name) for name, share in families.items() if name not in ARITHMETIC), reverse=True)
-    longest = ", ".join(f"{name} {share:.0%}" for share, name in others[:3])
+    longest = ", ".join(f"{name} {share:.0%}" for share, name in others[:2])
     text = f"{1 - arithmetic:.0%} of kernel time moves memory ({longest})"
     speed = record["bandwidth_limit_fraction"]
     if not speed:
@@ -86,4 +86,5 @@ def advice_of(case: str, record: dict) -> str:
             ways.append("16-bit values, which are half the bytes")
     elif case == "arithmetic without Tensor Cores" and in_32_bits:
         ways.append("tf32, amp_fp16 or amp_bf16, where the card has Tensor Cores")
-    return f": try {' or '.join(ways)}" if ways else ""
+    *first, last = ways or [""]
+    return f": try {', '.join(first)}{' or ' if first else ''}{last}" if last else ""

@@ -15,8 +15,7 @@ from .words import count, natural, plain
 
 TITLE = "What is compared with what"
 ABOUT = """A comparison is a set of runs on one GPU model in which only precision, seed and repetition differ.
-In every chart its precisions have the same order and colours. A run that did not end well leaves a labelled gap;
-one that was not run leaves a dash."""
+A run that did not end well leaves a labelled gap."""
 
 
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:

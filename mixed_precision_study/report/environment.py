@@ -26,6 +26,7 @@ ENVIRONMENT = {
     "host cores": "host_cores",
     "host CPU": "host_cpu",
     "host (hash)": "host_id",
+    "power limit (W)": "power_watts_limit",
     "set graphics clock (MHz)": "application_clock_mhz",
     "package": "package_version",
     "commit of the suite": "commit",
@@ -65,7 +66,9 @@ def describe(values: Iterable) -> str:
 def environment_of(records: list[dict]) -> dict[str, str]:
     """Return {title: text} that describes device and software of `records`."""
     gpus = {record["gpu_uuid"] for record in records} - {None}
+    days = sorted({(record["finished_at"] or "")[:10] for record in records} - {""})
     rows = {"runs": str(len(records)), "cards": str(len(gpus) or "-")}
+    rows["measured on"] = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not known"
     for title, name in ENVIRONMENT.items():
         rows[title] = describe(record[name] for record in records)
     for precision in PRECISIONS:

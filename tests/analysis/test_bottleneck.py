@@ -76,7 +76,7 @@ def test_a_missing_profile_says_why():
 def test_only_near_the_gpus_copying_speed_are_kernels_called_memory_bound(share, end):
     case, text = find_bottleneck(profiled(SPARSE, bandwidth_limit_fraction=share))
     assert case == "kernels that move memory"
-    assert text.endswith(f"(elementwise 40%, normalisation 20%, optimizer 10%){end}")
+    assert text.endswith(f"(elementwise 40%, normalisation 20%){end}")
     assert "copying" not in find_bottleneck(profiled(bandwidth_limit_fraction=share))[1]  # it is not what limits
 
 
