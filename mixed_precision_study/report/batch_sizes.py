@@ -315,7 +315,7 @@ def section(report: Report) -> Section:
         draw_batch_sizes(section, report, drawn)
         if len(drawn) < len(by_batch):
             section.say(f"{len(drawn)} of {len(by_batch)} trainings are drawn; the table has all.")
-        section.say("\n".join(f"- {plain(finding_of(family))}" for family in by_batch))
+        section.say("\n".join(f"- {plain(finding_of(family))}" for family in drawn))
         section.table(said_once(rows_by_batch(by_batch)), "Batch sizes in figures")
     rows = []
     for group in report.largest:
@@ -338,7 +338,7 @@ def draw_batch_sizes(section: Section, report: Report, by_batch: list[BatchFamil
         handles.append(Line2D([], [], color=DARK_GREY, linestyle=":", linewidth=1, label=label))
         handles.append(Line2D([], [], color=DARK_GREY, marker="o", **HOLLOW, label="the last probe, with it"))
     title = "Throughput by batch size, and two kinds of speed-up"
-    figure, bands = start_chart(report, title, [3.1] * len(by_batch), handles)
+    figure, bands = start_chart(report, title, [2.7] * len(by_batch), handles)
     for band, family in zip(bands, by_batch, strict=True):
         left, right = band.subplots(1, 2)
         draw_by_batch(left, family)
