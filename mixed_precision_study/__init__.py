@@ -11,9 +11,13 @@ STARTED = time.perf_counter()  # when this process first asked for the package: 
 
 
 def __getattr__(name: str) -> Any:
-    """Load compare() when it is first asked for: it brings PyTorch."""
+    """Load compare() and diagnose() when they are first asked for: they bring PyTorch."""
     if name == "compare":
         from .own_model import compare
 
         return compare
+    if name == "diagnose":
+        from .diagnosis.diagnose import diagnose
+
+        return diagnose
     raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -8,6 +8,7 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import flags_of
@@ -132,7 +133,7 @@ def draw_curves(axes: Axes, records: list[RunRecord], title: str) -> None:
         axes.plot(epochs, record.metric, color=style.colour, linestyle=style.line, label=record.precision)
     axes.set_title(title, size=9, loc="left")
     axes.set_xlabel("epoch")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize=8.5)
 
 

@@ -1,0 +1,252 @@
+"""Training steps with one mistake each, and sound ones. Each function returns (step, evaluation or None)."""
+
+import math
+from functools import partial
+
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def problem(dtype=torch.float32, width=32):
+    """Return (model, inputs, labels) of a small classification."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)
+    return torch.nn.Sequential(*layers).to(dtype), torch.randn(16, 32, dtype=dtype), torch.randint(0, 8, (16,))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def scaled(*, clip=None, autocast=torch.float16, optimizer=None, update=True, through_scaler=True, loss_of=None):
+    """Return a step with GradScaler. clip: "before" or "after" unscale_."""
+    model, inputs, labels = problem()
+    optimizer = (optimizer or sgd)(model)
+    scaler = torch.amp.GradScaler("cpu")
+    loss_of = loss_of or functional.cross_entropy
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=autocast):
+            loss = loss_of(model(inputs).float(), labels)
+        scaler.scale(loss).backward()
+        if clip == "after":
+            scaler.unscale_(optimizer)
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if through_scaler:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+        if update:
+            scaler.update()
+        else:
+            scaler._per_optimizer_states.clear()  # or unscale_ raises in the second step
+
+    return step
+
+
+def plain(*, autocast=None, backward_inside=False, schedule=None, read=False, optimizer=None, dtype=torch.float32):
+    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step."""
+    model, inputs, labels = problem(dtype)
+    optimizer = (optimizer or sgd)(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+            loss = functional.cross_entropy(model(inputs).float(), labels)
+            if backward_inside:
+                loss.backward()
+        if not backward_inside:
+            loss.backward()
+        if schedule == "before":
+            scheduler.step()
+        optimizer.step()
+        if schedule == "after":
+            scheduler.step()
+        if read:
+            return loss.item()
+        return loss
+
+    return step
+
+
+def clip_before_unscale():
+    return scaled(clip="before"), None
+
+
+def scaler_with_bf16():
+    return scaled(autocast=torch.bfloat16), None
+
+
+def step_past_the_scaler():
+    gentle = partial(torch.optim.SGD, lr=1e-9)  # or the loss becomes NaN at once
+    return scaled(through_scaler=False, update=False, optimizer=lambda model: gentle(model.parameters())), None
+
+
+def no_update():
+    return scaled(update=False), None
+
+
+def scale_falls():
+    """As in insightface issue 2262: some gradient is inf at any scale."""
+    return scaled(
+        loss_of=lambda logits, labels: functional.cross_entropy(logits, labels) + (logits.sum() * 0).sqrt()
+    ), None
+
+
+def loss_is_nan():
+    return scaled(loss_of=lambda logits, labels: functional.cross_entropy(logits, labels) * math.nan), None
+
+
+def fp16_without_scaler():
+    return plain(autocast=torch.float16), None
+
+
+def autocast_around_backward():
+    return plain(autocast=torch.bfloat16, backward_inside=True), None
+
+
+def scheduler_first():
+    return plain(schedule="before"), None
+
+
+def a_value_read_in_every_step():
+    return plain(read=True), None
+
+
+def pure_bf16_with_adamw():
+    """As in torchtune issue 2254: updates below half a unit in the last place are lost."""
+    return plain(dtype=torch.bfloat16, optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-5)), None
+
+
+def evaluation_overflows():
+    """As in PyTorch issue 58392: the loss is finite, and the evaluation is not."""
+    model, inputs, _ = problem()
+    step = scaled()
+
+    def evaluate():
+        model.eval()
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+            model(inputs * 1e6)
+
+    return step, evaluate
+
+
+def small_fp8_products():
+    """As in ao issue 2262: layers too small for fp8."""
+    step = plain()
+    one = torch.ones(())
+
+    def with_fp8():
+        rows = torch.ones(16, 64).to(torch.float8_e4m3fn)
+        torch._scaled_mm(rows, rows.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        step()
+
+    return with_fp8, None
+
+
+MISTAKES = {  # a case: what its diagnosis says
+    clip_before_unscale: "clipped while they are scaled",
+    scaler_with_bf16: "GradScaler is on with bfloat16",
+    step_past_the_scaler: "optimizer.step() takes the scaled gradients",
+    no_update: "scaler.update() is missing",
+    scale_falls: "The loss scale falls in every step",
+    loss_is_nan: "The loss is inf or NaN under float16 autocast",
+    fp16_without_scaler: "float16 autocast without GradScaler",
+    autocast_around_backward: "backward() runs inside autocast",
+    scheduler_first: "scheduler.step() comes before optimizer.step()",
+    a_value_read_in_every_step: "reads a value from the device (diagnosis_cases.py:",
+    pure_bf16_with_adamw: "AdamW, bfloat16: weights are kept in 16 bits alone",
+    evaluation_overflows: "The evaluation gives inf or NaN in float16",
+    small_fp8_products: "fp8 products are small (16 x 64 x 16)",
+}
+
+
+# Sound steps: a diagnosis finds nothing
+
+
+def fp32():
+    return plain(schedule="after"), None
+
+
+def bf16_autocast():
+    return plain(autocast=torch.bfloat16, optimizer=lambda model: torch.optim.AdamW(model.parameters())), None
+
+
+def fp16_with_scaler_and_clipping():
+    return scaled(clip="after"), None
+
+
+def with_a_loader_and_a_running_sum():
+    """Batches of a DataLoader, two accumulated per optimizer step; the loss is added up on the device."""
+    model, inputs, labels = problem()
+    optimizer = sgd(model)
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=8)
+    total = torch.zeros(())
+
+    def step():
+        optimizer.zero_grad()
+        for images, names in loader:
+            loss = functional.cross_entropy(model(images), names) / 2
+            loss.backward()
+            total.add_(loss.detach())
+        optimizer.step()
+
+    return step, None
+
+
+def two_optimizers():
+    """A small GAN."""
+    torch.manual_seed(0)
+    maker, judge = torch.nn.Linear(4, 16), torch.nn.Linear(16, 1)
+    of_maker, of_judge = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
+    real = torch.randn(8, 16)
+
+    def step():
+        of_judge.zero_grad()
+        made = maker(torch.randn(8, 4))
+        loss = functional.softplus(-judge(real)).mean() + functional.softplus(judge(made.detach())).mean()
+        loss.backward()
+        of_judge.step()
+        of_maker.zero_grad()
+        functional.softplus(-judge(made)).mean().backward()
+        of_maker.step()
+
+    return step, None
+
+
+def compiled_transformer():
+    """torch.compile, AdamW, bf16 autocast, an evaluation in between."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    network = torch.compile(layer, backend="eager")
+    optimizer = torch.optim.AdamW(layer.parameters())
+    words = torch.randn(4, 8, 16)
+
+    def step():
+        layer.train()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = network(words).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    def evaluate():
+        layer.eval()
+        with torch.no_grad():
+            layer(words)
+
+    return step, evaluate
+
+
+SOUND = (
+    fp32,
+    bf16_autocast,
+    fp16_with_scaler_and_clipping,
+    with_a_loader_and_a_running_sum,
+    two_optimizers,
+    compiled_transformer,
+)

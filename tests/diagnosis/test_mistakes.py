@@ -1,0 +1,156 @@
+"""What is said of figures that only a GPU gives, from made-up observations; tests/test_gpu.py has real ones."""
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from conftest import ENVIRONMENT, ROOT
+
+from mixed_precision_study.analysis.memory import why_memory_stays
+from mixed_precision_study.diagnosis.mistakes import find_mistakes
+from mixed_precision_study.diagnosis.observations import Observations
+from mixed_precision_study.diagnosis.report import Diagnosis
+
+GIB = 2**30
+H100 = {"device": "cuda", "gpu": "H100", "capability": (9, 0), "benchmark": True, "switches": {"matmul": "tf32"}}
+T4 = {**H100, "gpu": "T4", "capability": (7, 5)}
+P100 = {**H100, "gpu": "P100", "capability": (6, 0)}
+IMAGES = {((32, 3, 224, 224), (64, 3, 7, 7)), ((32, 64, 56, 56), (64, 64, 3, 3))}
+ALIKE = {**H100, "benchmark": False, "watched": 4, "shapes": IMAGES}
+FP32_MATMUL = {("matmul", "float32"): 9.0, ("convolution", "float32"): 1.0}
+
+MISTAKES = {
+    "bf16 on a T4 (Soup issue 387)": ({**T4, "autocast": "bfloat16"}, "T4 has no bfloat16 arithmetic"),
+    "16 bits on a P100 (Lightning issue 13073)": ({**P100, "autocast": "float16"}, "P100 has no Tensor Cores"),
+    "TF32 is off by default": (
+        {**H100, "switches": {"matmul": "none"}, "flops": FP32_MATMUL},
+        "TF32 is off for matrix",
+    ),
+    "cuDNN does not search": (ALIKE, "cuDNN does not search"),
+    "memory is not pinned": ({**H100, "watched": 4, "unpinned": 80 * 2**20}, "copies 20 MiB to the GPU"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_that_only_a_gpu_shows_is_named_alone(name):
+    fields, words = MISTAKES[name]
+    (sentence,) = find_mistakes(Observations(**fields))
+    assert words in sentence
+
+
+SOUND = {
+    "bf16 on an H100": {**H100, "autocast": "bfloat16"},
+    "fp16 with a scaler on a T4": {**T4, "autocast": "float16", "scaler_on": True, "events": [["scale", "backward"]]},
+    "TF32 is off on purpose": {**H100, "switches": {"matmul": "ieee"}, "flops": FP32_MATMUL},
+    "TF32 is off where matmul is little": {
+        **H100,
+        "switches": {"matmul": "none"},
+        "flops": {("convolution", "x"): 9.0},
+    },
+    "TF32 is not there": {**T4, "switches": {"matmul": "none"}, "flops": FP32_MATMUL},
+    "batches have several shapes": {**ALIKE, "shapes": IMAGES | {((8, 3, 224, 224), (64, 3, 7, 7))}},
+    "small copies are not pinned": {**H100, "watched": 4, "unpinned": 4000},
+    "a value is read once in the watched steps": {**H100, "watched": 4, "reads": Counter({"train.py:3": 1})},
+    "the loss scale rises": {**H100, "scales": [1024.0, 2048.0]},
+    "the loss scale falls once": {**H100, "scales": [65536.0, 32768.0, 32768.0]},
+    "fp8 in large layers": {**H100, "fp8_sizes": {(4096, 8192, 8192)}},
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_sound_is_no_mistake(name):
+    assert find_mistakes(Observations(**SOUND[name])) == []
+
+
+def kernels(busy, tensor_cores=0.0, **families):
+    shares = [[name.replace("_", " "), share] for name, share in families.items()]
+    return {"kernel_family_fractions": shares, "gpu_busy_fraction": busy, "tensor_core_fraction": tensor_cores}
+
+
+def said(**fields):
+    report = Diagnosis()
+    report.judge(Observations(**{**H100, "timed": 20, "step_ms": 10.0, **fields}))
+    return report
+
+
+def test_a_small_model_waits_for_launches():
+    """As in apex issue 297: a ResNet-20 on CIFAR is slower under AMP."""
+    report = said(autocast="float16", scaler_on=True, kernels=kernels(0.25, 0.4, convolution=0.5, elementwise=0.5))
+    assert "It is limited by kernel launches: the GPU is idle 75% of the time" in str(report)
+    assert report.gains[0] == (pytest.approx(4.0), "a CUDA graph of the step, or a larger batch")
+
+
+def test_a_baseline_may_be_tf32_already():
+    """As in PyTorch issue 57806: no gain by AMP on an A100."""
+    switches = {"matmul": "ieee", "conv": "tf32"}
+    flops = {("convolution", "float32"): 10.0}
+    report = said(switches=switches, flops=flops, kernels=kernels(1.0, 0.9, convolution=0.9, elementwise=0.1))
+    assert "Convolutions in fp32 use TF32, which is PyTorch's default." in str(report)
+    assert report.mistakes == [] and [words for _, words in report.gains] == ["16 bits, which are half the bytes"]
+
+
+def test_depthwise_convolutions_move_memory():
+    """As in PyTorch issue 18631 and EfficientNet-PyTorch issue 273."""
+    families = {"depthwise_convolution": 0.5, "normalisation": 0.3, "convolution": 0.2}
+    report = said(autocast="bfloat16", kernels=kernels(1.0, 0.2, **families))
+    assert "limited by kernels that move memory: 80% of kernel time moves memory (depthwise convolution 50%" in str(
+        report
+    )
+    assert report.gains[0] == (pytest.approx(5.0), "torch.compile or channels_last, which move fewer bytes")
+
+
+def test_arithmetic_off_the_tensor_cores_and_odd_sizes_are_found():
+    plain = said(kernels=kernels(1.0, 0.0, matmul=1.0))
+    assert plain.gains[0] == (pytest.approx(100), "TF32 or 16 bits, so that arithmetic runs on Tensor Cores")
+    odd = said(
+        autocast="bfloat16", flops={("matmul", "bfloat16"): 10.0}, misaligned_flops=9.0, kernels=plain.seen.kernels
+    )
+    assert [words for _, words in odd.gains] == ["channels, units and vocabulary rounded up to multiples of 8"]
+    old = said(**{**P100, "kernels": plain.seen.kernels})
+    assert old.gains == []  # it has no Tensor Cores
+
+
+def test_a_short_step_beside_a_long_epoch_is_bound_by_data():
+    """As in DeepLearningExamples issue 1365: the step is 2.8 times as fast, the training takes as long."""
+    report = said(data_wait_fraction=0.6, kernels=kernels(0.35, 0.3, convolution=1.0))
+    assert "limited by data loading" in str(report)
+    assert report.gains[0] == (pytest.approx(2.5), "more DataLoader workers, or data kept on the GPU")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [((6, 6, 12, 1), "Weights, gradients and optimizer are 96% of the peak; autocast halves"), ((1, 1, 1, 9), None)],
+)
+def test_why_memory_did_not_go_down(sizes, text):
+    """As in PyTorch issue 61173."""
+    sentence = why_memory_stays(*sizes)
+    assert sentence is None if text is None else sentence.startswith(text)
+    names = ("weights", "gradients", "optimizer", "other")
+    report = str(said(memory={name: size * GIB for name, size in zip(names, sizes, strict=True)}))
+    assert f"Memory at its peak: {sum(sizes)}.00 GiB" in report
+    assert (text or "activations and workspace 9.00 GiB") in report
+
+
+def test_without_memory_there_is_no_reason():
+    assert why_memory_stays(0, 0, 0, 0) is None
+
+
+MIXED = """
+import torch
+from mixed_precision_study import diagnose
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+try:
+    torch.get_float32_matmul_precision()
+except RuntimeError as error:
+    print("raises")
+print(*diagnose(lambda: None, steps=1).mistakes)
+"""
+
+
+def test_old_and_new_tf32_switches_that_are_mixed_are_named():
+    """As in PyTorch issue 166387, where torch.compile raises."""
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", MIXED], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["raises", done.stdout.splitlines()[-1]]
+    assert done.stdout.splitlines()[-1].startswith("Old and new TF32 switches are mixed, and torch.compile may raise.")
