@@ -3,6 +3,7 @@
 from ..record import DISTURBED
 from .bottleneck import advice_of, find_bottleneck
 from .conditions import flags_of
+from .memory import memory_reason
 from .speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
 
 SHORTEST_SECONDS = 2.0  # of timed training, in each of the two precisions
@@ -113,5 +114,7 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
     note = ""
     if name == "amp_bf16" and half >= DISTURBED:
         note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
+    if reason := memory_reason(record, base):
+        note += f"; {reason}"
     amount = amount_of(record, base, speedup)
     return f"{warning}{name} is {amount}{judgement_text(speedup, word)}; {because}{advice_of(case, record)}{note}."

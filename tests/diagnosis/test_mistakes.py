@@ -1,16 +1,22 @@
 """What is said of figures that only a GPU gives, from made-up observations; tests/test_gpu.py has real ones."""
 
+import re
 import subprocess
 import sys
 from collections import Counter
 
+import diagnosis_cases
 import pytest
+import test_diagnose
+import torch
 from conftest import ENVIRONMENT, ROOT
 
+from mixed_precision_study import diagnose
 from mixed_precision_study.analysis.memory import why_memory_stays
 from mixed_precision_study.diagnosis.mistakes import find_mistakes
 from mixed_precision_study.diagnosis.observations import Observations
 from mixed_precision_study.diagnosis.report import Diagnosis
+from mixed_precision_study.errors import UserError
 
 GIB = 2**30
 H100 = {"device": "cuda", "gpu": "H100", "capability": (9, 0), "benchmark": True, "switches": {"matmul": "tf32"}}
@@ -134,6 +140,37 @@ def test_why_memory_did_not_go_down(sizes, text):
 
 def test_without_memory_there_is_no_reason():
     assert why_memory_stays(0, 0, 0, 0) is None
+
+
+def test_a_gpu_without_kernels_is_told_before_the_first_step(monkeypatch):
+    """As in docker-python issue 1546: a P100 under a PyTorch that was built without it."""
+    for name, value in {
+        "is_available": True,
+        "get_device_name": "P100",
+        "get_device_capability": (6, 0),
+        "get_arch_list": ["sm_75", "sm_90"],
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    with pytest.raises(
+        UserError, match=r"this PyTorch has no kernels for compute capability 6\.0; install the last that has"
+    ):
+        diagnose(lambda: pytest.fail("a step was taken"))
+
+
+ROW = re.compile(r"^\|.*\| `([^`]+)` \|$", re.MULTILINE)
+
+
+def test_every_symptom_of_the_docs_has_a_case_and_every_case_a_symptom():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    named = set(ROW.findall(text))
+    tests = {name for name in (*globals(), *vars(test_diagnose)) if name.startswith("test_")}
+    built = {case.__name__ for case in diagnosis_cases.MISTAKES}
+    real = {name.partition(" (")[0] for name in MISTAKES}
+    assert named <= tests | built | real
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "`" in line.rpartition("| ")[2]]
+    assert len(rows) == len(named) == 20
+    threads = {int(number) for number in re.findall(r"/issues/(\d+)\)", text)}
+    assert {297, 57806, 80167, 2262, 18631, 387, 1546, 13073, 1365, 61173, 166387, 58392, 40907, 2254} <= threads
 
 
 MIXED = """
