@@ -38,7 +38,8 @@ def memory_reason(record: dict, base: dict) -> str | None:
     elif staying + data >= MOSTLY:
         because = f"weights, gradients, optimizer and data set are {staying + data:.0%} of the peak"
     elif earlier and activations >= SMALLER * earlier:
-        because = f"activations and workspace, {activations / peak:.0%} of the peak, stay as they are: in fp32, or in both types"
+        share = f"{activations / peak:.0%} of the peak"
+        because = f"activations and workspace, {share}, stay as they are: in fp32, or in both types"
     else:
         return None
     return f"memory did not go down: {because}"
