@@ -154,7 +154,7 @@ def compare(
     compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
         (loss, hidden), where the next step needs a state.
     make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph the optimizer
-        must be torch.optim.SGD.
+        must be torch.optim.SGD. A loop with two, as of a GAN, is for diagnose().
     evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
     parameters: those of the suite's own notebooks that differ from their defaults: precisions, epochs, max_steps, lr,
         execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them), repeats, seed, output_dir.
@@ -197,7 +197,7 @@ def compare(
             loss_of(compute_loss, data),
             evaluation_of(evaluate, data) if evaluate is not None else None,
             metric or Metric("metric"),
-            make_optimizer=make_optimizer,
+            make_optimizer=one_optimizer(make_optimizer) if make_optimizer is not None else None,
             gpu=gpu,
         )
         gpu = experiment.gpu
@@ -232,6 +232,21 @@ def loss_of(compute_loss: Callable, data: IterableData) -> Callable:
         return compute_loss(model, batch), None
 
     return of_tensors
+
+
+def one_optimizer(make_optimizer: Callable) -> Callable:
+    """Return the reader's own function, which stops with a sentence where it returns no optimizer, or several."""
+
+    def checked(weights: list) -> Any:
+        optimizer = make_optimizer(weights)
+        if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
+            raise UserError(
+                f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two, as"
+                " of a GAN, has no single step to compare: use diagnose() on it."
+            )
+        return optimizer
+
+    return checked
 
 
 def evaluation_of(evaluate: Callable, data: IterableData) -> Callable:

@@ -111,6 +111,78 @@ def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
     assert True in seen and False in seen
 
 
+class Output(dict):
+    """What Hugging Face models return: a dict whose entries are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+
+
+class ConfiguredTransformer(torch.nn.Module):
+    """A language model in Hugging Face's style: it is built from a config, takes keywords and computes its own loss."""
+
+    def __init__(self, vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2):
+        super().__init__()
+        self.embeddings = torch.nn.Embedding(vocab_size, hidden_size)
+        layer = torch.nn.TransformerEncoderLayer(hidden_size, num_attention_heads, 32, 0.0, batch_first=True)
+        self.encoder = torch.nn.TransformerEncoder(layer, num_hidden_layers)
+        self.lm_head = torch.nn.Linear(hidden_size, vocab_size)
+
+    def forward(self, input_ids, attention_mask=None, labels=None):
+        padding = None if attention_mask is None else attention_mask == 0
+        logits = self.lm_head(self.encoder(self.embeddings(input_ids), src_key_padding_mask=padding))
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        return Output(loss=loss, logits=logits)
+
+
+class SmallUNet(torch.nn.Module):
+    """Down, up, and a connection past both."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.up = torch.nn.ConvTranspose2d(8, 8, 2, stride=2)
+        self.last = torch.nn.Conv2d(11, 2, 3, padding=1)
+
+    def forward(self, images):
+        return self.last(torch.cat([images, self.up(self.down(images).relu()).relu()], 1))
+
+
+WORDS = torch.randint(64, (8, 6), generator=torch.Generator().manual_seed(0))
+SENTENCES = {"input_ids": WORDS, "attention_mask": torch.ones_like(WORDS), "labels": WORDS}
+PICTURES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.zeros(8, 16, 16).long()
+
+
+def loss_of_output(model, batch):
+    return model(**batch).loss
+
+
+def loss_of_pixels(model, batch):
+    images, masks = batch
+    return torch.nn.functional.cross_entropy(model(images).float(), masks)
+
+
+@pytest.mark.parametrize(
+    ("make", "batch", "loss"),
+    [(ConfiguredTransformer, SENTENCES, loss_of_output), (SmallUNet, PICTURES, loss_of_pixels)],
+    ids=["language model", "segmentation"],
+)
+def test_models_of_other_kinds_are_compared(make, batch, loss):
+    def adamw(weights):
+        return torch.optim.AdamW(weights, lr=0.01)
+
+    records = compare("others", make, [batch] * 3, loss, make_optimizer=adamw, **{**QUICK, "epochs": 4, "max_steps": 3})
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.train_loss[-1] < record.train_loss[0] for record in records)
+
+
+def test_two_optimizers_are_refused_in_a_sentence():
+    def two(weights):
+        return torch.optim.SGD(weights[:1], lr=0.1), torch.optim.SGD(weights[1:], lr=0.1)
+
+    with pytest.raises(UserError, match="returned a tuple; it must return one optimizer"):
+        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, make_optimizer=two, **QUICK)
+
+
 def test_several_ways_of_execution_are_told_apart_and_what_cannot_be_is_a_record():
     batches = [(INPUTS[:32], LABELS[:32])] * 2
     records = compare("ways", make_model, batches, compute_loss, execution=["eager", "cuda_graph"], **QUICK)
