@@ -241,8 +241,8 @@ def one_optimizer(make_optimizer: Callable) -> Callable:
         optimizer = make_optimizer(weights)
         if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
             raise UserError(
-                f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two, as"
-                " of a GAN, has no single step to compare: use diagnose() on it."
+                f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two,"
+                " as of a GAN, has no single step to compare: use diagnose() on it."
             )
         return optimizer
 
