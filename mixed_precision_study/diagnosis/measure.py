@@ -1,6 +1,7 @@
 """Runs through the phases of a diagnosis: steps that warm up, are watched, timed and profiled."""
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,12 +16,13 @@ from ..errors import UserError
 from ..gpu.preflight import missing_kernels
 from ..profiling import read_kernels
 from ..timing import synchronize
-from .observations import Observations
+from .observations import SWITCHES_MIXED, Observations
 from .watch import Watcher
 
 WARM_UP = 3  # steps
 WATCHED = 4
 PROFILED = 5
+LEGACY = "legacy and new APIs"  # in PyTorch's message on TF32 switches that do not agree
 
 
 def replaced(place: Any, name: str, new: Callable, stack: ExitStack) -> None:
@@ -168,6 +170,8 @@ class Measurement:
         """Return what was seen."""
         self.stop()
         self.watcher.finish()
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        self.seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
         if self.seen.device != "cuda":
             self.seen.profile_reason = "kernels are seen on an NVIDIA GPU only"
         elif not self.seen.kernels and self.seen.profile_reason is None:
@@ -187,9 +191,8 @@ def observe_environment() -> Observations:
     seen.benchmark = cudnn.benchmark
     seen.switches = {"matmul": torch.backends.cuda.matmul.fp32_precision, "conv": cudnn.conv.fp32_precision}
     try:
-        torch.get_float32_matmul_precision()
-        _ = torch.backends.cuda.matmul.allow_tf32, cudnn.allow_tf32
-    except RuntimeError:  # which torch.compile would raise as well
+        _ = torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:
         seen.mixed_switches = True
     return seen
 
@@ -209,7 +212,7 @@ def memory_parts(optimizers: list[Optimizer], device: torch.device) -> dict[str,
 
 
 def run_steps(measurement: Measurement, step: Callable[[], Any]) -> None:
-    """Call a step until all phases are through."""
+    """Call a step until all phases are through. Raises UserError where the batches run out, or switches are mixed."""
     try:
         while not measurement.is_over:
             step()
@@ -219,5 +222,9 @@ def run_steps(measurement: Measurement, step: Callable[[], Any]) -> None:
             f"step ran out of batches after {measurement.count} steps; diagnose needs {measurement.last}. Repeat them,"
             " as with itertools.cycle, or give a smaller number of steps."
         ) from None
+    except RuntimeError as error:
+        if LEGACY in str(error):
+            raise UserError(SWITCHES_MIXED) from error
+        raise
     finally:
         measurement.stop()

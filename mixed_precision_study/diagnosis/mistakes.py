@@ -1,6 +1,6 @@
 """The common mistakes of a training step, each by a rule on what was seen."""
 
-from .observations import Observations
+from .observations import SWITCHES_MIXED, Observations
 from .watch import is_finite
 
 MANY_FLOPS = 0.3  # from this share of the FLOPs on, a kind of arithmetic matters
@@ -19,6 +19,13 @@ def is_scheduled_too_early(events: list[str]) -> bool:
         return False
     backward, step = events.index("backward"), events.index("step")
     return "schedule" in events[backward:step]
+
+
+def model_on_cpu(seen: Observations) -> str | None:
+    """A GPU is there and has nothing to do."""
+    if seen.device != "cuda" or seen.model_on != "cpu":
+        return None
+    return f'The model is on the CPU, though there is a GPU ({seen.gpu}). Move it and its batches there: .to("cuda").'
 
 
 def reads_of_the_device(seen: Observations) -> str | None:
@@ -40,18 +47,13 @@ def matmul_without_tf32(seen: Observations) -> str | None:
         return None
     return (
         f"TF32 is off for matrix products, which are {share:.0%} of the arithmetic: PyTorch's default. If fp32 was not"
-        ' meant to be exact, set torch.backends.cuda.matmul.fp32_precision = "tf32".'
+        ' meant to be exact, call torch.set_float32_matmul_precision("high").'
     )
 
 
 def switches_mixed(seen: Observations) -> str | None:
-    """PyTorch refuses to read the old switches once a new one was set."""
-    if not seen.mixed_switches:
-        return None
-    return (
-        "Old and new TF32 switches are mixed, and torch.compile may raise. Use fp32_precision alone, or"
-        " torch.set_float32_matmul_precision and allow_tf32 alone."
-    )
+    """torch.compile reads the old switch, and PyTorch refuses to read it where the new one does not agree."""
+    return SWITCHES_MIXED if seen.mixed_switches and seen.compiled else None
 
 
 def autocast_around_backward(seen: Observations) -> str | None:
@@ -197,6 +199,7 @@ def small_fp8(seen: Observations) -> str | None:
 
 
 RULES = (
+    model_on_cpu,
     loss_not_finite,
     evaluation_not_finite,
     scale_falls,

@@ -4,6 +4,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+SWITCHES_MIXED = (
+    "Old and new TF32 switches do not agree, and torch.compile may raise. Set them by"
+    ' torch.set_float32_matmul_precision("high") or ("highest"), which sets both.'
+)
+
 
 @dataclass
 class Observations:
@@ -13,11 +18,13 @@ class Observations:
     gpu: str | None = None  # its name
     capability: tuple[int, int] | None = None  # compute capability of the GPU
     switches: dict[str, str] = field(default_factory=dict)  # {"matmul", "conv"}: PyTorch's switches for fp32 arithmetic
-    mixed_switches: bool = False  # old and new names were both set
+    mixed_switches: bool = False  # the old and the new switch for matrix products do not agree
+    compiled: bool = False  # torch.compile was used
     benchmark: bool = False  # torch.backends.cudnn.benchmark
 
     watched: int = 0  # steps
     events: list[list[str]] = field(default_factory=list)  # of each watched step: its calls in order, see watch.CALLS
+    model_on: str | None = None  # "cuda" or "cpu": where the weights are
     autocast: str | None = None  # the type in which the model ran under autocast
     backward_in_autocast: int = 0  # calls
     scaler_on: bool = False

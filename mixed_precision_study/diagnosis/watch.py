@@ -212,12 +212,14 @@ class Watcher:
     def note_forward(self, module: torch.nn.Module) -> None:
         """Note in which type the outermost module runs."""
         device = self.seen.device
+        first = next(module.parameters(), None)
+        if first is not None:
+            self.seen.model_on = first.device.type
         if torch.is_autocast_enabled(device):
             dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
             if torch.is_grad_enabled():
                 self.seen.autocast = dtype
         else:
-            first = next(module.parameters(), None)
             dtype = "float32" if first is None else str(first.dtype).removeprefix("torch.")
         if not module.training and not torch.is_grad_enabled():
             self.seen.evaluation_in = dtype

@@ -7,12 +7,15 @@ import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def problem(dtype=torch.float32, width=32):
     """Return (model, inputs, labels) of a small classification."""
     torch.manual_seed(0)
     layers = torch.nn.Linear(32, width), torch.nn.ReLU(), torch.nn.Linear(width, 8)
-    return torch.nn.Sequential(*layers).to(dtype), torch.randn(16, 32, dtype=dtype), torch.randint(0, 8, (16,))
+    inputs, labels = torch.randn(16, 32, dtype=dtype), torch.randint(0, 8, (16,))
+    return torch.nn.Sequential(*layers).to(DEVICE, dtype), inputs.to(DEVICE), labels.to(DEVICE)
 
 
 def sgd(model):
@@ -23,12 +26,12 @@ def scaled(*, clip=None, autocast=torch.float16, optimizer=None, update=True, th
     """Return a step with GradScaler. clip: "before" or "after" unscale_."""
     model, inputs, labels = problem()
     optimizer = (optimizer or sgd)(model)
-    scaler = torch.amp.GradScaler("cpu")
+    scaler = torch.amp.GradScaler(DEVICE)
     loss_of = loss_of or functional.cross_entropy
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=autocast):
+        with torch.autocast(DEVICE, dtype=autocast):
             loss = loss_of(model(inputs).float(), labels)
         scaler.scale(loss).backward()
         if clip == "after":
@@ -55,7 +58,7 @@ def plain(*, autocast=None, backward_inside=False, schedule=None, read=False, op
 
     def step():
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None):
+        with torch.autocast(DEVICE, dtype=autocast or torch.bfloat16, enabled=autocast is not None):
             loss = functional.cross_entropy(model(inputs).float(), labels)
             if backward_inside:
                 loss.backward()
@@ -129,7 +132,7 @@ def evaluation_overflows():
 
     def evaluate():
         model.eval()
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.float16):
+        with torch.no_grad(), torch.autocast(DEVICE, dtype=torch.float16):
             model(inputs * 1e6)
 
     return step, evaluate
@@ -138,10 +141,10 @@ def evaluation_overflows():
 def small_fp8_products():
     """As in ao issue 2262: layers too small for fp8."""
     step = plain()
-    one = torch.ones(())
+    one = torch.ones((), device=DEVICE)
 
     def with_fp8():
-        rows = torch.ones(16, 64).to(torch.float8_e4m3fn)
+        rows = torch.ones(16, 64, device=DEVICE).to(torch.float8_e4m3fn)
         torch._scaled_mm(rows, rows.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
         step()
 
@@ -185,7 +188,7 @@ def with_a_loader_and_a_running_sum():
     model, inputs, labels = problem()
     optimizer = sgd(model)
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=8)
-    total = torch.zeros(())
+    total = torch.zeros((), device=DEVICE)
 
     def step():
         optimizer.zero_grad()
@@ -201,13 +204,13 @@ def with_a_loader_and_a_running_sum():
 def two_optimizers():
     """A small GAN."""
     torch.manual_seed(0)
-    maker, judge = torch.nn.Linear(4, 16), torch.nn.Linear(16, 1)
+    maker, judge = torch.nn.Linear(4, 16).to(DEVICE), torch.nn.Linear(16, 1).to(DEVICE)
     of_maker, of_judge = torch.optim.Adam(maker.parameters()), torch.optim.Adam(judge.parameters())
-    real = torch.randn(8, 16)
+    real = torch.randn(8, 16, device=DEVICE)
 
     def step():
         of_judge.zero_grad()
-        made = maker(torch.randn(8, 4))
+        made = maker(torch.randn(8, 4, device=DEVICE))
         loss = functional.softplus(-judge(real)).mean() + functional.softplus(judge(made.detach())).mean()
         loss.backward()
         of_judge.step()
@@ -221,15 +224,15 @@ def two_optimizers():
 def compiled_transformer():
     """torch.compile, AdamW, bf16 autocast, an evaluation in between."""
     torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).to(DEVICE)
     network = torch.compile(layer, backend="eager")
     optimizer = torch.optim.AdamW(layer.parameters())
-    words = torch.randn(4, 8, 16)
+    words = torch.randn(4, 8, 16, device=DEVICE)
 
     def step():
         layer.train()
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16):
             loss = network(words).float().square().mean()
         loss.backward()
         optimizer.step()
