@@ -84,6 +84,15 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     record.kernel_family_fractions = [[name, share] for name, share in by_share]
 
 
+NO_KERNEL = "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
+
+
+def kernels_of(profiler: Any) -> list[tuple[str, int, int]]:
+    """Return (name, start ns, duration ns) of every kernel that a torch.profiler.profile saw, once it has stopped."""
+    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
+    return [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
+
+
 def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidden: Any, steps: int = 5) -> None:
     """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
 
@@ -98,10 +107,9 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidd
         for batch in given:
             _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
-    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
-    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
+    kernels = kernels_of(profiler)
     if not kernels:
-        raise RuntimeError("the profiler saw no kernel; the driver may forbid profiling to ordinary users")
+        raise RuntimeError(NO_KERNEL)
     read_kernels(record, kernels, len(given))
 
 

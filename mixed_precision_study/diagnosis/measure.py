@@ -14,7 +14,7 @@ from torch.utils.data import dataloader
 
 from ..errors import UserError
 from ..gpu.preflight import missing_kernels
-from ..profiling import read_kernels
+from ..profiling import NO_KERNEL, kernels_of, read_kernels
 from ..timing import synchronize
 from .observations import SWITCHES_MIXED, Observations
 from .watch import Watcher
@@ -148,7 +148,7 @@ class Measurement:
             read_kernels(found, kernels, steps)
             self.seen.kernels = vars(found)
         else:
-            self.seen.profile_reason = "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
+            self.seen.profile_reason = NO_KERNEL
         self.profiler = None
 
     def evaluate(self, evaluate: Callable[[], Any]) -> None:
