@@ -138,10 +138,7 @@ class Measurement:
         """Read the kernels of the profiled steps."""
         synchronize(self.device)
         self.profiler.stop()
-        events = [
-            event for event in self.profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())
-        ]
-        kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
+        kernels = kernels_of(self.profiler)
         steps = self.count - (self.last - PROFILED)
         if kernels and steps > 0 and self.seen.step_ms:
             found = SimpleNamespace(step_ms_median=self.seen.step_ms)
