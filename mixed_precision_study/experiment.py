@@ -281,6 +281,7 @@ class Experiment:
             make_optimizer=self.make_optimizer,
             execution=settings.execution,
             compile_mode=settings.compile_mode,
+            scaler=settings.scaler,
             loss_scale=settings.loss_scale,
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
             data=self.data,

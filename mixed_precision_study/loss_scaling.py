@@ -36,8 +36,8 @@ class HalfGradientScaler(FixedLossScaler):
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
 
-def make_scaler(precision: str, loss_scale: str | float, device: torch.device, execution: str = "eager") -> Any:
-    """Return the mode's torch.amp.GradScaler, or the DeviceScaler of a graph. One not enabled changes nothing.
+def make_scaler(precision: str, loss_scale: str | float, device: torch.device, on_device: bool = False) -> Any:
+    """Return the mode's torch.amp.GradScaler, or with `on_device` its DeviceScaler. One not enabled changes nothing.
 
     loss_scale: "dynamic" or a fixed number. o3_fp16 has no dynamic scale.
     """
@@ -45,7 +45,7 @@ def make_scaler(precision: str, loss_scale: str | float, device: torch.device, e
     mode = PRECISIONS[precision]
     enabled = mode["scale"] and not (precision == "o3_fp16" and dynamic)
     start = 65536.0 if dynamic else float(loss_scale)
-    if "cuda_graph" in execution:
+    if on_device:
         return DeviceScaler(start if enabled else None, enabled and dynamic, device)
     if dynamic and not mode["masters"]:
         return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)

@@ -132,7 +132,14 @@ EXECUTION = (
         'or "coordinate-descent", "max-autotune-no-cudagraphs": longer searches for faster kernels',
         choices=tuple(COMPILE_MODES),
     ),
+    Parameter(
+        "scaler",
+        "pytorch",
+        'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph',
+        choices=("pytorch", "device"),
+    ),
 )
+OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
 LIMIT_AND_REPEATS = (
     Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
     Parameter("repeats", 1, "repetitions of every training, for the spread of the times", least=1),
@@ -178,7 +185,8 @@ CIFAR_RESNET = (
     Parameter("batch_size", 128, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
     Parameter("epochs", 5, "passes through the training images", least=1),
     MAX_STEPS,
-    Parameter("lr", 0.1, "peak learning rate of SGD with momentum 0.9", above=0),
+    OPTIMIZER,
+    Parameter("lr", 0.1, "peak learning rate; SGD has momentum 0.9", above=0),
     Parameter(
         "schedule",
         "triangle",
@@ -219,7 +227,8 @@ EFFICIENTNET_REGRESSION = (
     Parameter("batch_size", 32, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
     Parameter("epochs", 3, "passes through the training images", least=1),
     MAX_STEPS,
-    Parameter("lr", 0.001, "learning rate of SGD with momentum 0.9", above=0),
+    OPTIMIZER,
+    Parameter("lr", 0.001, "learning rate; SGD has momentum 0.9", above=0),
     Parameter(
         "loss_function",
         "bce_with_logits",
@@ -259,6 +268,7 @@ LSTM_LANGUAGE_MODEL = (
     Parameter("clip", 0.25, "largest norm of the gradient", above=0),
     Parameter("epochs", 6, "passes through the training text", least=1),
     MAX_STEPS,
+    OPTIMIZER,
     Parameter(
         "lr", 20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5", above=0
     ),

@@ -124,7 +124,11 @@ NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_sampl
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # but `dataset_used` is
-PARAMETERS_OF_OLD_RECORDS = {"cifar_resnet": {"keep_batchnorm_fp32": False}}  # that older records do not name
+PARAMETERS_OF_OLD_RECORDS: dict[str, dict] = {  # that older records do not name
+    "cifar_resnet": {"keep_batchnorm_fp32": False, "optimizer": "sgd", "scaler": "pytorch"},
+    "efficientnet_regression": {"optimizer": "sgd", "scaler": "pytorch"},
+    "lstm_language_model": {"optimizer": "sgd", "scaler": "pytorch"},
+}
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
 MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together

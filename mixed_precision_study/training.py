@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .cuda_graph import CapturedStep, DeviceSGD
+from .cuda_graph import CapturedStep, on_device
 from .errors import Diverged, UserError
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
@@ -72,6 +72,7 @@ class Trainer:
         make_optimizer: Callable[[list], torch.optim.Optimizer] | None = None,
         execution: str = "eager",
         compile_mode: str = "default",
+        scaler: str = "pytorch",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         clip: float | None = None,
@@ -92,7 +93,8 @@ class Trainer:
             torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
             self.model = compiled(model)  # without compile_mode, whose longer search is for training
             self.loss_of = compiled(compute_loss, compile_mode)
-        self.scaler = make_scaler(precision, loss_scale, device, execution)
+        self.on_device = "cuda_graph" in execution or scaler == "device"  # loss scale and skipped steps
+        self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
         self.steps = 0
         self.updates = 0
         self.captured: CapturedStep | None = None
@@ -104,11 +106,12 @@ class Trainer:
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
-        if "cuda_graph" in execution:
-            self.optimizer = DeviceSGD.like(self.optimizer)
-            self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
+        if self.on_device:
+            self.optimizer = on_device(self.optimizer)
         else:
             self.optimizer.register_step_post_hook(self._count_update)
+        if "cuda_graph" in execution:
+            self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
 
     def _count_update(self, *_):
@@ -116,8 +119,8 @@ class Trainer:
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps updated no weight because a gradient overflowed. With a graph this waits for the device."""
-        return int(self.scaler.skipped.item()) if self.captured else self.steps - self.updates
+        """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
+        return int(self.scaler.skipped.item()) if self.on_device else self.steps - self.updates
 
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
         """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
@@ -135,11 +138,11 @@ class Trainer:
 
     def set_lr(self, lr: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"].fill_(lr) if self.captured else lr
+            group["lr"] = group["lr"].fill_(lr) if self.on_device else lr
 
     def start_again(self) -> None:
         """Forget momenta and counts. What a graph reads keeps its address."""
-        if self.captured:
+        if self.on_device:
             self.optimizer.reset()
             self.scaler.skipped.zero_()
         else:
@@ -169,17 +172,25 @@ class LossMeter:
 
 
 class DeviceLossMeter:
-    """Keeps `outcome` (loss, skipped) of every step of an epoch on the device, and reads them at its end."""
+    """Keeps loss and found_inf of every step of an epoch on the device, and reads them at its end.
 
-    def __init__(self, outcome: torch.Tensor, room: int = 65536):
+    outcome: (2,): both of the last step, where a graph leaves them; without a graph None.
+    """
+
+    def __init__(self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536):
+        self.found_inf = found_inf
         self.outcome = outcome
         self.count = 0
         self.read: list[torch.Tensor] = []
-        self.rows = torch.zeros(room, 2, device=outcome.device)
+        self.rows = torch.zeros(room, 2, device=found_inf.device)
 
-    def step(self, loss: torch.Tensor | None) -> None:
-        """Keep the outcome of the last step, which holds its loss."""
-        self.rows[self.count % len(self.rows)].copy_(self.outcome)
+    def step(self, loss: torch.Tensor) -> None:
+        """Keep the outcome of the last step."""
+        row = self.rows[self.count % len(self.rows)]
+        if self.outcome is None:
+            torch.stack((loss, self.found_inf), out=row)
+        else:
+            row.copy_(self.outcome)
         self.count += 1
         if self.count % len(self.rows) == 0:  # full: waits for the device once
             self.read.append(self.rows.to("cpu", copy=True))
@@ -391,7 +402,8 @@ def timed_epoch(
     waits: list[float] = []
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
-    meter = DeviceLossMeter(trainer.captured.outcome) if trainer.captured else LossMeter(trainer)
+    outcome = trainer.captured.outcome if trainer.captured else None
+    meter = DeviceLossMeter(trainer.scaler.found_inf, outcome) if trainer.on_device else LossMeter(trainer)
     compiled_before = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)

@@ -26,7 +26,7 @@ from small_training import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study import cuda_graph
-from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceSGD
+from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.experiment import first_outputs
 from mixed_precision_study.gpu.nvml import MIB
@@ -54,6 +54,56 @@ def assert_close(first, second, tolerance):
 
 
 # The whole step
+
+
+def adamw(weights):
+    """With an eps above the rounding of gradients that are 0, as of a bias before batch normalisation."""
+    return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
+
+
+@pytest.mark.parametrize("precision", MODES)
+def test_a_device_scaler_without_a_graph_takes_the_steps_of_a_graph(precision):
+    needs_half_kernel(precision)
+    device, captured = make_trainer(precision, "eager", scaler="device"), make_trainer(precision)
+    for step in range(8):
+        batch = flagged(step, overflow=precision in SCALED and step in (0, 5))
+        losses = [trainer.step(batch)[0].item() for trainer in (device, captured)]
+        assert losses[0] == losses[1]
+    assert same_bits(everything(device), everything(captured))
+    assert device.skipped_steps == captured.skipped_steps == (2 if precision in SCALED else 0)
+    assert device.captured is None and type(device.optimizer) is DeviceSGD
+
+
+@pytest.mark.parametrize("way", [{"execution": "cuda_graph"}, {"execution": "eager", "scaler": "device"}], ids=str)
+@pytest.mark.parametrize("precision", MODES)
+def test_adamw_on_the_device_trains_as_pytorchs_does_with_skipped_steps(precision, way):
+    needs_half_kernel(precision)
+    eager, device = make_trainer(precision, "eager", make_optimizer=adamw), None
+    device = make_trainer(precision, make_optimizer=adamw, **way)
+    tolerance = max(1e-4, {**ROUNDING, "o3_fp16": 5e-2}[precision])  # whose averages are in fp16, rounded differently
+    for step in range(10):
+        for trainer in (eager, device):
+            trainer.set_lr(0.01 / (step + 1))
+            trainer.step(flagged(step, overflow=precision in SCALED and step in (0, 3)))
+    assert_close(eager, device, tolerance)
+    assert device.skipped_steps == eager.skipped_steps == (2 if precision in SCALED else 0)
+    assert device.optimizer.steps.item() == 10 - device.skipped_steps
+    device.start_again()
+    assert device.optimizer.steps.item() == 0
+    assert all(not buffer.any() for state in device.optimizer.state.values() for buffer in state.values())
+
+
+def test_the_record_of_an_epoch_with_a_device_scaler_is_that_of_pytorchs():
+    records = []
+    for scaler in ("pytorch", "device"):
+        trainer, record = make_trainer("amp_fp16", "eager", scaler=scaler), make_record("amp_fp16")
+        for _ in range(2):
+            timed_epoch(record, trainer, [flagged(n, overflow=n in (0, 4)) for n in range(6)])
+        records.append(record)
+    pytorch, device = records
+    for name in ("skipped_steps", "overflow_steps", "loss_scale_trace"):
+        assert getattr(pytorch, name) == getattr(device, name), name
+    assert device.train_loss == pytest.approx(pytorch.train_loss, rel=ROUNDING["amp_fp16"])
 
 
 @pytest.mark.parametrize("clip", [None, 0.05])
@@ -157,7 +207,7 @@ def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
 
 def test_a_loss_meter_longer_than_its_room_is_read_in_between():
     outcome = torch.zeros(2)
-    meter = DeviceLossMeter(outcome, room=3)
+    meter = DeviceLossMeter(outcome[1], outcome, room=3)
     for number in range(7):
         outcome.copy_(torch.tensor([float(number), float(number in (1, 5))]))
         meter.step(None)
@@ -166,7 +216,8 @@ def test_a_loss_meter_longer_than_its_room_is_read_in_between():
 
 @pytest.mark.parametrize("count", [0, 3, 6])
 def test_a_loss_meter_of_full_rooms_loses_nothing(count):
-    meter = DeviceLossMeter(torch.tensor([2.0, 0.0]), room=3)
+    outcome = torch.tensor([2.0, 0.0])
+    meter = DeviceLossMeter(outcome[1], outcome, room=3)
     for _ in range(count):
         meter.step(None)
     assert meter.end() == (2.0 if count else None, [False] * count)
@@ -333,10 +384,30 @@ def test_the_update_is_that_of_torchs_sgd(options, dtype):
         torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}], ids=str)
+def test_the_update_is_that_of_torchs_adamw(options, dtype):
+    ours, theirs = make_weights(dtype), make_weights(dtype)
+    optimizers = DeviceAdamW(ours, 0.1, **options), torch.optim.AdamW(theirs, 0.1, foreach=True, **options)
+    for step in range(5):
+        generator = torch.Generator().manual_seed(step)
+        for mine, other in zip(ours, theirs, strict=True):
+            other.grad = torch.randn(mine.shape, generator=generator).to(dtype)
+            mine.grad = other.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2  # torch rounds to bf16 in between
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+    made = on_device(torch.optim.AdamW(make_weights(dtype), 0.1, **options))
+    assert type(made) is DeviceAdamW and made.settings == optimizers[0].settings
+
+
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_graph_takes_the_settings_of_torchs_sgd(options):
     weights = make_weights(torch.float32)
-    made = DeviceSGD.like(torch.optim.SGD(weights, 0.1, **options))
+    made = on_device(torch.optim.SGD(weights, 0.1, **options))
+    assert type(made) is DeviceSGD
     wanted = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False, **options}
     assert made.settings == wanted
     assert made.lr.item() == pytest.approx(0.1)
@@ -355,16 +426,19 @@ class OwnSGD(torch.optim.SGD):
             lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], 0.1),
             "parameter groups: 2",
         ),
-        (lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, dampening=0.1), "without dampening"),
-        (lambda weights: torch.optim.SGD(weights, 0.1, maximize=True), "without .*maximize"),
+        (lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, dampening=0.1), "neither dampening"),
+        (lambda weights: torch.optim.SGD(weights, 0.1, maximize=True), "nor maximize"),
+        (lambda weights: torch.optim.AdamW(weights, 0.1, amsgrad=True), "neither amsgrad"),
+        (lambda weights: torch.optim.AdamW(weights, 0.1, maximize=True), "nor maximize"),
         (lambda weights: OwnSGD(weights, 0.1), "this is OwnSGD"),
     ],
 )
-def test_another_optimizer_is_unsupported_in_a_graph(make, says):
-    options = {"device": CPU, "make_optimizer": make, "execution": "cuda_graph"}
+@pytest.mark.parametrize("way", [{"execution": "cuda_graph"}, {"scaler": "device"}], ids=str)
+def test_another_optimizer_is_unsupported_on_the_device(make, says, way):
+    options = {"device": CPU, "make_optimizer": make}
     with pytest.raises(Unsupported, match=says):
-        Trainer(small_network(), "fp32", flagged_loss, **options)
-    Trainer(small_network(), "fp32", flagged_loss, **options | {"execution": "eager"})
+        Trainer(small_network(), "fp32", flagged_loss, **options, **way)
+    Trainer(small_network(), "fp32", flagged_loss, **options)
 
 
 def test_a_weight_without_a_gradient_stays():

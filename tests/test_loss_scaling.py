@@ -130,7 +130,7 @@ def test_each_repeat_is_counted_anew():
     ],
 )
 def test_each_mode_has_its_scaler_which_is_pytorchs_if_possible(precision, loss_scale, kind, enabled, scale):
-    scalers = [make_scaler(precision, loss_scale, CPU, execution) for execution in ("eager", "cuda_graph")]
+    scalers = [make_scaler(precision, loss_scale, CPU, on_device) for on_device in (False, True)]
     assert [type(scaler) for scaler in scalers] == [kind, DeviceScaler]
     assert [(scaler.is_enabled(), scaler.get_scale()) for scaler in scalers] == [(enabled, scale)] * 2
 
