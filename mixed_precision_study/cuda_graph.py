@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from .device_optimizer import DeviceOptimizer
 from .errors import Unsupported, error_line
 from .memory import is_out_of_memory, release_memory, reset_peaks
-from .precision import gather_master_gradients, write_back
+from .precision import gather_master_gradients
 
 
 class DeviceScaler:
@@ -38,7 +39,7 @@ class DeviceScaler:
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         return loss * self.factor if self.enabled else loss
 
-    def unscale_(self, optimizer: "DeviceOptimizer") -> None:
+    def unscale_(self, optimizer: DeviceOptimizer) -> None:
         gather_master_gradients(optimizer)
         self.unscaled = True
         if self.enabled:
@@ -49,7 +50,7 @@ class DeviceScaler:
                 same = [gradient for gradient in gradients if gradient.dtype == dtype]
                 torch._amp_foreach_non_finite_check_and_unscale_(same, self.found_inf, inverse)
 
-    def step(self, optimizer: "DeviceOptimizer") -> None:
+    def step(self, optimizer: DeviceOptimizer) -> None:
         """Update the weights unless a gradient overflowed. Unscales the gradients if the step has not done so."""
         if not self.unscaled:
             self.unscale_(optimizer)
@@ -72,143 +73,6 @@ class DeviceScaler:
     def state_dict(self) -> dict:
         factors = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self.growth_interval}
         return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
-
-
-def as_line(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor as (N,), with its elements in the memory order of `like`."""
-    if any(a != b for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True) if size > 1):
-        tensor = torch.empty_like(like).copy_(tensor)
-    return tensor.as_strided((tensor.numel(),), (1,))
-
-
-class DeviceOptimizer:
-    """An optimizer's update in one fused kernel, which does nothing if a gradient overflowed.
-
-    The learning rate is a tensor, so that a replay reads its current value. Buffers start as zeros.
-    buffers: the names of what is kept for each weight.
-    """
-
-    def __init__(self, weights: list, lr: float, buffers: tuple[str, ...]):
-        self.weights = weights
-        self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
-        self.param_groups = [{"params": weights, "lr": self.lr}]
-        self.state = {weight: {name: torch.zeros_like(weight) for name in buffers} for weight in weights}
-        self.master_pairs = ()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients. keep_masters() replaces this method if the weights are master copies."""
-        for weight in self.weights:
-            weight.grad = None
-
-    def reset(self) -> None:
-        """Set the buffers to zero in place: a graph keeps reading them at the same address."""
-        for state in self.state.values():
-            for buffer in state.values():
-                buffer.zero_()
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [weight.grad for weight in self.weights if weight.grad is not None]
-
-    @torch.no_grad()
-    def step(self, found_inf: torch.Tensor | None = None) -> None:
-        """Update every weight that has a gradient; change nothing if `found_inf` (fp32, on the device) is 1."""
-        by_dtype: dict[torch.dtype, list[tuple]] = {}
-        for weight in self.weights:
-            if weight.grad is not None:
-                tensors = weight, weight.grad, *self.state[weight].values()
-                by_dtype.setdefault(weight.dtype, []).append(tuple(as_line(tensor, weight) for tensor in tensors))
-        self.update([[list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()], found_inf)
-        write_back(self)
-
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
-        """Update groups of [weights, gradients, each buffer], one for each type."""
-        raise NotImplementedError
-
-
-class DeviceSGD(DeviceOptimizer):
-    """torch.optim.SGD's update.
-
-    torch.optim.SGD(fused=True) leaves its momentum buffers uninitialised if the first step is skipped. Here they start
-    as zeros, which gives the same first step.
-    """
-
-    def __init__(
-        self, weights: list, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
-    ):
-        super().__init__(weights, lr, ("momentum_buffer",) if momentum else ())
-        self.settings = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-
-    @classmethod
-    def like(cls, group: dict) -> "DeviceSGD":
-        """Return one with the settings of a torch.optim.SGD's group. Raises Unsupported for dampening or maximize."""
-        if group["dampening"] or group["maximize"]:
-            raise Unsupported("on the device an SGD has neither dampening nor maximize")
-        settings = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
-        return cls(group["params"], **settings)
-
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
-        options: dict[str, Any] = {"dampening": 0.0, "maximize": False, "is_first_step": False, **self.settings}
-        for weights, gradients, *momenta in groups:
-            buffers = momenta[0] if momenta else []
-            torch._fused_sgd_(weights, gradients, buffers, lr=self.lr, found_inf=found_inf, **options)
-
-
-class DeviceAdamW(DeviceOptimizer):
-    """torch.optim.AdamW's update. A skipped step does not count for the bias correction."""
-
-    def __init__(
-        self,
-        weights: list,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ):
-        super().__init__(weights, lr, ("exp_avg", "exp_avg_sq"))
-        self.settings = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
-        self.steps = torch.zeros((), dtype=torch.float32, device=weights[0].device)
-
-    @classmethod
-    def like(cls, group: dict) -> "DeviceAdamW":
-        """Return one with the settings of a torch.optim.AdamW's group. Raises Unsupported for amsgrad or maximize."""
-        if group["amsgrad"] or group["maximize"]:
-            raise Unsupported("on the device an AdamW has neither amsgrad nor maximize")
-        settings = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
-        return cls(group["params"], **settings)
-
-    def reset(self) -> None:
-        super().reset()
-        self.steps.zero_()
-
-    def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
-        self.steps.add_(1)
-        options: dict[str, Any] = {"amsgrad": False, "maximize": False, **self.settings}
-        for weights, gradients, averages, squares in groups:
-            steps = [self.steps] * len(weights)
-            torch._fused_adamw_(
-                weights, gradients, averages, squares, [], steps, lr=self.lr, found_inf=found_inf, **options
-            )
-        if found_inf is not None:
-            self.steps.sub_(found_inf)
-
-
-DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}
-
-
-def on_device(optimizer: torch.optim.Optimizer) -> DeviceOptimizer:
-    """Return the device's form of an optimizer that has taken no step yet.
-
-    Raises Unsupported for another optimizer than SGD and AdamW, or several parameter groups.
-    """
-    groups = optimizer.param_groups
-    kind = DEVICE_OPTIMIZERS.get(type(optimizer))
-    if kind is None or len(groups) > 1:
-        name = f"{type(optimizer).__name__}, parameter groups: {len(groups)}"
-        raise Unsupported(
-            "a step without waits for the device needs torch.optim.SGD or AdamW with one parameter group; this is"
-            f" {name}"
-        )
-    return kind.like(groups[0])
 
 
 FAILED_GRAPHS: list = []  # kept alive, because PyTorch's allocator may still refer to them

@@ -25,6 +25,7 @@ from .gpu.nvml import MIB
 from .gpu.preflight import clear_workspaces, show_preflight
 from .inference import measure_inference
 from .loss_scaling import read_gradients
+from .lost_updates import read_lost_updates
 from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
 from .order import shuffled_blocks
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
@@ -282,6 +283,7 @@ class Experiment:
             execution=settings.execution,
             compile_mode=settings.compile_mode,
             scaler=settings.scaler,
+            rounding=settings.rounding,
             loss_scale=settings.loss_scale,
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
             data=self.data,
@@ -442,6 +444,8 @@ def leave_unexplained(record: RunRecord, reason: str) -> None:
     parts = ["inference", "profile", "limit", "ledger"]
     if "fp16" in record.precision:
         parts.append("gradient")
+    if PRECISIONS[record.precision]["weights"] != torch.float32 and not PRECISIONS[record.precision]["masters"]:
+        parts.append("update")
     for part in parts:
         setattr(record, f"{part}_reason", reason)
 
@@ -471,6 +475,7 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable]
         ("operations of a step", "limit_reason", count_work),
         ("limits of the GPU", "limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
         ("lost gradients", "gradient_reason", read_gradients),
+        ("lost updates", "update_reason", read_lost_updates),
     ]
     for what, reason, measure in stages:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import UserError
 
-PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
+PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true")
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
@@ -96,13 +96,13 @@ def reason_unsupported(precision: str, execution: str, capability: tuple[int, in
     if capability is None:
         if "cuda_graph" in execution:
             return f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
-        if precision not in ("fp32", "amp_bf16"):
+        if precision not in ("fp32", "amp_bf16", "bf16_true"):
             return f"{precision} needs an NVIDIA GPU; this run is on the CPU"
         return None
     number = "{}.{}".format(*capability)
     if precision == "tf32" and capability < (8, 0):
         return f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
-    if precision == "amp_bf16" and capability < (8, 0):
+    if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
         return f"this GPU (compute capability {number}) would only emulate bfloat16"
     return None
 
@@ -112,7 +112,7 @@ def _dataset(help: str, *choices: str) -> Parameter:
 
 
 PRECISIONS_WANTED = Parameter(
-    "precisions", ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16"
+    "precisions", ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16, bf16_true"
 )
 MAX_STEPS = Parameter("max_steps", 0, "steps per epoch, and evaluation batches, at most; 0 for all", least=0)
 LOSS_SCALE = Parameter(
@@ -138,6 +138,12 @@ EXECUTION = (
         'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph',
         choices=("pytorch", "device"),
     ),
+)
+ROUNDING = Parameter(
+    "rounding",
+    "nearest",
+    'in bf16_true: or "stochastic", so that small updates are not lost',
+    choices=("nearest", "stochastic"),
 )
 OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
 LIMIT_AND_REPEATS = (
@@ -201,6 +207,7 @@ CIFAR_RESNET = (
         "log_every", 0, "steps between entries of the training log (loss, running accuracy); 0 for none", least=0
     ),
     LOSS_SCALE,
+    ROUNDING,
     CHANNELS_LAST,
     Parameter("keep_batchnorm_fp32", False, "in o3_fp16: True keeps batch normalisation in fp32"),
     *EXECUTION,
@@ -236,6 +243,7 @@ EFFICIENTNET_REGRESSION = (
         choices=("bce_with_logits", "mse"),
     ),
     LOSS_SCALE,
+    ROUNDING,
     CHANNELS_LAST,
     *EXECUTION,
     *LIMIT_AND_REPEATS,
@@ -273,6 +281,7 @@ LSTM_LANGUAGE_MODEL = (
         "lr", 20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5", above=0
     ),
     LOSS_SCALE,
+    ROUNDING,
     *EXECUTION,
     Parameter("generate_words", 40, "words to write with each trained model at the end; 0 for none", least=0),
     Parameter("temperature", 1.0, "of the writing: below 1 likely words become likelier", above=0),
@@ -294,6 +303,7 @@ OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
     MAX_STEPS,
     Parameter("lr", 0.1, "learning rate of SGD", above=0),
     LOSS_SCALE,
+    ROUNDING,
     CHANNELS_LAST,
     *EXECUTION,
     *LIMIT_AND_REPEATS,

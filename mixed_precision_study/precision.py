@@ -19,6 +19,7 @@ PRECISIONS: dict[str, dict] = {  # all that differs between the modes
     "amp_bf16": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
     "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scale": True},
     "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scale": True},
+    "bf16_true": {"tf32": False, "autocast": None, "weights": torch.bfloat16, "masters": False, "scale": False},
 }
 
 

@@ -28,6 +28,9 @@ class DiagnosticFields:
     overflow_steps: list = field(default_factory=list)  # timed steps that were skipped, counted from 0 in each repeat
     gradient_flush_fraction_scale_1: float | None = None  # of non-zero gradient elements: zero in fp16 without scaling
     gradient_flush_fraction_scaled: float | None = None  # the same at the loss scale of the last step
+    lost_update_fraction: float | None = None  # of weights that one step should change: unchanged after rounding
+    kept_update_fraction: float | None = None  # of that step's update: what reached the weights, 1 where none is lost
+    update_reason: str | None = None  # why a run whose weights are 16-bit alone has no such fractions
     gradient_reason: str | None = None  # why an fp16 run has no such fractions
     gpu_busy_fraction: float | None = None  # kernel time of a profiled step / median timed step
     gpu_busy_ms_per_step: float | None = None  # time in which at least one kernel or copy ran
@@ -125,9 +128,9 @@ REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", 
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # but `dataset_used` is
 PARAMETERS_OF_OLD_RECORDS: dict[str, dict] = {  # that older records do not name
-    "cifar_resnet": {"keep_batchnorm_fp32": False, "optimizer": "sgd", "scaler": "pytorch"},
-    "efficientnet_regression": {"optimizer": "sgd", "scaler": "pytorch"},
-    "lstm_language_model": {"optimizer": "sgd", "scaler": "pytorch"},
+    "cifar_resnet": {"keep_batchnorm_fp32": False, "optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
+    "efficientnet_regression": {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
+    "lstm_language_model": {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
 }
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive

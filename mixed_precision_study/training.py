@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from .cuda_graph import CapturedStep, on_device
+from .cuda_graph import CapturedStep
+from .device_optimizer import on_device
 from .errors import Diverged, UserError
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
@@ -73,6 +74,7 @@ class Trainer:
         execution: str = "eager",
         compile_mode: str = "default",
         scaler: str = "pytorch",
+        rounding: str = "nearest",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         clip: float | None = None,
@@ -93,7 +95,8 @@ class Trainer:
             torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
             self.model = compiled(model)  # without compile_mode, whose longer search is for training
             self.loss_of = compiled(compute_loss, compile_mode)
-        self.on_device = "cuda_graph" in execution or scaler == "device"  # loss scale and skipped steps
+        stochastic = rounding == "stochastic" and precision == "bf16_true"
+        self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic  # optimizer and loss scale
         self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
         self.steps = 0
         self.updates = 0
@@ -107,7 +110,7 @@ class Trainer:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         if self.on_device:
-            self.optimizer = on_device(self.optimizer)
+            self.optimizer = on_device(self.optimizer, stochastic)
         else:
             self.optimizer.register_step_post_hook(self._count_update)
         if "cuda_graph" in execution:

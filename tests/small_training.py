@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mixed_precision_study import record as records
-from mixed_precision_study.cuda_graph import DeviceSGD
+from mixed_precision_study.device_optimizer import DeviceSGD
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.training import Trainer
 

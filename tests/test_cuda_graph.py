@@ -26,7 +26,8 @@ from small_training import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mixed_precision_study import cuda_graph
-from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep, DeviceAdamW, DeviceSGD, on_device
+from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep
+from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.experiment import first_outputs
 from mixed_precision_study.gpu.nvml import MIB

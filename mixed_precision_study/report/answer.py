@@ -4,7 +4,7 @@ The rules, all from records:
 
 - A model's settings are those that most precisions, then most runs, share.
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
-  o3_fp16 has no fp32 weights, so it counts only where it has learned.
+  o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used, and fp32 or tf32 where memory is within 2%.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
@@ -30,6 +30,7 @@ from .verdicts import ratio_text, speedup_between
 from .words import count, plain, short, span
 
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
+NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")
 NAMED = 3  # models; of more their number is given
 COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
 NOT_TOLD = (CANNOT_BE_TOLD, SAME)
@@ -155,7 +156,7 @@ def comparable_in(report: Report, number: int) -> list[str]:
     names = ["fp32"]
     for name in list(PRECISIONS)[1:]:
         speedup = report.speedups.get((number, name, "fp32"))
-        safe = name != "o3_fp16" or has_learned(report.comparisons[number], name)
+        safe = name not in NO_FP32_WEIGHTS or has_learned(report.comparisons[number], name)
         if safe and speedup and judge(speedup) in COMPARABLE:
             names.append(name)
     return names if len(names) > 1 else []
@@ -250,7 +251,7 @@ def next_measured(report: Report, number: int, use: str) -> str | None:
     for other in report.comparisons:
         same = {name: value for name, value in other["settings"].items() if name not in steps} == fixed
         for precision in PRECISIONS if same and other is not group else ():
-            if precision == "o3_fp16" and not has_learned(other, precision):
+            if precision in NO_FP32_WEIGHTS and not has_learned(other, precision):
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:

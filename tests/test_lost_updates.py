@@ -1,0 +1,109 @@
+"""What 16-bit weights lose to rounding, and stochastic rounding, which loses nothing on average."""
+
+import pytest
+import torch
+from explained_training import make_record
+
+from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
+from mixed_precision_study.lost_updates import read_lost_updates
+from mixed_precision_study.training import Trainer
+
+CPU = torch.device("cpu")
+
+
+class Weights(torch.nn.Module):
+    def __init__(self, size=1000):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+
+
+def linear_loss(network, batch, hidden):
+    """A loss whose gradient is the batch."""
+    return (network.weight.float() * batch[0].float()).sum(), hidden
+
+
+def trainer_of(precision="bf16_true", **options):
+    return Trainer(Weights(), precision, linear_loss, device=CPU, **options)
+
+
+def gradients(value):
+    return iter([(torch.full((1000,), value),)] * 3)
+
+
+def adamw(weights):
+    return torch.optim.AdamW(weights, lr=1e-3, weight_decay=0.0)
+
+
+def measured(value, **options):
+    record, trainer = make_record("bf16_true"), trainer_of(**options)
+    read_lost_updates(record, trainer, gradients(value), None)
+    return record
+
+
+def test_an_update_below_half_a_unit_in_the_last_place_is_lost():
+    """Around 1 the next smaller bf16 is 1 - 2^-8: an update of 2^-10 is lost, one of 2^-8 arrives."""
+    small, large = (measured(1.0, lr=lr) for lr in (2**-10, 2**-8))
+    assert (small.lost_update_fraction, small.kept_update_fraction) == (1, 0)
+    assert (large.lost_update_fraction, large.kept_update_fraction) == (0, 1)
+
+
+def test_stochastic_rounding_keeps_the_update_on_average():
+    torch.manual_seed(0)
+    record = measured(1.0, lr=2**-10, rounding="stochastic")
+    assert record.lost_update_fraction == pytest.approx(0.75, abs=0.06)  # a quarter of the step: one weight in four
+    assert record.kept_update_fraction == pytest.approx(1, abs=0.25)
+
+
+@pytest.mark.parametrize("options", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str)
+def test_the_optimizers_state_counts(options):
+    record, trainer = make_record("bf16_true"), trainer_of(make_optimizer=adamw, **options)
+    for batch in gradients(1.0):
+        trainer.step(batch)
+    read_lost_updates(record, trainer, gradients(1.0), None)
+    assert (record.lost_update_fraction, record.kept_update_fraction) == (1, 0)  # 1e-3 is a quarter of 2^-8
+
+
+def test_modes_with_fp32_weights_have_none_and_a_step_without_update_says_so():
+    record = make_record("fp32")
+    read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0), None)
+    assert record.lost_update_fraction is record.kept_update_fraction is record.update_reason is None
+    nothing = measured(0.0, lr=0.1)
+    assert nothing.lost_update_fraction is None and nothing.update_reason == "the step updated nothing"
+
+
+def test_rounding_at_random_is_right_on_average_and_exact_where_it_can_be():
+    torch.manual_seed(0)
+    for value in (1 + 2**-9, -3.3, 1e-20, 0.1):
+        exact = torch.full((40_000,), value)
+        rounded = rounded_at_random(exact)
+        assert rounded.dtype == torch.bfloat16 and len(rounded.unique()) == 2
+        spacing = (rounded.float().max() - rounded.float().min()).item()
+        assert abs(rounded.double().mean().item() - value) < 0.02 * spacing
+    kept = torch.tensor([0.0, 1.0, -2.5, float("inf"), -float("inf")])
+    assert torch.equal(rounded_at_random(kept).float(), kept)
+    assert rounded_at_random(torch.tensor([float("nan")])).isnan().all()
+
+
+def test_pure_bf16_with_adamw_stalls_and_stochastic_rounding_trains_on():
+    """The mean of the weights has to fall from 1 to 0.9, in steps that bf16 cannot make."""
+
+    def distance_after(rounding, steps=300):
+        torch.manual_seed(0)
+        trainer = trainer_of(make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=5e-4), rounding=rounding)
+        for _ in range(steps):
+            trainer.step(next(gradients(1.0)))
+        return abs(trainer.masters[0].detach().float().mean().item() - (1 - steps * 5e-4))
+
+    assert distance_after("nearest") > 0.14
+    assert distance_after("stochastic") < 0.02
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_only_bf16_weights_are_rounded_at_random(kind):
+    made = {
+        name: Trainer(Weights(), name, linear_loss, device=CPU, lr=0.1, rounding="stochastic") for name in ("fp32",)
+    }
+    assert isinstance(made["fp32"].optimizer, torch.optim.SGD)
+    weights = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
+    device = on_device(kind(weights, lr=0.1), stochastic=True)
+    assert type(device) is {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}[kind] and device.stochastic
