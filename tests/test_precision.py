@@ -22,10 +22,11 @@ def test_the_switches_are_set_and_read_back(precision):
 def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
     trainer = make_trainer(precision)
     convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
-    half = precision in ("o2_fp16", "o3_fp16")
-    assert convolution.weight.dtype == linear.weight.dtype == (torch.float16 if half else torch.float32)
-    assert norm.weight.dtype == norm.running_mean.dtype == (torch.float16 if precision == "o3_fp16" else torch.float32)
-    assert {m.dtype for m in trainer.masters} == {torch.float16 if precision == "o3_fp16" else torch.float32}
+    weights = {"o2_fp16": torch.float16, "o3_fp16": torch.float16, "bf16_true": torch.bfloat16}
+    alone = torch.float32 if precision == "o2_fp16" else weights.get(precision, torch.float32)
+    assert convolution.weight.dtype == linear.weight.dtype == weights.get(precision, torch.float32)
+    assert norm.weight.dtype == norm.running_mean.dtype == alone
+    assert {m.dtype for m in trainer.masters} == {alone}
     optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
     assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
 

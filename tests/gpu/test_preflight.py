@@ -83,7 +83,7 @@ def test_the_preflight_on_the_cpu_greys_out_what_needs_a_gpu(monkeypatch, capsys
     assert fields == {}
     rows = [row for row in table.split("<tr")[1:] if "<td>" in row]
     for name, row in zip(PRECISIONS, rows, strict=True):
-        can_run = name in ("fp32", "amp_bf16")
+        can_run = name in ("fp32", "amp_bf16", "bf16_true")
         assert f"<td>{name}</td>" in row
         assert ("#999999" not in row) is ("can run here" in row) is can_run
     text = capsys.readouterr().out
@@ -193,7 +193,7 @@ def test_modes_that_the_gpu_cannot_run_are_greyed_out_with_the_reason(monkeypatc
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     fields, table = shown_by(monkeypatch, GPU)
     assert fields == {"native_bf16": False, "fp16_check": "a convolution is wrong"}
-    assert table.count("#999999") == 5  # three modes with fp16, tf32 and bf16
+    assert table.count("#999999") == 6  # three modes with fp16, tf32, and two with bf16
     assert table.count("a convolution is wrong") == 3
 
 
