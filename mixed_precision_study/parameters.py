@@ -96,7 +96,7 @@ def reason_unsupported(precision: str, execution: str, capability: tuple[int, in
     if capability is None:
         if "cuda_graph" in execution:
             return f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
-        if precision not in ("fp32", "amp_bf16", "bf16_true"):
+        if precision not in ("fp32", "amp_bf16"):
             return f"{precision} needs an NVIDIA GPU; this run is on the CPU"
         return None
     number = "{}.{}".format(*capability)
