@@ -29,7 +29,7 @@ from .lost_updates import read_lost_updates
 from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
 from .order import shuffled_blocks
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
-from .precision import PRECISIONS, check_supported, set_fp32_precision
+from .precision import PRECISIONS, check_supported, set_fp16_accumulation, set_fp32_precision
 from .profiling import count_work, profile_steps
 from .progress import progress
 from .record import (
@@ -284,6 +284,7 @@ class Experiment:
             compile_mode=settings.compile_mode,
             scaler=settings.scaler,
             rounding=settings.rounding,
+            fp8_scaling=getattr(settings, "fp8_scaling", "tensorwise"),
             loss_scale=settings.loss_scale,
             keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
             data=self.data,
@@ -329,6 +330,7 @@ class Experiment:
         data = self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         switches = set_fp32_precision(precision)
+        record.allow_fp16_accumulation = set_fp16_accumulation(settings.fp16_accumulation)
         allow_search()
         size = record.batch_size_used or self.choose_batch_size(record, precision)
         record.batch_size_used = size

@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import UserError
 
-PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true")
+PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
@@ -104,6 +104,8 @@ def reason_unsupported(precision: str, execution: str, capability: tuple[int, in
         return f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
     if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
         return f"this GPU (compute capability {number}) would only emulate bfloat16"
+    if precision == "fp8" and capability < (8, 9):
+        return f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}"
     return None
 
 
@@ -112,7 +114,9 @@ def _dataset(help: str, *choices: str) -> Parameter:
 
 
 PRECISIONS_WANTED = Parameter(
-    "precisions", ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16, bf16_true"
+    "precisions",
+    ["fp32", "tf32", "amp_fp16", "amp_bf16"],
+    "run one after the other; also o2_fp16, o3_fp16, bf16_true, fp8",
 )
 MAX_STEPS = Parameter("max_steps", 0, "steps per epoch, and evaluation batches, at most; 0 for all", least=0)
 LOSS_SCALE = Parameter(
@@ -138,12 +142,21 @@ EXECUTION = (
         'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph',
         choices=("pytorch", "device"),
     ),
+    Parameter(
+        "fp16_accumulation", False, "fp16 matmuls add up in fp16: faster on consumer cards, less exact everywhere"
+    ),
 )
 ROUNDING = Parameter(
     "rounding",
     "nearest",
     'in bf16_true: or "stochastic", so that small updates are not lost',
     choices=("nearest", "stochastic"),
+)
+FP8_SCALING = Parameter(
+    "fp8_scaling",
+    "tensorwise",
+    'in fp8: one scale for each matrix, or "rowwise": one for each row, which is more exact',
+    choices=("tensorwise", "rowwise"),
 )
 OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
 LIMIT_AND_REPEATS = (
@@ -208,6 +221,7 @@ CIFAR_RESNET = (
     ),
     LOSS_SCALE,
     ROUNDING,
+    FP8_SCALING,
     CHANNELS_LAST,
     Parameter("keep_batchnorm_fp32", False, "in o3_fp16: True keeps batch normalisation in fp32"),
     *EXECUTION,
@@ -282,6 +296,7 @@ LSTM_LANGUAGE_MODEL = (
     ),
     LOSS_SCALE,
     ROUNDING,
+    FP8_SCALING,
     *EXECUTION,
     Parameter("generate_words", 40, "words to write with each trained model at the end; 0 for none", least=0),
     Parameter("temperature", 1.0, "of the writing: below 1 likely words become likelier", above=0),
@@ -304,6 +319,7 @@ OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
     Parameter("lr", 0.1, "learning rate of SGD", above=0),
     LOSS_SCALE,
     ROUNDING,
+    FP8_SCALING,
     CHANNELS_LAST,
     *EXECUTION,
     *LIMIT_AND_REPEATS,

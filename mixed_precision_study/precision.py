@@ -10,9 +10,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from .errors import Unsupported
+from .float8 import without_float8
 from .parameters import COMPILE_MODES, reason_unsupported
 
-PRECISIONS: dict[str, dict] = {  # all that differs between the modes
+PRECISIONS: dict[str, dict] = {  # all that differs between the modes; fp8 also has float8.Float8Linear
     "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
     "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
@@ -20,6 +21,7 @@ PRECISIONS: dict[str, dict] = {  # all that differs between the modes
     "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scale": True},
     "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scale": True},
     "bf16_true": {"tf32": False, "autocast": None, "weights": torch.bfloat16, "masters": False, "scale": False},
+    "fp8": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
 }
 
 
@@ -48,6 +50,13 @@ def set_fp32_precision(precision: str) -> dict[str, str]:
     for switch in switches.values():
         switch.fp32_precision = wanted
     return {name: switch.fp32_precision for name, switch in switches.items()}
+
+
+def set_fp16_accumulation(wanted: bool) -> bool:
+    """Let matmuls in fp16 add up in fp16, instead of PyTorch's default of fp32. Return the switch as read back."""
+    matmul: Any = torch.backends.cuda.matmul
+    matmul.allow_fp16_accumulation = wanted
+    return matmul.allow_fp16_accumulation
 
 
 @contextmanager
@@ -157,6 +166,6 @@ def write_back(optimizer: Any) -> None:
 
 
 def in_fp32(network: torch.nn.Module, batch: tuple) -> tuple[torch.nn.Module, Any]:
-    """Return fp32 copies of a network and a batch."""
+    """Return fp32 copies of a network and a batch. Layers in fp8 become ordinary ones."""
     batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
-    return copy.deepcopy(network).float(), batch
+    return without_float8(copy.deepcopy(network)).float(), batch

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from .training import Trainer
 
 KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels; the first match counts
-    "copy": r"^Mem(cpy|set)|CatArrayBatched|float16_copy|direct_copy",
+    "copy": r"^Mem(cpy|set)|CatArrayBatched|float(16|8)_copy|direct_copy",
     "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor|tensorTransform",
     "optimizer": r"multi_tensor_apply|lpnorm_cleanup|amp_(update_scale|non_finite)",
     "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_|shmem_tiling",
     "normalisation": r"batch_?norm|\bbn_|layer_?norm|group_?norm|GammaBeta|RowwiseMoments",
     "attention": r"fmha|flash|sdpa|attention|compute_dot_do_o|convert_dq",
+    "fp8 matmul": r"e4m3|e5m2|nvjet_[qr]{2}|scaled_mm",
     "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices|[s\d]cudnn_",
     "matmul": r"gemm|gemv|nvjet|cutlass|splitKreduce|cublasLt|triton_tem",
     "recurrent cell": r"RNN|LSTM|GRU",
@@ -36,7 +37,7 @@ KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give th
 CASE_SENSITIVE = ("copy", "recurrent cell")
 TENSOR_CORE_KERNELS = (  # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
     r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
-    r"|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
+    r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
 )
 FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
 
@@ -80,6 +81,7 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     record.kernels_per_step = len(kernels) / steps
     record.tensor_core_fraction = share_of(TENSOR_CORE_KERNELS)
     record.fp16_kernel_fraction = share_of(FP16_KERNELS)
+    record.fp8_kernel_fraction = shares.get("fp8 matmul", 0.0)
     by_share = sorted(shares.items(), key=lambda item: -item[1])
     record.kernel_family_fractions = [[name, share] for name, share in by_share]
 

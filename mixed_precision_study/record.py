@@ -37,6 +37,7 @@ class DiagnosticFields:
     kernels_per_step: float | None = None  # kernels, copies and fills that a step launches
     tensor_core_fraction: float | None = None  # of kernel time, by the kernels' names
     fp16_kernel_fraction: float | None = None  # of kernel time, by the kernels' names; cuDNN may use fp16 in amp_bf16
+    fp8_kernel_fraction: float | None = None  # likewise
     kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time], longest first
     profile_reason: str | None = None  # why there is no profile
     flops_per_step: float | None = None  # of convolutions, matmuls, attention, RNNs; a multiply-add counts 2
@@ -112,8 +113,10 @@ class EnvironmentFields:
     fp32_precision_matmul: str | None = None  # PyTorch's switch, read back during the run
     fp32_precision_conv: str | None = None  # the same for convolutions
     fp32_precision_rnn: str | None = None  # the same for RNNs
+    allow_fp16_accumulation: bool | None = None  # PyTorch's switch as read back
     autocast_dtype: str | None = None  # null if autocast is off
     parameter_dtypes: str | None = None  # for example "float16 + float32"
+    fp8_linear_fraction: float | None = None  # in fp8: of the work of the Linear layers, by their weights
     commit: str | None = None  # of the suite, if it is known
     code_hash: str | None = None  # of the measuring code, from run_all.py; null in a notebook run by hand
 
@@ -127,10 +130,12 @@ NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_sampl
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # but `dataset_used` is
-PARAMETERS_OF_OLD_RECORDS: dict[str, dict] = {  # that older records do not name
-    "cifar_resnet": {"keep_batchnorm_fp32": False, "optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
-    "efficientnet_regression": {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
-    "lstm_language_model": {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest"},
+DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
+IN_FP8 = {"fp8_scaling": "tensorwise"}
+PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
+    "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False},
+    "efficientnet_regression": DEFAULTS,
+    "lstm_language_model": DEFAULTS | IN_FP8,
 }
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
@@ -304,9 +309,9 @@ def finite(value: Any) -> Any:
 
 
 EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in
-    *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "kernel_family_", "profile_"),
+    *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "fp8_kernel_", "kernel_family_"),
     *("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
-    *("ledger_", "saved_activations_", "inference_"),
+    *("profile_", "ledger_", "saved_activations_", "inference_", "lost_update_", "kept_update_", "update_"),
     "explanation_",
 )
 EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))

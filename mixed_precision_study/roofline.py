@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .float8 import FORWARD, product, scaled
 from .gpu.nvml import MIB
 from .precision import PRECISIONS
 from .record import RunRecord, write_flat
@@ -52,6 +53,13 @@ def measure_ceiling(dtype: torch.dtype, device: torch.device) -> dict:
     return {"matmul": matmul, "conv": conv}
 
 
+def measure_fp8_matmul(device: torch.device) -> float:
+    """Return the TFLOP/s of a large matmul in fp8, under one scale for each matrix."""
+    size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
+    a, b = (scaled(torch.randn(size, size, device=device), FORWARD, by_row=False) for _ in range(2))
+    return 2 * size**3 * rate_of(lambda: product(a, b, fast=True), device) / 1e12
+
+
 def measure_copy(device: torch.device) -> float:
     """Return the GB/s, read plus written, of copying 1 GiB within the GPU's memory."""
     size = min(1024 * MIB, torch.cuda.mem_get_info(device)[0] // 4)
@@ -88,6 +96,8 @@ def measure_limits(record: RunRecord, trainer: "Trainer", folder: str | Path) ->
     arithmetic = "tf32" if mode["tf32"] else str(dtype).removeprefix("torch.")
     path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
     ceiling = cached(path, arithmetic, lambda: measure_ceiling(dtype, device), record.gpu_shared)
+    if trainer.precision == "fp8":  # convolutions stay in bf16
+        ceiling |= {"matmul": cached(path, "fp8", lambda: measure_fp8_matmul(device), record.gpu_shared)}
     record.ceiling_matmul_tflop_per_second = ceiling["matmul"]
     record.ceiling_conv_tflop_per_second = ceiling["conv"]
     copy_rate = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)

@@ -14,6 +14,7 @@ import torch
 from .cuda_graph import CapturedStep
 from .device_optimizer import on_device
 from .errors import Diverged, UserError
+from .float8 import use_float8
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
@@ -59,6 +60,7 @@ class Trainer:
     weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
     captured: the CapturedStep of a CUDA graph, else None.
     data: what the batches come from, so that its tensors can be found in memory.
+    fp8_linear_fraction: in fp8 the share of the Linear layers' work that is done in it, else None.
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
 
@@ -75,6 +77,7 @@ class Trainer:
         compile_mode: str = "default",
         scaler: str = "pytorch",
         rounding: str = "nearest",
+        fp8_scaling: str = "tensorwise",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         clip: float | None = None,
@@ -88,6 +91,7 @@ class Trainer:
         self.step_function = step_function or partial(training_step, clip=clip)
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.masters = cast_model(model, precision, keep_batchnorm_fp32)
+        self.fp8_linear_fraction = use_float8(model, fp8_scaling) if precision == "fp8" else None
         self.weights = list(model.parameters())
         self.network = self.model = model
         self.loss_of = compute_loss
@@ -244,6 +248,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: 
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
+    record.fp8_linear_fraction = trainer.fp8_linear_fraction
 
 
 SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution: PyTorch's default; 0: all

@@ -65,7 +65,7 @@ def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution
 def test_the_step_that_clips_does_so_after_unscaling(precision, execution):
     step = cells_of("lstm_language_model", "training-step", clip=0.01)["training_step"]
     trainer = make_small_trainer(precision, lr=1.0, momentum=0.0, execution=execution, step_function=step)
-    assert norm_of_update(trainer) == pytest.approx(0.01, rel=0.05 if precision == "o3_fp16" else 1e-3)
+    assert norm_of_update(trainer) == pytest.approx(0.01, rel=0.05 if precision in ("o3_fp16", "bf16_true") else 1e-3)
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)

@@ -123,22 +123,70 @@ def test_a_step_without_unscale_is_one_with_it_bit_for_bit(execution, precision)
     assert plain.scaler.get_scale() == unscaling.scaler.get_scale()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16"])
-def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision):
+OPTIMIZERS = {
+    "sgd": lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9, foreach=True),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, foreach=True),
+}
+of_both_optimizers = pytest.mark.parametrize("make_optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16", "bf16_true"])
+@of_both_optimizers
+def test_a_plain_loop_of_pytorch_has_the_same_losses_step_by_step(precision, make_optimizer):
     dtype = {"amp_fp16": torch.float16, "amp_bf16": torch.bfloat16}.get(precision)
-    network, trainer = small_network(), make_trainer(precision, step_function=plain_step)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    network, trainer = (
+        small_network(),
+        make_trainer(precision, step_function=plain_step, make_optimizer=make_optimizer),
+    )
+    weights = network.to(torch.bfloat16 if precision == "bf16_true" else torch.float32).parameters()
+    optimizer = make_optimizer(weights)
     scaler = torch.amp.GradScaler("cpu", enabled=precision == "amp_fp16")
     for number in range(12):
         images, labels = make_batch(number)
         optimizer.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype is not None):
-            loss = torch.nn.functional.cross_entropy(network(images).float(), labels)
+            logits = network(images.bfloat16() if precision == "bf16_true" else images)
+            loss = torch.nn.functional.cross_entropy(logits.float(), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         assert trainer.step((images, labels))[0].item() == loss.item(), number
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), trainer.weights, strict=True))
+
+
+@of_both_optimizers
+def test_a_plain_loop_with_master_copies_has_the_same_losses_step_by_step(make_optimizer):
+    network, trainer = small_network(), make_trainer("o2_fp16", make_optimizer=make_optimizer, loss_scale=1024.0)
+    masters = [weight.detach().clone().requires_grad_() for weight in network.parameters()]
+    network.half()[1].float()  # batch normalisation stays in fp32
+    optimizer = make_optimizer(masters)
+    for number in range(12):
+        images, labels = make_batch(number)
+        network.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(images.half()).float(), labels)
+        (loss * 1024).backward()
+        for master, weight in zip(masters, network.parameters(), strict=True):
+            master.grad = weight.grad.float() / 1024
+        optimizer.step()
+        with torch.no_grad():
+            for master, weight in zip(masters, network.parameters(), strict=True):
+                weight.copy_(master)
+        assert trainer.step((images, labels))[0].item() == loss.item(), number
+
+
+@of_both_optimizers
+def test_a_plain_loop_in_fp16_alone_has_the_same_losses_step_by_step(make_optimizer):
+    network, trainer = small_network(), make_trainer("o3_fp16", make_optimizer=make_optimizer, loss_scale=1024.0)
+    optimizer = make_optimizer(network.half().parameters())
+    for number in range(12):
+        images, labels = make_batch(number)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(network(images.half()).float(), labels)
+        (loss * 1024).backward()
+        for weight in network.parameters():
+            weight.grad /= 1024
+        optimizer.step()
+        assert trainer.step((images, labels))[0].item() == pytest.approx(loss.item(), rel=2e-3), number
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])

@@ -1,7 +1,7 @@
 """What limits a run, by plain rules, and what to try against it."""
 
 IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
-ARITHMETIC = ("convolution", "matmul", "attention")  # the kernel families that Tensor Cores can run
+ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")  # the kernel families that Tensor Cores can run
 MEMORY_BOUND = 0.6  # from this share of the GPU's copying speed on, kernels that move memory are memory-bound
 
 

@@ -20,7 +20,7 @@ CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a
 CLEARLY_LESS = 0.8  # of fp32's arithmetic
 NAMED = 4  # of more comparisons those with each largest part are counted
 NAMES = dict(zip(STEP_STYLES, ("arithmetic", "memory traffic", "idle time"), strict=True))
-HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16", "bf16_true")
+HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
 
 
 def profiled_runs(report: Report) -> dict[Key, dict]:

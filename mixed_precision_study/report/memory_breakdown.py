@@ -26,7 +26,7 @@ FIELDS = {  # part of the memory: fields of the record, ledger_<name>_mib
     "context and libraries": ("context",),
 }
 WEIGHTS, DATA, ACTIVATIONS, SLACK, CONTEXT = FIELDS
-HALF = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true")
+HALF = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
 NOTHING = 0.05  # a smaller share of the memory is not worth a word
 HALVED = (0.45, 0.55)  # of fp32's activations
 NAMED = 4  # of more models the number of comparisons is given

@@ -29,7 +29,12 @@ class Format:
 
     @property
     def largest(self) -> float:
-        """The largest number: all bits of the mantissa set, the exponent one below that of infinity."""
+        """The largest number: all bits of the mantissa set, the exponent one below that of infinity.
+
+        e4m3 has no infinity: its largest exponent holds numbers too, and only the last mantissa is NaN.
+        """
+        if self.name == "fp8 e4m3":
+            return 448.0
         return (2 - 2.0**-self.mantissa) * 2.0 ** (2 ** (self.exponent - 1) - 1)
 
     @property
@@ -41,8 +46,10 @@ class Format:
 FORMATS = (
     Format("fp32", 8, 23, "fp32"),
     Format("tf32", 8, 10, "inputs of convolution and matmul in tf32"),
-    Format("bf16", 8, 7, "amp_bf16"),
+    Format("bf16", 8, 7, "amp_bf16, bf16_true"),
     Format("fp16", 5, 10, "amp_fp16, o2_fp16, o3_fp16"),
+    Format("fp8 e4m3", 4, 3, "activations and weights of Linear layers in fp8"),
+    Format("fp8 e5m2", 5, 2, "their gradients"),
 )
 PARTS = (("sign", "#bbbbbb"), ("exponent", "#88ccee"), ("mantissa", "#ddcc77"))
 
