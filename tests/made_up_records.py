@@ -505,3 +505,45 @@ def write_scaling(folder):
                 write(precision, size * image_ms, 2.5, size)
         for depth in (18, 34, 50, 101, 152):
             write(precision, 128 * image_ms * (depth / 18) ** 1.5, 2.5 * depth / 18, 128, model=f"resnet{depth}")
+
+
+WIDTHS = (200, 256, 512, 1024, 2048, 4096)
+# Seconds of an epoch in each mode, for each million of weights and besides: what rounding to fp8 costs grows less fast.
+WIDTH_TIMES = {
+    "fp32": (4, 0.1),
+    "tf32": (1.2, 0.1),
+    "amp_bf16": (0.6, 0.2),
+    "bf16_true": (0.55, 0.12),
+    "fp8": (0.38, 1),
+}
+
+
+def write_crossover(folder, processes=3):
+    """A Transformer of six widths in five modes: fp8 is slower than amp_bf16 up to 1,024 and faster from 2,048 on.
+
+    fp8 is unsupported at 200, takes 90% of amp_bf16's memory and energy, and ends 0.01 nats above it.
+    """
+    for width in WIDTHS:
+        million = width**2 / 1e6
+        for mode, (slope, fixed) in WIDTH_TIMES.items():
+            values = {"model": "transformer", "units": width, "heads": max(2, width // 64), "optimizer": "adamw"}
+            if (width, mode) == (200, "fp8"):
+                reason = "fp8 could take 0% of the Linear layers' work: 200 is not a multiple of 16"
+                failed = make_failed("lstm_language_model", mode, "unsupported", reason, parameters=values)
+                write_record(failed, folder)
+                continue
+            half = 0.6 if mode in ("amp_bf16", "bf16_true") else 0.54 if mode == "fp8" else 1.0
+            seconds = fixed + slope * million
+            facts = {"peak": half * (1000 + 500 * million), "joules_per_1000_samples": half * million}
+            facts |= {"train_loss": [5.0 - million / 100 + 0.01 * (mode == "fp8")]}
+            facts |= {"fp8_linear_fraction": 1.0 if mode == "fp8" else None}
+            for number in range(processes):
+                took = seconds * (1 + 0.002 * number)
+                record = make(
+                    "lstm_language_model",
+                    mode,
+                    seconds=[2 + 10 * took],
+                    parameters={**values, "repeat": number},
+                    **facts,
+                )
+                write_record(record, folder)

@@ -22,6 +22,7 @@ from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
+from .crossover import find_widths
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
@@ -39,6 +40,7 @@ SUBJECTS = {
     "published": "Published figures, measured again",
     "ladder": "A ladder of settings",
     "scaling": "Growth with model and batch",
+    "crossover": "Growth with the width",
     "inference": "Training and inference",
     "largest": "The largest batch",
     "reference": "Mixed precision",
@@ -77,6 +79,8 @@ def kind_of(report: Report) -> str:
         return "largest" if report.largest else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
+    if sum(len(family.groups) for family in find_widths(report)) > len(report.comparisons) / 2:
+        return "crossover"
     if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
         return "ladder"
     models = {group["model"] for group in report.comparisons}

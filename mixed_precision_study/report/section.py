@@ -153,7 +153,7 @@ class File:
 
 
 def palette_of_charts() -> list[int]:
-    """Return tints of the colours of all charts, 194 in all, as a palette of PIL: red, green, blue, red, ..."""
+    """Return tints of the colours of all charts as a palette of PIL: red, green, blue, red, ..."""
     many = (0, *range(4, 25))  # in 24ths; none too near to white, which must stay white
     few = (8, 12, 16, 20, 24)
     colours = [(colour, many) for colour in (RED, *(style.colour for style in PRECISIONS.values()))]
