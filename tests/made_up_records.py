@@ -259,7 +259,7 @@ def write_not_used(folder):
     good = json.loads((folder / "old" / f"{old.run_id}.json").read_text(encoding="utf-8"))
     for file, changes in {
         "status.json": {"status": "fine"},
-        "precision.json": {"precision": "fp8"},
+        "precision.json": {"precision": "fp4"},
         "number.json": {"peak_allocated_mib": "much"},
         "family.json": {"kernel_family_fractions": [["convolution", "much"]]},
         "block.json": {"block_seconds": [0.0]},

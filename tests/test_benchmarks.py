@@ -111,7 +111,7 @@ def test_without_a_gpu_it_says_how_to_try_it(capsys):
     assert "--device cpu --steps 2 --rounds 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [("--executions", "cudagraph"), ("--precisions", "fp8")])
+@pytest.mark.parametrize("option", [("--executions", "cudagraph"), ("--precisions", "fp4")])
 def test_a_name_that_the_notebooks_do_not_know_is_refused(option, capsys):
     with pytest.raises(SystemExit) as left:
         compare_loops.main([*TINY, "--only", "lstm", *option])

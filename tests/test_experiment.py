@@ -362,7 +362,7 @@ def test_a_folder_that_cannot_be_written_stops_before_anything_is_trained(tmp_pa
     [
         ({"epoch": 3}, "did you mean epochs"),
         ({"epochs": 0}, "^epochs is 0"),
-        ({"precisions": ["fp8"]}, "^precisions is "),
+        ({"precisions": ["fp4"]}, "^precisions is "),
         ({"lr": math.nan}, "^lr is nan"),
     ],
 )

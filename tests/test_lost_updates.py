@@ -1,7 +1,10 @@
 """What 16-bit weights lose to rounding, and stochastic rounding, which loses nothing on average."""
 
+import importlib.util
+
 import pytest
 import torch
+from conftest import ROOT
 from explained_training import make_record
 
 from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
@@ -9,6 +12,9 @@ from mixed_precision_study.lost_updates import read_lost_updates
 from mixed_precision_study.training import Trainer
 
 CPU = torch.device("cpu")
+SPEC = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "lost_updates.py")
+benchmark = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(benchmark)
 
 
 class Weights(torch.nn.Module):
@@ -107,3 +113,16 @@ def test_only_bf16_weights_are_rounded_at_random(kind):
     weights = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
     device = on_device(kind(weights, lr=0.1), stochastic=True)
     assert type(device) is {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}[kind] and device.stochastic
+
+
+def test_the_benchmark_shows_a_training_that_stalls_and_one_that_does_not(tmp_path):
+    ends = {name: benchmark.train(300, 100, **options) for name, options in benchmark.MODES.items()}
+    losses = {name: curve[-1] for name, (curve, _) in ends.items()}
+    assert losses["bf16_true"] > 1.3 * losses["fp32"]
+    assert losses["bf16_true, stochastic"] == pytest.approx(losses["fp32"], rel=0.05)
+    curves, records = ({name: end[part] for name, end in ends.items()} for part in (0, 1))
+    rows = [line.strip("| ").split(" | ") for line in benchmark.table(curves, records, 100).splitlines()]
+    assert [len(row) for row in (rows[0], *rows[2:])] == [7] * 4 and rows[2][-2:] == ["-", "-"]
+    assert float(rows[3][-1].rstrip("%")) < 30 < 60 < float(rows[4][-1].rstrip("%"))
+    benchmark.draw(curves, 100, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 1000

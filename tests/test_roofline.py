@@ -2,14 +2,15 @@
 
 import json
 import time
+import types
 
 import pytest
 import torch
 from explained_training import MIB, make_record, make_trainer
-from small_training import CPU
+from small_training import CPU, MODES
 
 from mixed_precision_study import record as records
-from mixed_precision_study.precision import PRECISIONS
+from mixed_precision_study import roofline
 from mixed_precision_study.roofline import cached, measure_ceiling, measure_copy, measure_limits, rate_of
 
 
@@ -129,12 +130,23 @@ def test_a_run_is_set_against_the_measured_ceilings(monkeypatch, tmp_path):
 
 def test_each_arithmetic_has_its_own_ceiling(monkeypatch, tmp_path):
     asked = pretend_ceilings(monkeypatch)
-    for precision in PRECISIONS:
+    for precision in MODES:
         scale = {"loss_scale": 1024.0} if precision == "o3_fp16" else {}
         measure_limits(make_record(), make_trainer(precision, **scale), tmp_path)
     assert asked == [torch.float32, "copy", torch.float32, torch.float16, torch.bfloat16]
     (path,) = tmp_path.iterdir()
     assert set(json.loads(path.read_text())) == {"time", "float32", "tf32", "float16", "bfloat16", "copy"}
+
+
+def test_in_fp8_the_ceiling_of_matmuls_is_that_of_fp8(monkeypatch, tmp_path):
+    pretend_ceilings(monkeypatch)
+    monkeypatch.setattr(roofline, "measure_fp8_matmul", lambda device: 1500.0)
+    records = {name: make_record() for name in ("amp_bf16", "fp8")}
+    for precision, record in records.items():
+        measure_limits(record, types.SimpleNamespace(precision=precision, device=CPU), tmp_path)
+    rates = {name: record.ceiling_matmul_tflop_per_second for name, record in records.items()}
+    assert rates["fp8"] == 1500 != rates["amp_bf16"]
+    assert records["fp8"].ceiling_conv_tflop_per_second == records["amp_bf16"].ceiling_conv_tflop_per_second
 
 
 def test_without_the_figures_of_the_run_fractions_are_null(monkeypatch, tmp_path):

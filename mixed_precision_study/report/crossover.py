@@ -129,11 +129,11 @@ PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None], float], ...] 
 )
 
 
-def first_width(family: Widths, holds: Callable[[dict], bool]) -> int | None:
-    """Return the smallest width from which on `holds(comparison)` is true at every width, or None."""
+def first_width(values: dict[int, Any], holds: Callable[[Any], bool]) -> int | None:
+    """Return the smallest width from which on `holds(value)` is true at every width, or None. Widths are in order."""
     found = None
-    for width, group in reversed(family.groups.items()):
-        if not holds(group):
+    for width, value in reversed(values.items()):
+        if not holds(value):
             break
         found = width
     return found
@@ -164,12 +164,12 @@ def sentence_on(family: Widths, precision: str, base: str) -> str:
         ends = f"{speedups[0]['ratio']:.2f}x at the smallest width to {speedups[-1]['ratio']:.2f}x at the largest"
         time = f"{ends}, numbers without an interval"
     else:
-        time = f"faster {from_width(first_width(family, lambda group: is_faster(group, precision, base)))}"
+        time = f"faster {from_width(first_width(groups, lambda group: is_faster(group, precision, base)))}"
     parts = [time]
     for name, share in (("memory", memory_share), ("energy", energy_share)):
         if any(share(group, precision, base) is not None for group in told):
-            width = first_width(family, lambda group, share=share: takes_less(share(group, precision, base)))
-            parts.append(f"less {name} {from_width(width)}")
+            shares = {width: share(group, precision, base) for width, group in groups.items()}
+            parts.append(f"less {name} {from_width(first_width(shares, takes_less))}")
     above = [amount for group in told if (amount := loss_above(group, precision, base)) is not None]
     if above:
         worst = max(above)

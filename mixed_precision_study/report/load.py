@@ -14,7 +14,7 @@ from .epoch_time import uneven_experiments
 from .inference_cost import find_latency
 from .ladder_steps import find_ladders
 from .memory_use import gib
-from .reading import find_records, of_other_code, sort_out
+from .reading import completed, find_records, of_other_code, of_other_versions, sort_out
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
@@ -44,6 +44,7 @@ def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
+    report.other_versions = of_other_versions(completed(records), report.used)
     report.equal = equal_runs_on(report.used, equal, folder)
     kinds = {record["device_type"] for record in report.used}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds

@@ -56,9 +56,14 @@ def why_not(record: dict, newest: dict, on_gpu: bool, real: set[tuple]) -> str |
     return None
 
 
+def completed(records: list[dict]) -> list[dict]:
+    """Return records with every field; those that they lack have their defaults."""
+    return [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
+
+
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others)."""
-    records = [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
+    records = completed(records)
     reasons = [(record, flaw(record)) for record in records]
     reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
@@ -70,6 +75,17 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     reasons = [(record, reason or why_not(record, newest, on_gpu, real)) for record, reason in reasons]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
+
+
+def of_other_versions(records: list[dict], used: list[dict]) -> list[dict]:
+    """Return sound copies of used runs with another version of PyTorch, the newest of each version."""
+    kept = {copy_key(record, record["gpu_uuid"]): record for record in used}
+    found = {}
+    for record in sorted(records, key=lambda record: record["finished_at"] or ""):
+        copied = kept.get(copy_key(record, record["gpu_uuid"]))
+        if copied and copied["torch_version"] != record["torch_version"] and not flaw(record):
+            found[copy_key(record, record["gpu_uuid"]), record["torch_version"]] = record
+    return list(found.values())
 
 
 def find_records(folder: str | Path) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:

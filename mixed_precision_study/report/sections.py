@@ -26,6 +26,7 @@ from . import (
     time_to_target,
     training_curves,
     verdicts,
+    versions,
 )
 from .published import articles
 from .report import Report
@@ -46,6 +47,7 @@ SECTIONS = (
     loss_scale,
     energy,
     inference_cost,
+    versions,
     table,
     articles,
     primer,

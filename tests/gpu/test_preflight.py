@@ -130,7 +130,7 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
     text = capsys.readouterr().out
     assert fields == {"native_bf16": True, "fp16_check": "passed"}
     assert set(fields) <= set(RunRecord.__dataclass_fields__)
-    assert table.count("can run here") == len(PRECISIONS)
+    assert table.count("can run here") == len(PRECISIONS) - 1  # it is an Ampere, which has no fp8
     for figure in (
         "Made-up RTX",
         "8.6",
@@ -193,7 +193,7 @@ def test_modes_that_the_gpu_cannot_run_are_greyed_out_with_the_reason(monkeypatc
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     fields, table = shown_by(monkeypatch, GPU)
     assert fields == {"native_bf16": False, "fp16_check": "a convolution is wrong"}
-    assert table.count("#999999") == 6  # three modes with fp16, tf32, and two with bf16
+    assert table.count("#999999") == 7  # three modes with fp16, tf32, two with bf16, and fp8
     assert table.count("a convolution is wrong") == 3
 
 

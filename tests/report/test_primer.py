@@ -8,6 +8,7 @@ from mixed_precision_study.report.primer import FORMATS
 from mixed_precision_study.report.report import Report
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TYPES |= {"fp8 e4m3": torch.float8_e4m3fn, "fp8 e5m2": torch.float8_e5m2}
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)

@@ -607,7 +607,7 @@ SOUND["notebook"] = "tiny"
     [
         {"metric": 0.5},
         {"notebook": ["tiny"]},  # from here on the report alone stumbles over it
-        {"precision": "fp8"},
+        {"precision": "fp4"},
         {"seed": [1]},
         {"batch_size": {}},
         {"epoch_seconds": []},
