@@ -393,7 +393,7 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
     texts = "".join("".join(output.get("text", "")) for output in outputs_of(executed))
     assert "it/s]" not in texts  # no progress bar was asked for
     tables = ["".join(output["data"].get("text/html", "")) for output in outputs_of(executed, "data")]
-    assert any(table.count("needs an NVIDIA GPU") == 4 for table in tables)
+    assert any(table.count("needs an NVIDIA GPU") == 6 for table in tables)
 
 
 @pytest.fixture(scope="module")
