@@ -1,0 +1,121 @@
+"""bf16_true, fp8, AdamW and the device's scaler on a GPU; skipped where there is none."""
+
+import pytest
+import torch
+from conftest import run_cells
+
+from mixed_precision_study.errors import Unsupported
+from mixed_precision_study.float8 import FORWARD, GRADIENT, product, scaled
+from mixed_precision_study.memory import release_memory
+from mixed_precision_study.precision import check_supported, set_fp32_precision
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+GPU = torch.device("cuda")
+WORDS = {"dataset": "synthetic", "model": "transformer", "epochs": 1, "max_steps": 60, "generate_words": 0}
+WORDS |= {"optimizer": "adamw", "lr": 0.0003, "units": 512, "heads": 8, "batch_size": 32, "bptt": 64}
+
+
+def supported(*precisions):
+    for precision in precisions:
+        try:
+            check_supported(precision, "eager", GPU)
+        except Unsupported as reason:
+            pytest.skip(str(reason))
+
+
+def records_of(notebook, **given):
+    release_memory(GPU)
+    records = {record.precision: record for record in run_cells(notebook, "run", **given)["records"]}
+    for record in records.values():
+        assert record.status == "ok", record.reason
+    return records
+
+
+@pytest.mark.parametrize(("dtype", "by_row"), [(FORWARD, False), (FORWARD, True), (GRADIENT, False)])
+def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype, by_row):
+    supported("fp8")
+    torch.manual_seed(0)
+    a = scaled(torch.randn(704, 512, device=GPU), dtype, by_row)
+    b = scaled(torch.randn(256, 512, device=GPU), FORWARD, by_row)
+    exact = (a.values.double() * a.scale.double()) @ (b.values.double() * b.scale.double()).t()
+    for fast in (False, True):
+        error = (product(a, b, fast).double() - exact).abs().max() / exact.abs().max()
+        print(f"{dtype}, by row: {by_row}, fast: {fast}: largest error {error:.1e} of the largest value")
+        assert error < (0.02 if fast else 0.005)
+
+
+@pytest.mark.parametrize("scaling", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize("execution", ["eager", "compile_cuda_graph"])
+def test_a_transformer_trains_in_fp8_as_in_bf16_and_its_kernels_are_named(execution, scaling):
+    supported("fp8")
+    given = WORDS | {"precisions": ["amp_bf16", "fp8"], "execution": execution, "fp8_scaling": scaling}
+    records = records_of("lstm_language_model", **given)
+    losses = {name: record.train_loss[-1] for name, record in records.items()}
+    ratio = records["amp_bf16"].epoch_seconds[0] / records["fp8"].epoch_seconds[0]
+    shares = dict(records["fp8"].kernel_family_fractions or [])
+    print(f"{execution}, {scaling}: losses {losses}, fp8 {ratio:.2f}x as fast, kernels {shares}")
+    assert losses["fp8"] == pytest.approx(losses["amp_bf16"], abs=0.05)
+    assert records["fp8"].fp8_linear_fraction == 1
+
+
+def test_a_run_in_fp8_names_its_kernels_and_knows_its_ceiling():
+    supported("fp8")
+    (record,) = records_of("lstm_language_model", **WORDS, precisions=["fp8"]).values()
+    print(record.kernel_family_fractions, record.ceiling_matmul_tflop_per_second)
+    assert record.fp8_kernel_fraction > 0.02
+    assert record.tensor_core_fraction >= record.fp8_kernel_fraction
+    assert record.ceiling_matmul_tflop_per_second > 800 or "H" not in record.gpu_name
+
+
+def test_a_width_that_is_no_multiple_of_16_is_unsupported_with_the_reason():
+    supported("fp8")
+    given = WORDS | {"units": 200, "precisions": ["fp8"]}
+    (record,) = run_cells("lstm_language_model", "run", **given)["records"]
+    assert record.status == "unsupported" and "200 is not a multiple of 16" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("cifar_resnet", {"batch_size": 64}),
+        ("efficientnet_regression", {"batch_size": 16}),
+        ("lstm_language_model", {"generate_words": 0, "lr": 5.0}),
+    ],
+)
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_pure_bf16_trains_every_model_and_its_lost_updates_are_known(name, options, optimizer):
+    supported("bf16_true")
+    given = {"dataset": "synthetic", "epochs": 1, "max_steps": 20, "execution": "cuda_graph", "optimizer": optimizer}
+    if optimizer == "adamw":
+        options = options | {"lr": 0.001}
+    (record,) = records_of(name, **given, **options, precisions=["bf16_true"]).values()
+    assert record.update_reason is None and 0 <= record.lost_update_fraction <= 1
+    assert record.parameter_dtypes == "bfloat16"
+    lost, kept = record.lost_update_fraction, record.kept_update_fraction
+    print(f"{name} {optimizer}: {lost:.0%} of the weights stood still, {kept:.0%} of the update arrived")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "o2_fp16", "bf16_true"])
+def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
+    supported(precision)
+    set_fp32_precision(precision)
+    losses = []
+    for execution in ("eager", "cuda_graph"):
+        given = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "optimizer": "adamw"}
+        (record,) = records_of(
+            "cifar_resnet", **given, lr=0.0005, execution=execution, precisions=[precision], purpose="time"
+        ).values()
+        losses.append(record.train_loss)
+        assert record.host_syncs_per_step == (1 if (execution, precision[-4:]) == ("eager", "fp16") else 0)
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
+
+
+def test_with_the_devices_scaler_no_step_waits():
+    given = {"dataset": "synthetic", "epochs": 2, "max_steps": 60, "batch_size": 64, "precisions": ["amp_fp16"]}
+    records = [
+        records_of("cifar_resnet", **given, scaler=scaler, purpose="time")["amp_fp16"]
+        for scaler in ("pytorch", "device")
+    ]
+    print(f"amp_fp16 eager, step ms: {[round(record.step_ms_median, 2) for record in records]}")
+    assert [record.host_syncs_per_step for record in records] == [1, 0]
+    assert records[1].train_loss == pytest.approx(records[0].train_loss, rel=0.02)
