@@ -1,0 +1,109 @@
+"""How many seeds a study of quality needs, from the scatter that a pilot has shown.
+
+    python -m mixed_precision_study.analysis.seeds_needed outputs/quality
+
+Prints, for each precision against fp32, the scatter of the last metric's differences over equal seeds, and the
+fewest seeds with which two equal precisions are found equivalent in four of five studies. The margins are fixed in
+equivalence.py and do not depend on the pilot.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable
+from statistics import NormalDist, stdev
+from typing import NamedTuple
+
+from ..record import comparison_key, read_records
+from .equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, MARGINS, Margin
+from .student import quantile
+
+POWER = 0.8
+FEWEST_IN_PILOT = 3
+MOST_SEEDS = 200  # more are "over 200"
+
+
+class Need(NamedTuple):
+    """What one precision of a comparison needs."""
+
+    model: str
+    precision: str
+    metric: str
+    seeds: int  # of the pilot
+    scatter: float  # standard deviation of the differences, in the unit of the margin
+    margin: float
+    needed: int | None  # None: over MOST_SEEDS
+
+
+def power_of(seeds: int, scatter: float, margin: float) -> float:
+    """Return how probable it is that two one-sided tests at 5% find equal precisions equivalent.
+
+    `scatter` is taken as known; with few seeds the true power is a little lower.
+    """
+    if scatter == 0:
+        return 1.0
+    reach = margin * math.sqrt(seeds) / scatter - quantile(0.9, seeds - 1)
+    return max(0.0, 2 * NormalDist().cdf(reach) - 1)
+
+
+def seeds_needed(scatter: float, margin: float, power: float = POWER) -> int | None:
+    """Return the fewest seeds that give this power, or None where MOST_SEEDS do not."""
+    numbers = range(FEWEST_SEEDS_FOR_EQUIVALENT, MOST_SEEDS + 1)
+    return next((seeds for seeds in numbers if power_of(seeds, scatter, margin) >= power), None)
+
+
+def differences_of(own: dict[int, float], base: dict[int, float], margin: Margin) -> list[float]:
+    """Return the differences of {seed: metric} over equal seeds, as logarithms where the margin is a share."""
+    pairs = [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
+    if margin.is_ratio:
+        return [math.log(a) - math.log(b) for a, b in pairs if a > 0 and b > 0]
+    return [a - b for a, b in pairs]
+
+
+def needs_of(records: Iterable[dict]) -> list[Need]:
+    """Return what each precision needs, from the ok records of a pilot."""
+    groups: dict[tuple, dict[str, dict[int, float]]] = {}
+    named: dict[tuple, tuple[str, str]] = {}
+    for record in records:
+        metric = (record.get("metric_name") or "").replace(" ", "_")
+        if record["status"] == "ok" and metric in MARGINS and record.get("metric") and record["metric"][-1] is not None:
+            key = comparison_key(record)
+            named[key] = f"{record['model']}, {record.get('execution', 'eager')}", metric
+            groups.setdefault(key, {}).setdefault(record["precision"], {})[record["seed"]] = record["metric"][-1]
+    found = []
+    for key, metrics in groups.items():
+        model, metric = named[key]
+        margin = MARGINS[metric]
+        for precision in (name for name in metrics if name != "fp32" and "fp32" in metrics):
+            differences = differences_of(metrics[precision], metrics["fp32"], margin)
+            if len(differences) >= FEWEST_IN_PILOT:
+                scatter = stdev(differences)
+                needed = seeds_needed(scatter, margin.size)
+                found.append(Need(model, precision, metric, len(differences), scatter, margin.size, needed))
+    return sorted(found)
+
+
+def table(needs: list[Need]) -> str:
+    """Return the needs as a table in Markdown."""
+    lines = ["| model | precision | metric | seeds so far | scatter | margin | seeds needed |", "|---" * 7 + "|"]
+    for need in needs:
+        needed = f"over {MOST_SEEDS}" if need.needed is None else str(need.needed)
+        cells = [need.model, need.precision, need.metric, need.seeds, f"{need.scatter:.4g}", f"{need.margin:g}", needed]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", help="with the records of a pilot of three seeds or more")
+    records, _ = read_records(parser.parse_args().folder)
+    needs = needs_of(records)
+    if not needs:
+        sys.exit(
+            f"There are no {FEWEST_IN_PILOT} seeds of fp32 and another precision of one comparison in that folder."
+        )
+    print(table(needs))
+
+
+if __name__ == "__main__":
+    main()
