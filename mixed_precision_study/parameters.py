@@ -209,8 +209,15 @@ CIFAR_RESNET = (
     Parameter(
         "schedule",
         "triangle",
-        'of lr: "triangle" (up a fifth, down to 0), "warmup" (up an epoch, then level) or "constant"',
-        choices=("triangle", "warmup", "constant"),
+        'of lr: "triangle" (up a fifth, down to 0), "sixth" (up a sixth), "warmup" (one epoch), "constant"',
+        choices=("triangle", "sixth", "warmup", "constant"),
+    ),
+    Parameter("clip", 0.0, "largest norm of the gradient; 0: it is not clipped", least=0),
+    Parameter(
+        "batchnorm_momentum",
+        0.1,
+        "of wide_resnet28_10: share of the newest batch in its averages",
+        above=0,
     ),
     Parameter(
         "dropout", 0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it", 0, below=1

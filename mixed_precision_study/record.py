@@ -133,7 +133,7 @@ NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *P
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
-    "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False},
+    "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False, "clip": 0.0, "batchnorm_momentum": 0.1},
     "efficientnet_regression": DEFAULTS,
     "lstm_language_model": DEFAULTS | IN_FP8,
 }

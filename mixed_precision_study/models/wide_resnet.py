@@ -22,9 +22,12 @@ class WideBlock(torch.nn.Module):
 
 
 class WideResNet(torch.nn.Module):
-    """A wide residual network for images of 32 x 32: three groups of (depth - 4) / 6 blocks."""
+    """A wide residual network for images of 32 x 32: three groups of (depth - 4) / 6 blocks.
 
-    def __init__(self, classes: int, dropout: float, depth: int = 28, width: int = 10):
+    momentum: the share of the newest batch in the averages of batch normalisation.
+    """
+
+    def __init__(self, classes: int, dropout: float, momentum: float = 0.1, depth: int = 28, width: int = 10):
         super().__init__()
         layers: list[torch.nn.Module] = [torch.nn.Conv2d(3, 16, 3, padding=1, bias=False)]
         inputs = 16
@@ -38,6 +41,8 @@ class WideResNet(torch.nn.Module):
         for module in self.modules():
             if isinstance(module, torch.nn.Conv2d):
                 torch.nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = momentum
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.norm(self.layers(x)).relu().mean((2, 3)))

@@ -22,6 +22,7 @@ from .ratios import (
     unknown,
 )
 
+ACCURACIES = ("accuracy", "best_accuracy")
 ACCURACY_ALIKE = 0.01  # difference; about what single runs of several seeds differ by
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}
 MIXED_ENDS = unknown("the runs here did not all end alike")
@@ -83,7 +84,7 @@ def memory_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
 
 def metric_word(name: str, value: float, base: float) -> str:
     """Return higher, lower or alike: an accuracy by its difference, any other metric by its ratio."""
-    apart = (value - base) / ACCURACY_ALIKE if name == "accuracy" else (value / base - 1) / ALIKE
+    apart = (value - base) / ACCURACY_ALIKE if name in ACCURACIES else (value / base - 1) / ALIKE
     if round(abs(apart), 6) <= 1:
         return "alike"
     return "higher" if apart > 0 else "lower"
@@ -93,8 +94,8 @@ def metric_word_here(quality: dict, name: str, base: float) -> str | None:
     """Return higher, lower or alike for a difference with an interval, or None where the seeds do not tell."""
     if quality["low"] is None:
         return None
-    alike = ACCURACY_ALIKE if name == "accuracy" else ALIKE
-    if not (name == "accuracy" or quality["is_ratio"]):
+    alike = ACCURACY_ALIKE if name in ACCURACIES else ALIKE
+    if not (name in ACCURACIES or quality["is_ratio"]):
         alike *= base
     enough = quality["seeds"] >= FEWEST_SEEDS_FOR_EQUIVALENT
     if enough and -alike < quality["low90"] and quality["high90"] < alike:
@@ -117,7 +118,8 @@ def metric_claim(theirs: Entry, base: Entry | None, own: Entry | None, own_base:
     name = min(names)
     texts = []
     for half, fp32 in ((theirs, base), (own, own_base)):
-        texts.append(f"{half.metrics[name]:.4g} against {fp32.metrics[name]:.4g} after epoch {half.epochs}")
+        when = f"best of {half.epochs} epochs" if name.startswith("best_") else f"after epoch {half.epochs}"
+        texts.append(f"{half.metrics[name]:.4g} against {fp32.metrics[name]:.4g}, {when}")
     said = metric_word(name, theirs.metrics[name], base.metrics[name])
     seeds = own.quality["seeds"] if own.quality else 0
     here = metric_word_here(own.quality, name, own_base.metrics[name]) if own.quality else None

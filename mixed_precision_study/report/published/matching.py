@@ -45,7 +45,7 @@ class Entry:
     memory: float | None = None
     memory_kind: str | None = None  # of an article: "device_used" where it gives the whole device
     device_memory: float | None = None
-    metrics: dict = field(default_factory=dict)  # {name: last value}
+    metrics: dict = field(default_factory=dict)  # {name: last value, best_<name>: best value of all epochs}
     epochs: str = ""
     ratio: float | None = None  # fp32 time / its time
     quality: dict | None = None  # how the last metric differs from fp32's, see quality_difference
@@ -149,7 +149,10 @@ def own_entries(report: Report, numbers: tuple[int, ...]) -> list[Entry]:
         if runs:
             entry.training_seconds = statistics.median(sum(run["epoch_seconds"]) for run in runs)
         if last:
-            entry.metrics = {runs[0]["metric_name"]: statistics.median(last)}
+            name, best = runs[0]["metric_name"], max if runs[0]["metric_better"] == "higher" else min
+            bests = [best(value for value in run["metric"] if value is not None) for run in runs if any(run["metric"])]
+            entry.metrics = {name: statistics.median(last)}
+            entry.metrics |= {f"best_{name}": statistics.median(bests)} if bests else {}
         if speedup := report.speedups.get((number, precision, "fp32")):
             entry.ratio = speedup["ratio"]
         entry.epochs = "/".join(sorted({str(run["epochs"]) for run in runs if run.get("epochs")}))
