@@ -209,7 +209,7 @@ CIFAR_RESNET = (
     Parameter(
         "schedule",
         "triangle",
-        'of lr: "triangle" (up a fifth, down to 0), "sixth" (up a sixth), "warmup" (one epoch), "constant"',
+        'of lr: "triangle" (up a fifth, down to 0), "sixth" (a sixth), "warmup" (one epoch), "constant"',
         choices=("triangle", "sixth", "warmup", "constant"),
     ),
     Parameter("clip", 0.0, "largest norm of the gradient; 0: it is not clipped", least=0),
