@@ -70,6 +70,12 @@ class DeviceScaler:
     def get_scale(self) -> float:
         return self.factor.item()
 
+    def load(self, state: dict, skipped: int) -> None:
+        """Take over a state from state_dict(), and the number of skipped steps."""
+        self.factor.fill_(state["scale"])
+        self.good_steps.fill_(state["_growth_tracker"])
+        self.skipped.fill_(skipped)
+
     def state_dict(self) -> dict:
         factors = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self.growth_interval}
         return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}

@@ -43,6 +43,10 @@ class DeviceOptimizer:
             for buffer in state.values():
                 buffer.zero_()
 
+    def kept_tensors(self) -> list[torch.Tensor]:
+        """Return all that the optimizer keeps between steps, without the learning rate."""
+        return [buffer for state in self.state.values() for buffer in state.values()]
+
     def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
 
@@ -128,6 +132,9 @@ class DeviceAdamW(DeviceOptimizer):
     def reset(self) -> None:
         super().reset()
         self.steps.zero_()
+
+    def kept_tensors(self) -> list[torch.Tensor]:
+        return [*super().kept_tensors(), self.steps]
 
     def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
         self.steps.add_(1)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from .batch_size import largest_batch, limit_memory
+from .checkpoint import Checkpoints
 from .data.batches import TrainingData, prefetch_to_device, side_stream
 from .data_files import data_files_hash
 from .environment import choose_device, describe_environment
@@ -402,10 +403,14 @@ class Experiment:
 
     def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Train and evaluate for all epochs."""
-        epochs = self.parameters.epochs
-        metrics: list[float] = []
+        settings = self.parameters
+        epochs = settings.epochs
+        minutes = settings.checkpoint_minutes if settings.repeats == 1 else 0  # several fill one record
+        checkpoints = Checkpoints(record, trainer, settings.output_dir, minutes)
+        done = checkpoints.resume()
+        metrics: list[float] = list(record.metric) if done else []
         lr_at = self.lr_at(record, metrics)
-        for epoch in range(epochs):
+        for epoch in range(done, epochs):
             if self.log is not None:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
@@ -414,6 +419,8 @@ class Experiment:
             if self.evaluate is not None:
                 metrics.append(self.measure(record, trainer, self.data.eval_batches, size))
                 record.metric.append(metrics[-1])
+            checkpoints.keep()
+        checkpoints.remove()
 
     def measure(self, record: RunRecord, trainer: Trainer, batches: Callable, size: int) -> float:
         """Return the metric of the model over `batches(dtype, size)`."""

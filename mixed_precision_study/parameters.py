@@ -161,6 +161,9 @@ FP8_SCALING = Parameter(
 OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
 LIMIT_AND_REPEATS = (
     Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
+    Parameter(
+        "checkpoint_minutes", 0.0, "between checkpoints, from which an ended training goes on; 0 for none", least=0
+    ),
     Parameter("repeats", 1, "repetitions of every training, for the spread of the times", least=1),
     Parameter("repeat", 0, "number of this repetition; run_all.py sets it, else 0", least=0),
     Parameter(

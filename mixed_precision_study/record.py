@@ -128,8 +128,8 @@ STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
-PLACES = ("data_dir", "output_dir")  # parameters that say where files lie; they do not change the result
-NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *PLACES)  # but `dataset_used` is
+NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes")  # parameters that do not change the result
+NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT)  # but `dataset_used` is
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
@@ -217,6 +217,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     training_log: list = field(default_factory=list)  # [epoch from 1, step from 1, loss, accuracy so far in the epoch]
     metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
     metric_better: str | None = None  # "higher" or "lower"
+    resumed_at_epochs: list = field(default_factory=list)  # epochs after which another process went on with the run
     metric: list = field(default_factory=list)  # on held-out data, after each epoch
     chance_metric: float | None = None  # of a model that ignores its input
     test_metric: float | None = None  # at the end, on a test set on which no choice rests; null if there is none
@@ -239,7 +240,7 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     Images of one's own (dataset "folder") are named after the folder that holds them. The usual purpose is left out:
     older records have the same name without it.
     """
-    kept = {name: value for name, value in parameters.items() if name not in (*PLACES, "precisions")}
+    kept = {name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")}
     if kept.get("purpose") == "all":
         del kept["purpose"]
     if kept["dataset"] == "folder":
@@ -318,7 +319,7 @@ EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.star
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an item that is a list itself
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), (NUMBER | None,)),
-    **dict.fromkeys(("block_seconds", "overflow_steps"), (NUMBER,)),
+    **dict.fromkeys(("block_seconds", "overflow_steps", "resumed_at_epochs"), (NUMBER,)),
     **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), (str, NUMBER)),
     "loss_scale_trace": (NUMBER, NUMBER | None),
     "training_log": (NUMBER, NUMBER, NUMBER | None, NUMBER | None),
