@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -153,8 +154,8 @@ def compare(
         batch is any nest of tuples, lists and dicts of tensors; it is moved to the device. All have one shape.
     compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
         (loss, hidden), where the next step needs a state.
-    make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph the optimizer
-        must be torch.optim.SGD. A loop with two, as of a GAN, is for diagnose().
+    make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph it must
+        be torch.optim.SGD or AdamW. A loop with two, as of a GAN, is for diagnose().
     evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
     parameters: those of the suite's own notebooks that differ from their defaults: precisions, epochs, max_steps, lr,
         execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them), repeats, seed, output_dir.
@@ -177,6 +178,26 @@ def compare(
 
         records = compare("squares", make_model, batches, compute_loss, epochs=2, lr=0.01)
     """
+    try:
+        return trained_in_every_precision(
+            name, make_model, batches, compute_loss, make_optimizer, evaluate, eval_batches, metric, parameters
+        )
+    except UserError as error:
+        raise error.with_traceback(None) from None  # a reader needs the sentence, not our code
+
+
+def trained_in_every_precision(
+    name: str,
+    make_model: Callable,
+    batches: Iterable,
+    compute_loss: Callable,
+    make_optimizer: Callable | None,
+    evaluate: Callable | None,
+    eval_batches: Iterable | None,
+    metric: Metric | None,
+    parameters: dict,
+) -> list[RunRecord]:
+    """Do what compare() says."""
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
@@ -193,7 +214,7 @@ def compare(
             name,
             {**given, "execution": execution},
             data,
-            make_model,
+            one_model(make_model),
             loss_of(compute_loss, data),
             evaluation_of(evaluate, data) if evaluate is not None else None,
             metric or Metric("metric"),
@@ -222,16 +243,61 @@ def show_results(records: list[RunRecord]) -> None:
 
 
 def loss_of(compute_loss: Callable, data: IterableData) -> Callable:
-    """Return compute_loss(model, tensors, hidden) of an Experiment from the reader's own function."""
-    with_hidden = len(inspect.signature(compute_loss).parameters) > 2
+    """Return compute_loss(model, tensors, hidden) of an Experiment from the reader's own function.
+
+    That stops with a sentence where the reader's function returns no loss.
+    """
+    try:
+        number = len(inspect.signature(compute_loss).parameters)
+    except (TypeError, ValueError):
+        number = 0
+    if number not in (2, 3):
+        raise UserError("compute_loss must be a function of (model, batch), or of (model, batch, hidden).")
 
     def of_tensors(model: torch.nn.Module, tensors: tuple, hidden: Any) -> tuple:
         batch = data.whole(tensors)
-        if with_hidden:
-            return compute_loss(model, batch, hidden)
-        return compute_loss(model, batch), None
+        if number == 2:
+            return checked_loss(compute_loss(model, batch)), None
+        returned = compute_loss(model, batch, hidden)
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            raise UserError(f"compute_loss returned {kind_of(returned)}; with `hidden` it must return (loss, hidden).")
+        return checked_loss(returned[0]), returned[1]
 
     return of_tensors
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, in a few words."""
+    if value is None:
+        return "None"
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
+
+
+def checked_loss(loss: Any) -> torch.Tensor:
+    """Return the loss. Raise UserError where it is none that a model can be trained by."""
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        raise UserError(f"compute_loss returned {kind_of(loss)}; it must return the mean loss as a scalar tensor.")
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise UserError("compute_loss returned a loss that does not depend on the model; compute it from model(...).")
+    return loss
+
+
+def one_model(make_model: Callable) -> Callable:
+    """Return the reader's own function, which stops with a sentence where it returns no model or an old one."""
+    if isinstance(make_model, torch.nn.Module) or not callable(make_model):
+        raise UserError("make_model must be a function that returns a new model, for each precision begins with one.")
+    made: list = []
+
+    def checked() -> torch.nn.Module:
+        model = make_model()
+        if not isinstance(model, torch.nn.Module):
+            raise UserError(f"make_model returned {kind_of(model)}; it must return a torch.nn.Module.")
+        if any(one() is model for one in made):
+            raise UserError("make_model returned the same model twice; it must make a new one each time.")
+        made.append(weakref.ref(model))
+        return model
+
+    return checked
 
 
 def one_optimizer(make_optimizer: Callable) -> Callable:

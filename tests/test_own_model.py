@@ -211,6 +211,32 @@ def test_batches_that_cannot_be_trained_on_are_refused_in_one_sentence(batches, 
         compare("refused", make_model, batches, compute_loss)
 
 
+ONE = torch.nn.Linear(4, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"make_model": make_model()}, "make_model must be a function"),
+        ({"make_model": lambda: None}, "make_model returned None; it must return a torch.nn.Module"),
+        ({"make_model": lambda: ONE}, "the same model twice"),
+        ({"compute_loss": lambda model: 0}, r"a function of \(model, batch\)"),
+        ({"compute_loss": lambda model, batch: None}, "compute_loss returned None; it must return the mean loss"),
+        ({"compute_loss": lambda model, batch: model(batch[0])}, "returned a tensor of shape"),
+        ({"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()}, r"must return \(loss, hidden\)"),
+        ({"compute_loss": lambda model, batch: torch.zeros(())}, "does not depend on the model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_functions_that_cannot_be_trained_by_are_refused_in_one_sentence(changed, says, tmp_path):
+    given = {"make_model": make_model, "compute_loss": compute_loss} | changed
+    if changed.get("make_model") and "twice" in says:
+        given["compute_loss"] = lambda model, batch: model(torch.ones(4)).mean()
+    with pytest.raises(UserError, match=says) as refusal:
+        compare("refused", batches=[(INPUTS, LABELS)], **given, **{**QUICK, "output_dir": str(tmp_path)})
+    assert len(refusal.traceback) <= 2  # this line and that of compare()
+
+
 def test_a_wrong_parameter_and_an_evaluation_without_data_are_refused():
     with pytest.raises(UserError, match="epoch"):
         compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, epoch=3)
