@@ -16,10 +16,9 @@ from ..errors import UserError
 from ..gpu.preflight import missing_kernels
 from ..profiling import NO_KERNEL, kernels_of, read_kernels
 from ..timing import synchronize
-from .observations import SWITCHES_MIXED, Observations
+from .observations import SWITCHES_MIXED, WARM_UP, Observations
 from .watch import Watcher
 
-WARM_UP = 3  # steps
 WATCHED = 4
 PROFILED = 5
 LEGACY = "legacy and new APIs"  # in PyTorch's message on TF32 switches that do not agree
@@ -166,6 +165,7 @@ class Measurement:
     def finish(self) -> Observations:
         """Return what was seen."""
         self.stop()
+        self.seen.steps = self.count
         self.watcher.finish()
         dynamo = sys.modules.get("torch._dynamo.utils")
         self.seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0

@@ -9,6 +9,8 @@ SWITCHES_MIXED = (
     ' torch.set_float32_matmul_precision("high") or ("highest"), which sets both.'
 )
 
+WARM_UP = 3  # steps before the first that is watched
+
 
 @dataclass
 class Observations:
@@ -22,6 +24,7 @@ class Observations:
     compiled: bool = False  # torch.compile was used
     benchmark: bool = False  # torch.backends.cudnn.benchmark
 
+    steps: int = 0  # all that were taken
     watched: int = 0  # steps
     events: list[list[str]] = field(default_factory=list)  # of each watched step: its calls in order, see watch.CALLS
     model_on: str | None = None  # "cuda" or "cpu": where the weights are

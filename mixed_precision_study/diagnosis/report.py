@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
 from ..analysis.memory import why_memory_stays
 from .mistakes import MANY_FLOPS, find_mistakes
-from .observations import Observations
+from .observations import WARM_UP, Observations
 
 GIB = 2**30
 WORTH_SAYING = 1.05  # a gain of less is left out
@@ -29,7 +29,7 @@ class Diagnosis:
         return sorted(possible_gains(self.seen), reverse=True)
 
     def __str__(self) -> str:
-        parts = [mistakes_text(self.mistakes), time_text(self.seen)]
+        parts = [mistakes_text(self.mistakes, self.seen), time_text(self.seen)]
         tries = [f"- {words}: at most {bound:.2f}x" for bound, words in self.gains]
         if tries:
             parts.append("\n".join(["What to try, the largest possible gain first:", *tries]))
@@ -39,8 +39,12 @@ class Diagnosis:
     __repr__ = __str__  # as the last line of a cell shows it
 
 
-def mistakes_text(mistakes: list[str]) -> str:
-    """Return the mistakes as a list."""
+def mistakes_text(mistakes: list[str], seen: Observations) -> str:
+    """Return the mistakes as a list, or that there is none, or that nothing was looked at."""
+    if not mistakes and not seen.watched and not seen.timed:
+        if not seen.steps:
+            return "Nothing was looked at: no optimizer took a step."
+        return f"Nothing was looked at: the loop is too short. Its first {WARM_UP} steps only warm up."
     if not mistakes:
         return "No mistake was found."
     return "\n".join(["Mistakes:", *(f"- {sentence}" for sentence in mistakes)])
@@ -62,7 +66,7 @@ def facts_for_bottleneck(seen: Observations) -> dict:
 def time_text(seen: Observations) -> str:
     """Return where the time of a step goes."""
     if not seen.step_ms:
-        return "No step was timed: the loop ended too early."
+        return "No step was timed: the loop ended too early." if seen.watched else ""
     case, because = find_bottleneck(facts_for_bottleneck(seen))
     lines = [f"A step takes {seen.step_ms:.3g} ms (the mean of {seen.timed}). It is limited by {case}: {because}."]
     if case == "not known":

@@ -165,3 +165,10 @@ def test_a_step_that_runs_out_of_batches_says_how_many_are_needed():
 
     with pytest.raises(UserError, match=f"ran out of batches after 10 steps; diagnose needs {NEEDED}"):
         diagnose(until_the_end)
+
+
+@pytest.mark.parametrize(("steps", "says"), [(0, "no optimizer took a step"), (2, "Its first 3 steps only warm up")])
+def test_where_nothing_was_looked_at_no_loop_is_called_sound(steps, says):
+    with diagnose() as report:
+        character_loop(steps) if steps else None
+    assert says in str(report) and "No mistake" not in str(report) and report.mistakes == []
