@@ -107,7 +107,9 @@ class Operations(WorkCounter):
 
     def note_copies(self, packet: Any, tensors: list[torch.Tensor], result: Any) -> None:
         """Note what makes the CPU wait for the device, and copies to the GPU from memory that is not pinned."""
-        source = tensors[0].device.type if tensors else "cpu"
+        if not tensors:  # such as torch.zeros
+            return
+        source = tensors[0].device.type
         target = result.device.type if isinstance(result, torch.Tensor) else source
         waits = packet in (aten._local_scalar_dense, aten.nonzero, aten.masked_select) and source == self.seen.device
         if packet in (aten._to_copy, aten.copy_) and len(tensors) > 1:

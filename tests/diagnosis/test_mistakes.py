@@ -1,5 +1,6 @@
 """What is said of figures that only a GPU gives, from made-up observations; tests/test_gpu.py has real ones."""
 
+import os
 import re
 import subprocess
 import sys
@@ -194,7 +195,8 @@ except Exception as error:
 
 def test_old_and_new_tf32_switches_that_are_mixed_are_named():
     """As in PyTorch issue 166387, where torch.compile raises. Without it there is no harm, and no mistake."""
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT)}
+    places = os.pathsep.join([str(ROOT), ENVIRONMENT.get("PYTHONPATH", "")])
+    environment = {**ENVIRONMENT, "PYTHONPATH": places}
     done = subprocess.run([sys.executable, "-c", MIXED], env=environment, capture_output=True, text=True, check=True)
     plain, compiled, raised = done.stdout.splitlines()
     assert plain == "[]"
