@@ -1,9 +1,11 @@
 """Your own model in ten lines: compare() trains it in every precision and says what each one buys."""
 
 import inspect
+import os
 import random
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -60,6 +62,9 @@ class IterableData(TrainingData):
             raise UserError(
                 "batches can be read only once, as a generator can; give a list, a DataLoader or a class with __iter__."
             )
+        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+            kind = type(batches).__name__
+            raise UserError(f"batches is a {kind}, which yields no batch; give a list, a DataLoader or the like.")
         self.batches = batches
         self.held_out = eval_batches
         self.max_steps = max_steps
@@ -151,18 +156,21 @@ def compare(
     name: begins the name of every record; they go to outputs/NAME.
     make_model(): returns the model with new weights. The seed is set before each call.
     batches: what one epoch trains on: a DataLoader, a list, or anything that can be iterated over again and again. A
-        batch is any nest of tuples, lists and dicts of tensors; it is moved to the device. All have one shape.
+        batch is any nest of tuples, lists and dicts of tensors; it is moved to the device. Batches of another shape
+        than the first, such as an incomplete last one, are left out.
     compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
         (loss, hidden), where the next step needs a state.
     make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph it must
-        be torch.optim.SGD or AdamW. A loop with two, as of a GAN, is for diagnose().
+        be torch.optim.SGD or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
     evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
-    parameters: those of the suite's own notebooks that differ from their defaults: precisions, epochs, max_steps, lr,
-        execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them), repeats, seed, output_dir.
+    parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
+        execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them). repeat: the number of this
+        process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval.
 
     Raises UserError where an argument is wrong. A training that fails is a record with its reason.
 
     Example:
+        import torch
         from mixed_precision_study import compare
 
         inputs = torch.randn(64, 16)
@@ -225,8 +233,17 @@ def trained_in_every_precision(
         data.device = gpu.device
         records += experiment.run()
         show_results(records[-len(experiment.parameters.precisions) :])
-    print(f"The report: python run_all.py --report {given['output_dir']}")
+    if len(records) and all(record.status == "ok" for record in records) and gpu.device.type == "cuda":
+        print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
+    print(f"The report: {command_of_report(given['output_dir'])}")
     return records
+
+
+def command_of_report(folder: str) -> str:
+    """Return the command that draws the report, as it is to be typed in the working folder."""
+    script = Path(__file__).resolve().parents[1] / "run_all.py"
+    start = os.path.relpath(script) if script.exists() else "-m mixed_precision_study.runner.cli"
+    return f"python {start} --report {folder}"
 
 
 def show_results(records: list[RunRecord]) -> None:
@@ -302,6 +319,8 @@ def one_model(make_model: Callable) -> Callable:
 
 def one_optimizer(make_optimizer: Callable) -> Callable:
     """Return the reader's own function, which stops with a sentence where it returns no optimizer, or several."""
+    if not callable(make_optimizer):
+        raise UserError("make_optimizer must be a function of the weights; each precision has an optimizer of its own.")
 
     def checked(weights: list) -> Any:
         optimizer = make_optimizer(weights)

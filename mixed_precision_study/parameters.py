@@ -360,7 +360,8 @@ def check_names(notebook: str, names: Iterable[str], declared: Sequence[Paramete
     known = [one.name for one in declared]
     for name in names:
         if name not in known:
-            raise UserError(f"notebook {notebook} has no parameter {name}; {did_you_mean(name, sorted(known))}")
+            what = f"notebook {notebook}" if notebook in EXPERIMENTS else f"{notebook}"
+            raise UserError(f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}")
 
 
 def check_values(notebook: str, values: dict, declared: Sequence[Parameter] | None = None) -> dict:

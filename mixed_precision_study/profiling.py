@@ -24,7 +24,7 @@ KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give th
     "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_|shmem_tiling",
     "normalisation": r"batch_?norm|\bbn_|layer_?norm|group_?norm|GammaBeta|RowwiseMoments",
     "attention": r"fmha|flash|sdpa|attention|compute_dot_do_o|convert_dq",
-    "fp8 matmul": r"e4m3|e5m2|nvjet_[qr]{2}|scaled_mm",
+    "fp8 matmul": r"float_e[45]m[23]|gemm_e[45]m[23]|nvjet_(sm\d+_)?[qr]{2}|triton_tem\w*scaled_mm",
     "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices|[s\d]cudnn_",
     "matmul": r"gemm|gemv|nvjet|cutlass|splitKreduce|cublasLt|triton_tem",
     "recurrent cell": r"RNN|LSTM|GRU",

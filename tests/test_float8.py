@@ -191,7 +191,7 @@ def test_a_compiled_model_in_fp8_trains_as_an_eager_one():
 
 def test_fp8_kernels_are_named_in_the_profile():
     for name in (
-        "nvjet_qqtst_128x192_128x4_2x1_v_bz_TNN",
+        "nvjet_sm90_qqtst_128x256_128x4_2x1_v_bz_coopA_TNN",
         "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1",
         "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, cutlass::float_e4m3_t>>",
         "triton_tem_fused__scaled_mm_t_2",

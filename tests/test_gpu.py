@@ -285,7 +285,7 @@ def make_wide():
 
 def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
     allow_search()
-    record = types.SimpleNamespace(batch_probes=[], batch_size_used=None, precision="fp32")
+    record = make_record()
     assert probe(record, make_wide, image_batches, 40, GPU)
     trainer, batch, seconds = make_wide(), next(image_batches(40)), []
     for _ in range(3):
@@ -300,7 +300,7 @@ def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
 
 def test_the_largest_batch_trains_and_half_as_much_again_does_not():
     limit_memory(2.0, GPU)
-    record = types.SimpleNamespace(batch_probes=[], batch_size_used=None, precision="fp32")
+    record = make_record()
     try:
         found = largest_batch(record, make_wide, image_batches, GPU, limit=10**6)
         assert 64 < found < 10**6

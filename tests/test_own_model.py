@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 import torch
-from conftest import run_cells
+from conftest import ROOT, run_cells
 
 import mixed_precision_study
 from mixed_precision_study.errors import UserError
@@ -248,3 +248,29 @@ def test_the_package_offers_compare_without_loading_it_at_import():
     assert mixed_precision_study.compare is compare
     with pytest.raises(AttributeError, match="no attribute compere"):
         mixed_precision_study.compere  # noqa: B018
+
+
+def test_three_processes_of_an_own_model_give_an_interval(tmp_path):
+    """Each with its own `repeat`, as the docstring says."""
+    from mixed_precision_study.report.load import load
+
+    for repeat in range(3):
+        given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
+        compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
+    report = load(tmp_path)
+    assert {speedup["processes"] for speedup in report.speedups.values()} == {3}
+
+
+@pytest.mark.parametrize("wrong", [lambda: [], 3])
+def test_what_yields_no_batch_is_told_in_one_sentence(wrong):
+    with pytest.raises(UserError, match="which yields no batch; give a list"):
+        compare("refused", make_model, wrong, compute_loss)
+
+
+def test_the_command_of_the_report_works_from_where_the_script_was_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    compare("elsewhere", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The report: ")]
+    words = line.removeprefix("The report: python ").split()
+    assert (tmp_path / words[0]).resolve() == ROOT / "run_all.py"
+    assert words[1:] == ["--report", "outputs/elsewhere"]

@@ -41,6 +41,8 @@ class Diagnosis:
 
 def mistakes_text(mistakes: list[str], seen: Observations) -> str:
     """Return the mistakes as a list, or that there is none, or that nothing was looked at."""
+    if not mistakes and seen.watched and not any(seen.events):
+        return "Nothing was looked at: the step calls neither backward() nor an optimizer."
     if not mistakes and not seen.watched and not seen.timed:
         if not seen.steps:
             return "Nothing was looked at: no optimizer took a step."
@@ -78,7 +80,8 @@ def time_text(seen: Observations) -> str:
             "GradScaler reads in every step whether a gradient overflowed, and the CPU waits. An optimizer with"
             " fused=True needs no such wait."
         )
-    if seen.switches.get("conv") == "tf32" and seen.share_of_flops("convolution", "float32") >= MANY_FLOPS:
+    in_tf32 = seen.device == "cuda" and seen.switches.get("conv") == "tf32"
+    if in_tf32 and seen.share_of_flops("convolution", "float32") >= MANY_FLOPS:
         lines.append("Convolutions in fp32 use TF32, which is PyTorch's default.")
     return "\n".join(lines)
 
@@ -86,7 +89,7 @@ def time_text(seen: Observations) -> str:
 def possible_gains(seen: Observations) -> list[tuple[float, str]]:
     """Return (bound, words) of what could be gained: the time of a step without what a measure can take away."""
     waiting = seen.data_wait_fraction or 0.0
-    gains = {"more DataLoader workers, or data kept on the GPU": waiting}
+    gains = {"more DataLoader workers" + (", or data kept on the GPU" if seen.device == "cuda" else ""): waiting}
     busy = seen.kernels.get("gpu_busy_fraction")
     families = dict(seen.kernels.get("kernel_family_fractions") or [])
     if busy is not None and families:

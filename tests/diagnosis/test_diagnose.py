@@ -172,3 +172,21 @@ def test_where_nothing_was_looked_at_no_loop_is_called_sound(steps, says):
     with diagnose() as report:
         character_loop(steps) if steps else None
     assert says in str(report) and "No mistake" not in str(report) and report.mistakes == []
+
+
+def test_a_step_that_trains_nothing_is_not_called_sound():
+    report = diagnose(lambda: None, steps=3)
+    assert "neither backward() nor an optimizer" in str(report) and "No mistake" not in str(report)
+
+
+def test_a_loss_that_is_nan_in_fp32_is_not_blamed_on_precision():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        (weight.sum() * float("nan")).backward()
+        optimizer.step()
+
+    (said,) = diagnose(step, steps=3).mistakes
+    assert "in fp32, so precision is not the cause" in said
