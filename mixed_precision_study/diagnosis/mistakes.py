@@ -123,9 +123,7 @@ def loss_not_finite(seen: Observations) -> str | None:
     if is_finite(seen.losses):
         return None
     if not seen.autocast and not seen.half_weights:
-        return (
-            "The loss is inf or NaN in fp32, so precision is not the cause. Lower the learning rate."
-        )
+        return "The loss is inf or NaN in fp32, so precision is not the cause. Lower the learning rate."
     where = f" under {seen.autocast} autocast" if seen.autocast else ""
     return (
         f"The loss is inf or NaN{where}. Try one step in fp32. If its loss is finite, compute the loss in fp32, or use"

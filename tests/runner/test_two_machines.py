@@ -54,7 +54,7 @@ class Machine:
         self.environment |= {**PATIENCE, "MIXED_PRECISION_DATA": str(own / "data"), "RAY_AUTH_MODE": "token"}
         self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "HOME": str(own)}
         # A node that is gone is then found after seconds, with Ray's defaults after a minute.
-        self.environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "2000"}
+        self.environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "5000"}
 
     def words(self, *command_line):
         return ["nsenter", "--target", self.pid, *SPACES, *map(str, command_line)]
@@ -112,7 +112,7 @@ def cluster(tmp_path_factory):
         head = ["--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={short}"]
         alpha.start_ray(*head, token=token)
         probe = "import socket, sys; socket.create_connection(('10.77.0.1', 6379), 1)"
-        wait_for(lambda: beta.start(sys.executable, "-c", probe, stderr=subprocess.DEVNULL).wait() == 0, 120)
+        wait_for(lambda: beta.start(sys.executable, "-c", probe, stderr=subprocess.DEVNULL).wait() == 0, 240)
         beta.start_ray("--address=10.77.0.1:6379", token=token)
         wait_for_nodes(alpha, 2)
         yield alpha, beta, suite
@@ -139,7 +139,7 @@ def begun_on(machine, folder):
 
 def wait_for_both(alpha, beta):
     """Wait until each machine has a run, which has found the data of that machine; return its mark on each."""
-    marks = wait_for(lambda: begun_on(alpha, alpha.own / "here") and begun_on(beta, beta.own / "data"), 120)
+    marks = wait_for(lambda: begun_on(alpha, alpha.own / "here") and begun_on(beta, beta.own / "data"), 240)
     assert marks
     return begun_on(alpha, alpha.own / "here"), begun_on(beta, beta.own / "data")
 
@@ -151,7 +151,7 @@ def wait_for_nodes(alpha, count):
         done = alpha.start(sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return done.communicate()[0].strip() == str(count)
 
-    wait_for(joined, 120)
+    wait_for(joined, 240)
 
 
 def test_each_machine_uses_its_own_folders_and_the_records_come_back(cluster, tmp_path):
@@ -162,7 +162,7 @@ def test_each_machine_uses_its_own_folders_and_the_records_come_back(cluster, tm
         assert len(first) == len(second) == 1 and first != second
         alpha.call("touch", alpha.own / "here" / "go")
         beta.call("touch", beta.own / "data" / "go")
-        said, _ = runner.communicate(timeout=200)
+        said, _ = runner.communicate(timeout=400)
     assert runner.returncode == 0, said
     assert "alpha-cpu" in said and "beta-cpu" in said
     records = read_records(out)
@@ -187,7 +187,7 @@ def test_a_machine_whose_cable_is_pulled_costs_only_its_run(cluster, tmp_path):
             assert line, said
             said += line
         print(f"found lost after {time.monotonic() - pulled:.0f} s")
-        rest, _ = runner.communicate(timeout=200)
+        rest, _ = runner.communicate(timeout=400)
     said += rest
     assert runner.returncode == 0, said
     assert said.count("IS LOST") == 1 and "beta" in said

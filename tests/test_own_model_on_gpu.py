@@ -1,0 +1,63 @@
+"""compare() and its notebook on a GPU; skipped where there is none."""
+
+import pytest
+import torch
+from conftest import run_cells
+
+from mixed_precision_study import compare
+from mixed_precision_study.report.load import load
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+EXECUTIONS = ["eager", "cuda_graph", "compile_cuda_graph"]
+
+
+class Block(torch.nn.Module):
+    """A configured Transformer layer that takes a dict, as models of other libraries do."""
+
+    def __init__(self, units=256):
+        super().__init__()
+        self.words = torch.nn.Embedding(1024, units)
+        self.layer = torch.nn.TransformerEncoderLayer(units, 4, 4 * units, dropout=0.1, batch_first=True)
+        self.head = torch.nn.Linear(units, 1024)
+
+    def forward(self, tokens, labels):
+        logits = self.head(self.layer(self.words(tokens)))
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())}
+
+
+def dict_batches(count=40):
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(1024, (count, 32, 64), generator=generator)
+    return [{"tokens": batch, "labels": batch.roll(-1, 1)} for batch in tokens]
+
+
+def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_execution(tmp_path):
+    records = compare(
+        "own",
+        Block,
+        dict_batches(),
+        lambda model, batch: model(**batch)["loss"],
+        make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=1e-3),
+        precisions=["fp32", "tf32", "amp_fp16", "amp_bf16"],
+        epochs=2,
+        execution=EXECUTIONS,
+        output_dir=str(tmp_path),
+    )
+    assert [record.status for record in records] == ["ok"] * 12, [record.reason for record in records]
+    for record in records:
+        assert record.profile_reason is None and record.gpu_busy_fraction > 0
+        assert record.ledger_parameters_mib > 0 and record.peak_allocated_mib > 0
+        assert record.train_loss[-1] < record.train_loss[0]
+    report = load(tmp_path)
+    assert len(report.comparisons) == 3 and len(report.speedups) >= 15
+    for number, group in enumerate(report.comparisons):
+        print(
+            group["title"], {key[1]: round(one["ratio"], 2) for key, one in report.speedups.items() if key[0] == number}
+        )
+
+
+def test_the_notebook_of_an_own_model_runs_and_explains(tmp_path):
+    given = {"max_steps": 20, "epochs": 2, "output_dir": str(tmp_path)}
+    records = run_cells("your_model", "run", **given)["records"]
+    assert [record.status for record in records] == ["ok"] * 4, [record.reason for record in records]
+    assert all(record.kernels_per_step > 0 and len(record.metric) == 2 for record in records)
