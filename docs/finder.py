@@ -25,7 +25,7 @@ def find_code():
     for wheel in (wheel for place in places for wheel in sorted(place.glob(f"{PACKAGE}-*.whl"), reverse=True)):
         sys.path.insert(0, str(wheel))
         return wheel.name
-    sys.exit(f"The code of this study was not found: put the wheel {PACKAGE}-*.whl beside this notebook.")
+    sys.exit(f"The code was not found: pip install the clone, or put the wheel {PACKAGE}-*.whl beside this notebook.")
 
 
 where = find_code()
