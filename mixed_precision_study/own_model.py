@@ -233,7 +233,7 @@ def trained_in_every_precision(
         data.device = gpu.device
         records += experiment.run()
         show_results(records[-len(experiment.parameters.precisions) :])
-    if len(records) and all(record.status == "ok" for record in records) and gpu.device.type == "cuda":
+    if gpu is not None and gpu.device.type == "cuda" and all(record.status == "ok" for record in records):
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
     print(f"The report: {command_of_report(given['output_dir'])}")
     return records
