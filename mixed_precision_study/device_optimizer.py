@@ -59,19 +59,24 @@ class DeviceOptimizer:
                 tensors = weight, weight.grad, *self.state[weight].values()
                 by_dtype.setdefault(weight.dtype, []).append(tuple(as_line(tensor, weight) for tensor in tensors))
         groups = [[list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()]
-        if self.stochastic:
+        half_on_cpu = self.lr.device.type == "cpu" and by_dtype.keys() - {torch.float32}
+        if self.stochastic or half_on_cpu:
             self.update_in_fp32(groups, found_inf)
         else:
             self.update(groups, found_inf)
         write_back(self)
 
     def update_in_fp32(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
-        """Update fp32 copies, and round weights and buffers at random to bf16."""
+        """Update fp32 copies, and round weights and buffers to their type, at random if `stochastic`.
+
+        On a CPU every 16-bit update is done so: PyTorch 2.9's fused kernel leaves out some elements there.
+        """
         exact = [[[tensor.float() for tensor in column] for column in group] for group in groups]
         self.update(exact, found_inf)
         for group, updated in zip(groups, exact, strict=True):
             for column, values in zip((group[0], *group[2:]), (updated[0], *updated[2:]), strict=True):
-                torch._foreach_copy_(column, [rounded_at_random(value) for value in values])
+                rounded = [rounded_at_random(value) for value in values] if self.stochastic else values
+                torch._foreach_copy_(column, rounded)
 
     def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
         """Update groups of [weights, gradients, each buffer], one for each type."""

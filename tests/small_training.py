@@ -3,11 +3,9 @@
 import copy
 import math
 
-import pytest
 import torch
 
 from mixed_precision_study import record as records
-from mixed_precision_study.device_optimizer import DeviceSGD
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.training import Trainer
 
@@ -67,15 +65,6 @@ def make_record(precision="fp32", **facts):
     parameters = {"dataset": "d", "model": "m", "batch_size": 16, "seed": 0, "output_dir": "out", "data_dir": "data"}
     facts = {"sample_unit": "images", "metric_name": "accuracy", **facts}
     return records.new_record("n", parameters, precision, facts)
-
-
-def needs_half_kernel(precision):
-    """Skip a test of fp16 weights where PyTorch's fused SGD for the CPU misses some elements, as 2.9's does."""
-    weight = torch.ones(100, dtype=torch.float16)
-    weight.grad = torch.ones(100, dtype=torch.float16)
-    DeviceSGD([weight], 0.5).step()
-    if precision in (torch.float16, "o3_fp16") and not (weight == 0.5).all():
-        pytest.skip("this PyTorch's fused SGD is wrong for fp16 on the CPU")
 
 
 def norm_of_update(trainer):

@@ -10,7 +10,6 @@ from small_training import (
     flagged_loss,
     make_record,
     make_trainer,
-    needs_half_kernel,
     same_bits,
 )
 
@@ -42,8 +41,6 @@ def train(trainer, record, epochs, precision):
 @pytest.mark.parametrize("way", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str)
 @pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true"])
 def test_a_training_that_goes_on_ends_as_one_that_was_not_ended(precision, way, optimizer, tmp_path):
-    needs_half_kernel(precision)
-
     def make():
         torch.manual_seed(0)
         return make_trainer(precision, flagged_loss, make_optimizer=optimizer, **way), make_record(precision)

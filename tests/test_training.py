@@ -18,7 +18,6 @@ from small_training import (
     make_batch,
     make_record,
     make_trainer,
-    needs_half_kernel,
     norm_of_update,
     plain_step,
     same_bits,
@@ -108,8 +107,6 @@ def test_clipping_comes_after_unscaling(execution, precision):
 @both_executions
 def test_a_step_without_unscale_is_one_with_it_bit_for_bit(execution, precision):
     """As in the two image notebooks, which clip nothing and so leave it to the scaler's step()."""
-    if execution == "cuda_graph":
-        needs_half_kernel(precision)
     trainers = [
         make_trainer(precision, flagged_loss, execution=execution, step_function=step)
         for step in (plain_step, training_step)
