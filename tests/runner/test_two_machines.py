@@ -54,7 +54,8 @@ class Machine:
         self.environment |= {**PATIENCE, "MIXED_PRECISION_DATA": str(own / "data"), "RAY_AUTH_MODE": "token"}
         self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "HOME": str(own)}
         # A node that is gone is then found after seconds, with Ray's defaults after a minute.
-        self.environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "5000"}
+        self.environment |= {"RAY_health_check_period_ms": "1000", "RAY_health_check_timeout_ms": "10000"}
+        self.environment |= {"RAY_health_check_failure_threshold": "2"}
 
     def words(self, *command_line):
         return ["nsenter", "--target", self.pid, *SPACES, *map(str, command_line)]
@@ -144,14 +145,23 @@ def wait_for_both(alpha, beta):
     return begun_on(alpha, alpha.own / "here"), begun_on(beta, beta.own / "data")
 
 
+COUNT_UNTIL = """
+import sys, time, ray
+ray.init(sys.argv[1], log_to_driver=False)
+until = time.monotonic() + 240
+while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
+    if time.monotonic() > until:
+        sys.exit(str(ray.nodes()))
+    time.sleep(0.2)
+"""
+
+
 def wait_for_nodes(alpha, count):
-    code = "import ray; ray.init('10.77.0.1:6379', log_to_driver=False); print(len(ray.nodes()))"
-
-    def joined():
-        done = alpha.start(sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        return done.communicate()[0].strip() == str(count)
-
-    wait_for(joined, 240)
+    """Wait until so many nodes of the cluster live."""
+    words = [sys.executable, "-c", COUNT_UNTIL, "10.77.0.1:6379", str(count)]
+    counting = alpha.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = counting.communicate()[1]
+    assert counting.returncode == 0, said
 
 
 def test_each_machine_uses_its_own_folders_and_the_records_come_back(cluster, tmp_path):
