@@ -94,10 +94,17 @@ def order_difference(own: dict, base: dict) -> str | None:
     return f"{own['precision']} was run {places[0]} of its process, {base['precision']} run {places[1]}"
 
 
+def start_difference(own: dict, base: dict) -> str | None:
+    """Return that the kernel of one of the two was forked and that of the other was not, or None."""
+    forked = [record for record in (own, base) if record.get("kernel_forked")]
+    return f"only the kernel of {forked[0]['precision']} was forked" if len(forked) == 1 else None
+
+
 def differences(own: dict, base: dict) -> list[str]:
-    """Return in which conditions two runs differ, as short phrases: software, host, order, clock, disturbances."""
+    """Return in which conditions two runs differ, as short phrases, from the software to what disturbed one of them."""
     found = named_differences(own, base, SOFTWARE) + named_differences(own, base, HOST)
-    found += [text for text in (order_difference(own, base), clock_difference(own, base)) if text]
+    others = start_difference(own, base), order_difference(own, base), clock_difference(own, base)
+    found += [text for text in others if text]
     return found + one_sided(own, base)
 
 

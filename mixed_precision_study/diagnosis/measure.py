@@ -44,6 +44,7 @@ class Measurement:
         self.count = 0
         self.waited = 0.0  # seconds for the DataLoader
         self.began = 0.0
+        self.in_use_before = 0
         self.loads = False
         self.first_optimizer: int | None = None
         self.scaled = False
@@ -83,6 +84,7 @@ class Measurement:
         """Count a step, and begin the phase that follows it, if one does."""
         if WARM_UP <= self.count < WARM_UP + WATCHED:
             self.watcher.step_ended()
+            self.seen.in_use.append(self.bytes_in_use())
         self.count += 1
         if self.is_over:
             self.stop()
@@ -112,6 +114,7 @@ class Measurement:
         replaced(dataloader._BaseDataLoaderIter, "__next__", timed, self.phase)
         self.phase.callback(self.timed)
         synchronize(self.device)
+        self.in_use_before = self.bytes_in_use()
         self.began = time.perf_counter()
 
     def timed(self) -> None:
@@ -123,6 +126,13 @@ class Measurement:
             self.seen.step_ms = 1000 * seconds / self.seen.timed
             self.seen.data_wait_fraction = self.waited / seconds if self.loads else None
             self.seen.memory = memory_parts(list(self.watcher.optimizers.values()), self.device)
+            self.seen.growth = (self.bytes_in_use() - self.in_use_before) / self.seen.timed
+            if self.device.type == "cuda":
+                self.seen.reserved = torch.cuda.memory_reserved(self.device)
+
+    def bytes_in_use(self) -> int:
+        """Return the bytes of the tensors that are alive on the GPU; 0 without one."""
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
 
     def profile(self) -> None:
         """Begin to profile the kernels."""

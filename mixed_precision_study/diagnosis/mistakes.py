@@ -1,5 +1,7 @@
 """The common mistakes of a training step, each by a rule on what was seen."""
 
+import itertools
+
 from .observations import SWITCHES_MIXED, Observations
 from .watch import is_finite
 
@@ -191,6 +193,17 @@ def memory_not_pinned(seen: Observations) -> str | None:
     )
 
 
+def memory_grows(seen: Observations) -> str | None:
+    """What a step leaves behind on the GPU is there for good. Batches of different sizes go up and down."""
+    always = all(before < after for before, after in itertools.pairwise(seen.in_use))
+    if seen.growth < MIB or not always:
+        return None
+    return (
+        f"Memory grows by {seen.growth / MIB:.0f} MiB in every step: something keeps results, such as a sum of losses"
+        " or a list of outputs. Keep what you need by .detach().cpu(), now and then."
+    )
+
+
 def small_fp8(seen: Observations) -> str | None:
     """Casting to fp8 costs more than a small product gains."""
     small = [sizes for sizes in seen.fp8_sizes if min(sizes) < SMALL_FP8]
@@ -220,6 +233,7 @@ RULES = (
     reads_of_the_device,
     benchmark_off,
     memory_not_pinned,
+    memory_grows,
     small_fp8,
 )
 

@@ -51,6 +51,9 @@ class Observations:
     profile_reason: str | None = None  # why there are no kernels
 
     memory: dict[str, int] = field(default_factory=dict)  # {"weights", "gradients", "optimizer", "other"} at the peak
+    reserved: int = 0  # bytes that PyTorch holds, its cache with them
+    in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each watched step
+    growth: float = 0.0  # bytes by which they grow in a timed step
 
     def share_of_flops(self, kind: str, dtype: str) -> float:
         """Return the share that a kind of arithmetic in a type has in all FLOPs."""

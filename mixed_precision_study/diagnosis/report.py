@@ -9,6 +9,7 @@ from .observations import WARM_UP, Observations
 
 GIB = 2**30
 WORTH_SAYING = 1.05  # a gain of less is left out
+MUCH_MORE = 1.2  # times the peak: what PyTorch keeps beyond it is told
 
 
 @dataclass(repr=False)
@@ -33,7 +34,7 @@ class Diagnosis:
         tries = [f"- {words}: at most {bound:.2f}x" for bound, words in self.gains]
         if tries:
             parts.append("\n".join(["What to try, the largest possible gain first:", *tries]))
-        parts.append(memory_text(self.seen.memory))
+        parts.append(memory_text(self.seen.memory, self.seen.reserved))
         return "\n\n".join(filter(None, parts))
 
     __repr__ = __str__  # as the last line of a cell shows it
@@ -110,12 +111,16 @@ def possible_gains(seen: Observations) -> list[tuple[float, str]]:
     return [(bound, words) for bound, words in bounds if bound >= WORTH_SAYING]
 
 
-def memory_text(memory: dict[str, int]) -> str:
-    """Return what fills the memory at its peak."""
+def memory_text(memory: dict[str, int], reserved: int) -> str:
+    """Return what fills the memory at its peak, and what PyTorch holds beyond it. All in bytes."""
     if not memory:
         return ""
     total = sum(memory.values())
     names = {"other": "activations and workspace"}
     parts = [f"{names.get(name, name)} {size / GIB:.2f} GiB" for name, size in memory.items()]
     reason = why_memory_stays(memory["weights"], memory["gradients"], memory["optimizer"], memory["other"])
-    return f"Memory at its peak: {total / GIB:.2f} GiB ({', '.join(parts)})." + (f" {reason}" if reason else "")
+    words = [f"Memory at its peak: {total / GIB:.2f} GiB ({', '.join(parts)}).", reason]
+    if reserved > MUCH_MORE * total:
+        kept = f"PyTorch holds {reserved / GIB:.2f} GiB"
+        words.append(f"{kept}: what is freed it keeps for later, and nvidia-smi shows all of it.")
+    return " ".join(filter(None, words))

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -31,9 +31,9 @@ from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held, make
 from .paths import ROOT, check_given, check_writable, expanded, relative_to_root, shown
-from .plan import Comparison, check_overrides, check_paths, check_values, plan
+from .plan import SEVERAL, Comparison, Run, check_overrides, check_paths, check_values, plan
 from .process import RETRIED, RUN_FOLDER_ENV, child_environment, kill_run, read_record, start, start_notebook
-from .scheduler import jobs_of, run_comparisons, set_aside_records, take_job, unfinished
+from .scheduler import jobs_of, processes_of, run_comparisons, set_aside_records, take_job, unfinished
 from .status import TolerantStream, log_in, say, table
 from .studies import PATHS, chosen_studies, load_studies, notebooks_of, parse_overrides
 
@@ -119,8 +119,11 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
-    kernels = "fresh (default): each kernel starts by itself; forked: from one process that has loaded everything"
-    parser.add_argument("--kernels", choices=("fresh", "forked"), default="fresh", help=kernels)
+    kernels = (
+        "forked: from one process that has loaded everything; fresh: each starts by itself;"
+        " auto (default): fresh where times get an interval, else forked"
+    )
+    parser.add_argument("--kernels", choices=("auto", "fresh", "forked"), default="auto", help=kernels)
     parser.add_argument("--no-progress-bar", action="store_true", help="plain lines only")
     file = "another file in the form of notebooks/studies.yaml, beside its notebooks"
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
@@ -308,13 +311,21 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
     return 0 if all(succeeded) else 1
 
 
-def forks(study: PlannedStudy, args: Namespace) -> bool:
-    """Return whether the kernels of a study are forked from one process that has loaded everything."""
+def forked_runs(study: PlannedStudy, args: Namespace) -> list[Run]:
+    """Return the runs whose kernels are forked from one process that has loaded everything.
+
+    By default these are the runs whose times get no interval. The processes behind an interval should have nothing in
+    common but the host.
+    """
     if args.ray or args.kernels == "fresh" or sys.platform != "linux":
-        return False
-    to_do = [run for runs in study.comparisons for run in unfinished(runs, args.fresh, args.retry_failed)]
-    own = [run for run in to_do if run.notebook.stem in EXPERIMENTS]
-    return len(own) >= FEWEST_FORKED
+        return []
+    found = []
+    for comparison in study.comparisons:
+        for run in unfinished(comparison, args.fresh, args.retry_failed):
+            no_interval = run.parameters.get("purpose") == "explain" or processes_of(run, comparison) < SEVERAL
+            if run.notebook.stem in EXPERIMENTS and (args.kernels == "forked" or no_interval):
+                found.append(run)
+    return found if len(found) >= FEWEST_FORKED else []
 
 
 def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, executor: Any) -> bool:
@@ -329,7 +340,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
     try:
-        with process.prepared_process(name, folder) if forks(study, args) else nullcontext():
+        with process.forked_kernels(name, folder, forked_runs(study, args)):
             run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         summary_made = summarise(name, folder, args.file.parent / "summary.ipynb")

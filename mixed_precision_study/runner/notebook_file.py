@@ -14,7 +14,7 @@ from ..files import written_whole
 from .paths import PACKAGE
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # raised by bad JSON or a bad notebook
-NOT_MEASURING = ("analysis", "report", "runner", "standalone.py")  # parts of the package
+NOT_MEASURING = ("analysis", "diagnosis", "report", "runner", "standalone.py")  # parts of the package
 
 
 class Cell(NamedTuple):

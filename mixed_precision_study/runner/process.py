@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,20 +204,21 @@ class PreparedProcess:
     process: subprocess.Popen
     private: Path
     package: tuple
-    study: str
     folder: Path
 
 
-PREPARED: list[PreparedProcess] = []  # the one of the study that runs, or none
+FORKING: list[tuple[str, Path, set[str]]] = []  # study, folder and run ids of what is forked now, or none
+PREPARED: list[PreparedProcess] = []  # the one that forks them, once the first has been started
 
 
 @contextmanager
-def prepared_process(study: str, folder: Path) -> Iterator[None]:
-    """Let the kernels of the suite's own notebooks be forked from a prepared process in this block."""
-    start_prepared(study, folder)
+def forked_kernels(study: str, folder: Path, runs: Iterable[Run]) -> Iterator[None]:
+    """Let the kernels of these runs be forked from one prepared process in this block. The first one starts it."""
+    FORKING.append((study, folder, {run.run_id for run in runs}))
     try:
         yield
     finally:
+        FORKING.clear()
         end_prepared()
 
 
@@ -230,7 +231,7 @@ def start_prepared(study: str, folder: Path) -> None:
     environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
     command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid())]
     process = start(command, folder / "logs" / PREPARED_LOG, environment)
-    PREPARED.append(PreparedProcess(process, private, package_state(), study, folder))
+    PREPARED.append(PreparedProcess(process, private, package_state(), folder))
 
 
 def end_prepared() -> None:
@@ -247,12 +248,12 @@ def socket_for(run: Run) -> Path | None:
 
     A prepared process that has loaded other code than the package has now is replaced.
     """
-    if not PREPARED or run.notebook.stem not in EXPERIMENTS:
+    if not FORKING or run.run_id not in FORKING[0][2]:
         return None
-    prepared = PREPARED[0]
-    if prepared.package != package_state() or prepared.process.poll() is not None:
+    if not PREPARED or PREPARED[0].package != package_state() or PREPARED[0].process.poll() is not None:
         end_prepared()
-        start_prepared(prepared.study, prepared.folder)
+        study, folder, _ = FORKING[0]
+        start_prepared(study, folder)
     socket = PREPARED[0].private / SOCKET
     until = time.monotonic() + LISTEN_SECONDS
     while not socket.exists() and time.monotonic() < until and PREPARED[0].process.poll() is None:

@@ -22,6 +22,7 @@ from ..gpu import nvml
 from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
+from .notebook_file import MALFORMED
 from .paths import ROOT, shown
 from .plan import Comparison, Run
 from .process import (
@@ -36,7 +37,7 @@ from .process import (
     reason_not_to_start,
     write_ending,
 )
-from .status import in_words, say
+from .status import in_words, ratios_in_words, say
 
 GRACE_SECONDS = 10  # for running runs to end after the first Ctrl-C
 MAX_DEVICES_LOST = 2  # under the same run: then the run is at fault
@@ -83,7 +84,7 @@ class RunQueue:
     executor: Any
     limit: float  # seconds a run may take
     stall: float  # seconds a run may take without a new cell or step; 0: any
-    waiting: list[Job]  # the longest first
+    waiting: list[Job]  # in the order of jobs_of()
     seconds: dict[str, float]  # {run_id: seconds}, recorded now and earlier
     total: int  # number of runs to execute
     runs: list[Run]  # all of the study
@@ -228,10 +229,14 @@ def home_of(comparison: Comparison, devices: list[Device]) -> Device | None:
 
 
 def jobs_of(comparisons: list[Comparison], devices: list[Device], args: Namespace, seconds: dict) -> list[Job]:
-    """Return a job for each comparison, the longest first, by the recorded {run_id: seconds} if there are any."""
+    """Return a job for each comparison, by the recorded {run_id: seconds} if there are any.
+
+    On several devices the longest comes first, so that they end together. On one the shortest does: its ratio is the
+    first that people see.
+    """
     expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
     jobs = [Job(runs, unfinished(runs, args.fresh, args.retry_failed), home_of(runs, devices)) for runs in comparisons]
-    return sorted(jobs, key=lambda job: -sum(map(expected, job.to_do)))
+    return sorted(jobs, key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1)
 
 
 def take_job(waiting: list[Job], device: Device) -> Job | None:
@@ -401,6 +406,9 @@ def count_run(slot: DeviceSlot, run: Run, record: dict, remark: str, queue: RunQ
     counted = f"[{queue.done:>{len(str(queue.total))}}/{queue.total}]"
     ended = f"{record['status']}  {seconds:.1f} s  {in_words(record)}{remark}"
     say(f"{counted} {slot.device.label}  {run.run_id}  {ended}")
+    with suppress(*MALFORMED):  # records that someone has edited
+        if ratios := ratios_in_words(record, slot.comparison):
+            say(f"{slot.device.label}  {ratios}")
     queue.view.bar.update()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..gpu.nvml import GpuState
+from ..record import comparison_key, is_explanation
 from .estimates import duration_text
 from .plan import Comparison, Run
 from .process import read_record
@@ -24,6 +25,7 @@ logging.raiseExceptions = False  # a full disk must not end the study when its l
 DRAW_SECONDS = 1.0  # between two updates of the view on a terminal
 PLAIN_SECONDS = 60  # the same as lines of text
 COLUMNS = 80  # of a terminal
+BASELINE = "fp32"
 
 
 def say(text: str) -> None:
@@ -163,6 +165,32 @@ def in_words(record: dict) -> str:
     unit = record.get("sample_unit") or "samples"
     words = ((epoch, f"{epoch} s/epoch"), (speed, f"{speed} {unit}/s"), (peak, f"{peak} MiB peak"), (metric, metric))
     return ", ".join(word for value, word in words if value)
+
+
+def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
+    """Return how many times as fast as fp32 a run that has ended is, or None where that is not known.
+
+    Of an fp32 run it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
+    """
+    from ..analysis.speedup import paired_ratio, paired_runs  # NumPy takes a while to load
+
+    if record["status"] != "ok" or record.get("device_type") != "cuda" or is_explanation(record):
+        return None
+    found = [read_record(run.record_path) for run in comparison]
+    like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
+    words = []
+    for precision in dict.fromkeys(one["precision"] for one in like):
+        if precision == BASELINE or record["precision"] not in (precision, BASELINE):
+            continue
+        own, base = ([one for one in like if one["precision"] == name] for name in (precision, BASELINE))
+        ratio = paired_ratio(paired_runs(own, base))
+        if ratio and not (ratio["untrained"] or ratio["unlike"]):
+            count = "one process" if ratio["processes"] == 1 else f"{ratio['processes']} processes"
+            words.append(f"{precision} {ratio['ratio']:.2f}x ({count})")
+    if not words:
+        return None
+    execution = "" if record.get("execution", "eager") == "eager" else f" {record['execution']}"
+    return f"{record['model']} b{record['batch_size']}{execution}, times as fast as {BASELINE}: {', '.join(words)}"
 
 
 def row(record: dict) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ MISTAKES = {
         "TF32 is off for matrix",
     ),
     "cuDNN does not search": (ALIKE, "cuDNN does not search"),
+    "memory grows (PyTorch issue 1840)": (
+        {**H100, "in_use": [GIB, 2 * GIB, 3 * GIB], "growth": 25.0 * 2**20},
+        "Memory grows by 25 MiB in every step",
+    ),
     "memory is not pinned": ({**H100, "watched": 4, "unpinned": 80 * 2**20}, "copies 20 MiB to the GPU"),
 }
 
@@ -60,6 +64,8 @@ SOUND = {
     "batches have several shapes": {**ALIKE, "shapes": IMAGES | {((8, 3, 224, 224), (64, 3, 7, 7))}},
     "small copies are not pinned": {**H100, "watched": 4, "unpinned": 4000},
     "a value is read once in the watched steps": {**H100, "watched": 4, "reads": Counter({"train.py:3": 1})},
+    "batches differ in size": {**H100, "in_use": [GIB, 2 * GIB, GIB], "growth": 25.0 * 2**20},
+    "a few bytes are kept": {**H100, "in_use": [1000, 2000, 3000], "growth": 1000.0},
     "the loss scale rises": {**H100, "scales": [1024.0, 2048.0]},
     "the loss scale falls once": {**H100, "scales": [65536.0, 32768.0, 32768.0]},
     "fp8 in large layers": {**H100, "fp8_sizes": {(4096, 8192, 8192)}},
@@ -140,6 +146,13 @@ def test_why_memory_did_not_go_down(sizes, text):
     assert (text or "activations and workspace 9.00 GiB") in report
 
 
+def test_what_pytorch_holds_beyond_the_peak_is_told():
+    """As in PyTorch issue 37250."""
+    memory = {"weights": GIB, "gradients": GIB, "optimizer": 0, "other": 2 * GIB}
+    assert "nvidia-smi" not in str(said(memory=memory, reserved=int(4.5 * GIB)))
+    assert "PyTorch holds 9.00 GiB: what is freed it keeps for later" in str(said(memory=memory, reserved=9 * GIB))
+
+
 def test_without_memory_there_is_no_reason():
     assert why_memory_stays(0, 0, 0, 0) is None
 
@@ -170,9 +183,26 @@ def test_every_symptom_of_the_docs_has_a_case_and_every_case_a_symptom():
     real = {name.partition(" (")[0] for name in MISTAKES}
     assert named <= tests | built | real
     rows = [line for line in text.splitlines() if line.startswith("| ") and "`" in line.rpartition("| ")[2]]
-    assert len(rows) == len(named) == 20
+    assert len(rows) == len(named) == 22
     threads = {int(number) for number in re.findall(r"/issues/(\d+)\)", text)}
-    assert {297, 57806, 80167, 2262, 18631, 387, 1546, 13073, 1365, 61173, 166387, 58392, 40907, 2254} <= threads
+    assert {
+        297,
+        57806,
+        80167,
+        2262,
+        18631,
+        387,
+        1546,
+        13073,
+        1365,
+        61173,
+        166387,
+        58392,
+        40907,
+        2254,
+        37250,
+        1840,
+    } <= threads
 
 
 MIXED = """

@@ -63,6 +63,26 @@ def test_a_mistake_is_named_alone(arguments, sentence):
     assert sentence in said
 
 
+def test_results_that_are_kept_are_named():
+    step, kept = convolutions(), []
+
+    def keeping():
+        kept.append((step(), torch.zeros(3 * 2**20, device="cuda")))  # 12 MiB in fp32
+
+    (said,) = diagnose(keeping, steps=5).mistakes
+    assert said.startswith("Memory grows by 12 MiB in every step")
+
+
+def test_memory_that_pytorch_keeps_for_later_is_told():
+    torch.cuda.empty_cache()
+    step = convolutions(batch=64)
+    assert "nvidia-smi" not in str(diagnose(step, steps=5))
+    torch.zeros(2**31, device="cuda")  # 8 GiB, and free again
+    report = diagnose(step, steps=5)
+    assert report.mistakes == [] and "nvidia-smi shows all of it" in str(report)
+    torch.cuda.empty_cache()
+
+
 def test_cudnn_without_its_search_and_pytorch_s_default_for_matmul_are_named():
     torch.backends.cudnn.benchmark = False
     (said,) = diagnose(convolutions(), steps=5).mistakes

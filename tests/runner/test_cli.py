@@ -726,12 +726,13 @@ def test_runs_on_other_files_under_the_same_name_are_made_again(tmp_path, capsys
     assert not unfinished(comparison)
 
 
-def test_what_takes_longest_begins_first(turns, tmp_path):
+def test_what_takes_longest_begins_first_and_on_one_device_last(turns, tmp_path):
     _, (long, short) = planned(turns, "twice")
     args = cli.parse_arguments([])
     recorded = {run.run_id: 100.0 if run in short else 1.0 for run in (*long, *short)}
     for seconds, order in (({}, [long, short]), (recorded, [short, long])):  # by the minutes of the study, as recorded
         assert [job.comparison for job in jobs_of([short, long], GPUS, args, seconds)] == order
+        assert [job.comparison for job in jobs_of([short, long], GPUS[:1], args, seconds)] == order[::-1]
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import pytest
 from conftest import ENVIRONMENT, ROOT
 from tiny_suite import ON_CPU, begun, entry, read_records, survivors, wait_for, write_suite
 
+from mixed_precision_study.runner import cli
 from mixed_precision_study.runner import process as run_process
-from mixed_precision_study.runner.plan import Run
+from mixed_precision_study.runner.plan import Run, plan
+from mixed_precision_study.runner.studies import load_studies, parse_overrides
 
 STUDIES = {
     "forked": [entry("wait", seed=seed) for seed in range(2)],
@@ -22,8 +24,7 @@ MAIN = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
 from mixed_precision_study.runner import cli, prepared, process
-for module in (cli, process):
-    module.EXPERIMENTS = {**module.EXPERIMENTS, "tiny": ()}  # as if it were one of the suite's own
+cli.EXPERIMENTS = {**cli.EXPERIMENTS, "tiny": ()}  # as if it were one of the suite's own
 cli.FEWEST_FORKED = 1
 sys.exit(cli.main(sys.argv[1:]))
 """
@@ -96,10 +97,12 @@ def test_prepared_process_that_has_loaded_other_code_is_replaced(tmp_path, monke
     (tmp_path / "logs").mkdir()
     run = Run("a-run", Path("cifar_resnet.ipynb"), "fp32", {}, tmp_path, 1.0)
     other = Run("b-run", Path("mine.ipynb"), "fp32", {}, tmp_path, 1.0)
-    with run_process.prepared_process("forked", tmp_path):
+    with run_process.forked_kernels("forked", tmp_path, [run]):
+        assert run_process.socket_for(other) is None
+        assert not run_process.PREPARED  # it does not load while another run is timed
+        assert run_process.socket_for(run).exists()
         first = run_process.PREPARED[0].process
         assert run_process.socket_for(run).exists()
-        assert run_process.socket_for(other) is None  # not the suite's own: it may load other things
         assert run_process.PREPARED[0].process is first
         monkeypatch.setattr(run_process, "package_state", lambda: (("a.py", 1),))
         assert run_process.socket_for(run).exists()
@@ -108,3 +111,25 @@ def test_prepared_process_that_has_loaded_other_code_is_replaced(tmp_path, monke
         assert first.poll() is not None
     assert second.poll() is not None
     assert run_process.socket_for(run) is None
+
+
+@pytest.mark.parametrize(
+    "study, repeats, kernels, forked",
+    [
+        ("quick", 1, "auto", "all"),
+        ("quick", 3, "auto", "explain"),  # three processes a precision: an interval
+        ("reference", 3, "auto", "explain"),
+        ("reference", 3, "forked", "all"),
+        ("quick", 1, "fresh", "none"),
+    ],
+)
+def test_kernels_behind_an_interval_start_by_themselves(tmp_path, study, repeats, kernels, forked):
+    file = ROOT / "notebooks" / "studies.yaml"
+    repeated = parse_overrides([("repeats", str(repeats))])
+    comparisons, _ = plan(load_studies(file)[study], file.parent, tmp_path, repeated, True)
+    planned = cli.PlannedStudy(study, comparisons, tmp_path, [])
+    runs = [run for comparison in comparisons for run in comparison]
+    explaining = [run for run in runs if run.parameters["purpose"] == "explain"]
+    assert len(explaining) == (0 if repeats == 1 else 4 * len(comparisons))
+    found = cli.forked_runs(planned, cli.parse_arguments(["--kernels", kernels]))
+    assert found == {"all": runs, "explain": explaining, "none": []}[forked]

@@ -1,0 +1,64 @@
+"""What run_all.py says of a run that has ended."""
+
+from pathlib import Path
+
+import pytest
+from made_up_records import CPU, make, make_failed
+
+from mixed_precision_study.record import record_in, write_record
+from mixed_precision_study.runner.plan import Run
+from mixed_precision_study.runner.status import ratios_in_words
+
+SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """Return a function that writes a record and returns (it, the comparison with all that were written)."""
+    comparison = []
+
+    def end(precision, **fields):
+        fields.setdefault("seconds", [SECONDS.get(precision, 1.0)] * 3)
+        make_one = make_failed if "reason" in fields else make
+        if make_one is make_failed:
+            fields.pop("seconds")
+        record = make_one("cifar_resnet", precision, **fields)
+        path = write_record(record, tmp_path)
+        comparison.append(Run(record.run_id, Path("cifar_resnet.ipynb"), precision, record.parameters, tmp_path, 1.0))
+        return record_in(path), comparison
+
+    return end
+
+
+def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
+    assert ratios_in_words(*ended("tf32")) is None  # nothing to compare it with yet
+    assert ratios_in_words(*ended("fp32")) == "resnet18 b128, times as fast as fp32: tf32 2.00x (one process)"
+    assert ratios_in_words(*ended("amp_bf16")) == "resnet18 b128, times as fast as fp32: amp_bf16 1.50x (one process)"
+
+
+def test_processes_are_counted_and_what_explains_is_none(ended):
+    for repeat in range(2):
+        for precision in SECONDS:
+            said = ratios_in_words(*ended(precision, parameters={"repeat": repeat}))
+    assert said.endswith("amp_bf16 1.50x (2 processes)")
+    assert ratios_in_words(*ended("amp_bf16", parameters={"purpose": "explain"}, purpose="explain")) is None
+
+
+def test_steps_of_a_ladder_are_compared_with_fp32_in_their_own_way_of_execution(ended):
+    ended("fp32")
+    assert ratios_in_words(*ended("tf32", parameters={"execution": "cuda_graph"}, seconds=[1.0] * 3)) is None
+    said = ratios_in_words(*ended("fp32", parameters={"execution": "cuda_graph"}, seconds=[1.5] * 3))
+    assert said == "resnet18 b128 cuda_graph, times as fast as fp32: tf32 1.50x (one process)"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"device": CPU},  # times that mean nothing
+        {"status": "oom", "reason": "no room"},
+        {"metric": [0.1, 0.1, 0.1]},  # it did not learn
+    ],
+)
+def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
+    ended("fp32", **({"device": CPU} if "device" in fields else {}))
+    assert ratios_in_words(*ended("tf32", **fields)) is None
