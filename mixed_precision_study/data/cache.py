@@ -24,17 +24,17 @@ MAX_PIXELS = 2**26  # of one image: decoded, it takes 256 MiB, and every core de
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
-def read_or_stop(path: str | Path, read: Callable[[Path], Any]) -> Any:
+def read_or_stop(path: str | Path, read: Callable[[Any], Any]) -> Any:
     """Return `read(path)`; raise UserError if the file cannot be read."""
     try:
-        return read(Path(path))
+        return read(path)
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
 
 
 def file_stats(paths: Iterable[str | Path]) -> list[tuple[str, int, int]]:
     """Return (name, bytes, time of the last change in ns) of files. They change when a file does."""
-    stats = [(str(path), read_or_stop(path, Path.stat)) for path in paths]
+    stats = [(str(path), read_or_stop(path, os.stat)) for path in paths]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 

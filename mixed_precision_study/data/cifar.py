@@ -231,10 +231,13 @@ def not_cifar(folder: Path) -> str:
     return f"{folder} is not {folder.name}; for your own images, {advice}."
 
 
-def list_images(folder: Path, classes: list[str]) -> list[tuple[Path, int]]:
+def list_images(folder: Path, classes: list[str]) -> list[tuple[str, int]]:
     """Return (path, label) of the images in `folder`/<class>, in the order of their names."""
-    files = [(path, label) for label, name in enumerate(classes) for path in sorted((folder / name).glob("*"))]
-    files = [(path, label) for path, label in files if path.suffix.lower() in SUFFIXES]
+    files = []
+    for label, name in enumerate(classes):
+        place = os.path.join(folder, name)
+        names = sorted(os.listdir(place)) if os.path.isdir(place) else []
+        files += [(os.path.join(place, one), label) for one in names if os.path.splitext(one)[1].lower() in SUFFIXES]
     if not files:
         raise UserError(f"{folder} holds no images; it needs one folder for each class, with images in it.")
     return files
@@ -293,7 +296,9 @@ def read_folder(folder: Path, data_dir: Path, side: int, resize: bool = True) ->
 
     def decode():
         return {
-            "images": decode_all(lambda index: read_image(paths[index], side, resize), len(paths), "decoding images")
+            "images": decode_all(
+                lambda index: read_image(Path(paths[index]), side, resize), len(paths), "decoding images"
+            )
         }
 
     arrays = cached_arrays(data_dir, folder.name, (side, file_stats(paths)), decode)

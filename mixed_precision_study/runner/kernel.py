@@ -6,9 +6,11 @@ ipykernel gets the output of forked processes, such as the workers of a DataLoad
 local user can write to it. Here that output goes through a socket beside the connection file, in a private folder.
 """
 
+import atexit
 import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 if __name__ == "__main__" and sys.path[0] in sys.path[1:]:
     del sys.path[0]  # the current folder, which `python -m` adds once more
@@ -52,6 +54,16 @@ class PrivateOutput(iostream.IOPubThread):
         return context, socket
 
 
+def leave() -> NoReturn:
+    """End this process as Python would, but leave its modules as they are: with PyTorch that saves three seconds."""
+    atexit._run_exitfuncs()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        with suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()  # type: ignore[union-attr]
+    os._exit(0)
+
+
 if __name__ == "__main__":
     kernelapp.IOPubThread = PrivateOutput  # type: ignore[misc]
     kernelapp.IPKernelApp.launch_instance()
+    leave()

@@ -204,6 +204,19 @@ def test_output_of_forked_processes_is_in_the_notebook(tmp_path):
     assert "from a fork" in outputs_of(tmp_path / "executed.ipynb")
 
 
+def test_kernel_ends_by_its_exit_functions_and_does_not_take_its_modules_apart(tmp_path):
+    ended = f"import atexit; atexit.register(open, {str(tmp_path / 'ended')!r}, 'w')"
+    held = (
+        "import sys, types\n"
+        f"class Held:\n    def __del__(self, touch=open):\n        touch({str(tmp_path / 'apart')!r}, 'w')\n"
+        "sys.modules['held'] = types.ModuleType('held'); sys.modules['held'].one = Held(); print('the last words')"
+    )
+    with executing(tmp_path, tmp_path / "run", ended, held) as process:
+        assert process.wait(timeout=200) == 0
+    assert "the last words" in outputs_of(tmp_path / "executed.ipynb")
+    assert (tmp_path / "ended").exists() and not (tmp_path / "apart").exists()
+
+
 def test_kernel_is_of_this_python_whatever_kernelspecs_there_are(tmp_path):
     """`ipython kernel install --user` of another Python leaves such a file."""
     spec = tmp_path / "jupyter" / "kernels" / "python3" / "kernel.json"
