@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .cuda_graph import DeviceScaler
-from .precision import PRECISIONS, gather_master_gradients, in_fp32
+from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
 from .record import RunRecord
 
 
@@ -122,8 +122,9 @@ def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hi
     scale = trainer.scaler.get_scale()
     exact, batch = in_fp32(trainer.network, next(batches))
     exact.zero_grad()
-    loss, _ = trainer.compute_loss(exact, batch, None)
-    loss.backward()
+    with cudnn_flags(benchmark=False, deterministic=True):  # nothing is timed, so nothing is searched
+        loss, _ = trainer.compute_loss(exact, batch, None)
+        loss.backward()
     gradients = [weight.grad for weight in exact.parameters() if weight.grad is not None]
     if not all(gradient.isfinite().all() for gradient in gradients):
         record.gradient_reason = "the gradients are not finite even in fp32"

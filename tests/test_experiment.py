@@ -565,3 +565,23 @@ def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(
     experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
     assert (asked.batch_size, asked.max_steps) == (batch_size, 2 if batch_size == 4 else max_steps)
     assert ("reduced" in capsys.readouterr().out) == (batch_size == 4)
+
+
+def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_training(monkeypatch):
+    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
+    asked = SimpleNamespace(batch_size=128, max_steps=1, execution="eager", memory_limit_gib=0.0)
+    gc.unfreeze()
+    try:
+        experiment.preflight(asked)
+        frozen = gc.get_freeze_count()
+        assert frozen > 100_000
+        network = torch.nn.Linear(2, 2)
+        network.itself = [network]  # only a collection frees it
+        there = weakref.ref(network)
+        experiment.preflight(asked)  # as where all cells of a notebook are run once more
+        assert gc.get_freeze_count() <= frozen
+        del network
+        gc.collect()
+        assert there() is None
+    finally:
+        gc.unfreeze()

@@ -52,6 +52,18 @@ def test_lost_gradients_are_measured_with_and_without_the_scale():
     assert trainer.steps == 1
 
 
+def test_counting_them_starts_no_search_of_cudnn(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = []
+
+    def loss(network, batch, hidden):
+        seen.append(torch.backends.cudnn.benchmark)
+        return linear_loss(network, batch, hidden)
+
+    read_gradients(make_record("amp_fp16"), make_trainer("amp_fp16", loss, Weights(5)), iter([SMALL]), None)
+    assert seen == [False] and torch.backends.cudnn.benchmark
+
+
 def test_gradients_of_the_last_step_are_not_added(monkeypatch):
     """The gradients are those of a fresh copy in fp32, whatever the run has left behind."""
     caught = []

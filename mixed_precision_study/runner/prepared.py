@@ -10,6 +10,7 @@ The kernel is killed with its session when the connection closes, so it never ou
 When PARENT ends, this process ends, and so do its kernels.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -36,10 +37,11 @@ PARENT_SECONDS = 1.0  # between two looks at whether the parent lives
 
 
 def load() -> None:
-    """Import the packages of LOADED."""
+    """Import the packages of LOADED, and keep them out of the kernels' garbage collections."""
     for name in LOADED:
         with suppress(ImportError):
             import_module(name)
+    gc.freeze()
 
 
 def end_without(parent: int) -> None:

@@ -1,6 +1,7 @@
 """Kernels that are forked from one prepared process, and how they end."""
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from conftest import ENVIRONMENT, ROOT
 from tiny_suite import ON_CPU, begun, entry, read_records, survivors, wait_for, write_suite
 
-from mixed_precision_study.runner import cli
+from mixed_precision_study.runner import cli, prepared
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.plan import Run, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
@@ -56,14 +57,14 @@ def prepared_of(runner):
 def test_kernels_are_children_of_one_prepared_process_which_ends_with_the_study(suite, tmp_path):
     with started(suite, "forked", tmp_path / "out", "-p", "data_dir", tmp_path) as runner:
         wait_for(lambda: begun(tmp_path), 200)
-        prepared = prepared_of(runner)
-        (kernel,) = prepared.children()
-        assert kernel.ppid() == prepared.pid
-        assert prepared.num_threads() <= psutil.cpu_count() + 1  # none of ours: a fork keeps one alone
+        forking = prepared_of(runner)
+        (kernel,) = forking.children()
+        assert kernel.ppid() == forking.pid
+        assert forking.num_threads() <= psutil.cpu_count() + 1  # none of ours: a fork keeps one alone
         (tmp_path / "go").touch()
         assert runner.wait(timeout=200) == 0
     assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok", "ok"]
-    assert not prepared.is_running()
+    assert not forking.is_running()
     assert not survivors("forked")
     assert not (tmp_path / "out" / "logs" / run_process.PREPARED_LOG).exists()
 
@@ -133,3 +134,12 @@ def test_kernels_behind_an_interval_start_by_themselves(tmp_path, study, repeats
     assert len(explaining) == (0 if repeats == 1 else 4 * len(comparisons))
     found = cli.forked_runs(planned, cli.parse_arguments(["--kernels", kernels]))
     assert found == {"all": runs, "explain": explaining, "none": []}[forked]
+
+
+def test_what_the_prepared_process_has_loaded_is_kept_out_of_collections():
+    gc.unfreeze()
+    try:
+        prepared.load()
+        assert gc.get_freeze_count() > 100_000
+    finally:
+        gc.unfreeze()
