@@ -77,6 +77,8 @@ def two_nodes():
     with pytest.MonkeyPatch.context() as patch, below(0o700) as folder:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex())
+        patch.setenv("RAY_TMPDIR", str(folder.parent))  # `Cluster` writes its address below, in a folder it needs
+        (folder.parent / "ray").mkdir()
         for name, text in PATIENCE.items():
             patch.setenv(name, text)
         ray._raylet.Config.initialize("")  # this process has read them before
