@@ -2,15 +2,15 @@
 
 import csv
 import re
-import statistics
 from itertools import groupby
 from pathlib import Path
 
-from mixed_precision_study.analysis.equivalence import quality_difference
-from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs
+from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
+from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, read_records
+from mixed_precision_study.report.memory_use import highest_peak
 
 HALF = ("amp_fp16", "o2_fp16")
 
@@ -19,7 +19,7 @@ def articles_table(path):
     """Return the published speed-up and memory of half precision over fp32, by GPU, where both were published."""
     with Path(path).open(encoding="utf-8", newline="") as opened:
         rows = [row for row in csv.DictReader(opened) if row["gpu"] and row["model"] and row["batch_size"]]
-    lines = ["| GPU | training | AMP or half weights over fp32 | memory |", "|---|---|---|---|"]
+    lines = ["| GPU | training | times as fast as fp32 | memory |", "|---|---|---|---|"]
 
     def group_of(row):
         return row["gpu"], row["model"], row["batch_size"]
@@ -31,7 +31,8 @@ def articles_table(path):
         if base and half and base["memory_mib"] and half["memory_mib"]:
             ratio = float(base["time_seconds"]) / float(half["time_seconds"])
             lines.append(
-                f"| {gpu}, {base['year']} | {model}, batch {batch} | {ratio:.2f}x | {memory_change(half, base)} |"
+                f"| {gpu}, {base['year']} | {model}, batch {batch} | {half['precision']}: {ratio:.2f}x |"
+                f" {memory_change(half, base)} |"
             )
     return "\n".join(lines)
 
@@ -100,8 +101,8 @@ def runs_figures(runs):
     ok = [run for run in runs if run["status"] == "ok"]
     if not ok:
         return "out of memory" if runs[0]["status"] == "oom" else runs[0]["status"]
-    seconds = statistics.median(second for run in ok for second in run["epoch_seconds"])
-    memory = max(run["peak_allocated_mib"] for run in ok) / 1024
+    seconds = seconds_of_epoch(ok)
+    memory = highest_peak(ok)
     size = f"{ok[0]['batch_size_used']:,}: " if ok[0]["batch_size"] == "max" else ""
     count = f" (n = {len(ok)})" if len(ok) > 1 else ""
     return f"{size}{digits(seconds)} s, {digits(memory)} GiB, {last_metrics(ok)}{count}"
@@ -197,7 +198,7 @@ def headline(records):
         "fp32, an epoch",
         "tf32",
         "AMP",
-        "AMP, compiled, one CUDA graph",
+        "the same, as a compiled CUDA graph",
         "memory, AMP",
         "quality",
     ]
@@ -209,9 +210,9 @@ def headline(records):
         if not (base and amp and graph):
             continue
         tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
-        cells = [name, f"{epoch_seconds(base):.2f} s", compared(tf32, base)]
+        cells = [name, f"{seconds_of_epoch(base):.2f} s", compared(tf32, base)]
         cells += [f"{half}: {compared(amp, base)}", compared(graph, base)]
-        cells += [f"{peak_gib(amp) / peak_gib(base) - 1:+.0%}", quality(graph, base)]
+        cells += [f"{highest_peak(amp) / highest_peak(base) - 1:+.0%}", quality(graph, base)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", where(records)])
 
@@ -222,21 +223,12 @@ def where(records):
     if not ok:
         return "None yet."
     places = sorted({f"{run['gpu_name']}, PyTorch {run['torch_version']}" for run in ok})
-    reading = (
-        "fp32 has TF32 off. Ratios of three processes a side, with their 95% intervals. Memory: AMP's peak in eager"
+    reading = "fp32 has TF32 off. Ratios with their 95% interval from three processes. The graph has images in"
+    reading += (
+        " channels_last. Memory is the peak in eager mode, without the data set. Quality is the graph's: it takes"
     )
-    reading += " mode, without the data set. Quality: the graph's against fp32's, which takes five seeds to call equal."
+    reading += " five seeds to call it equal to fp32's."
     return f"*{'; '.join(places)}. {reading}*"
-
-
-def epoch_seconds(runs):
-    """Return the median of all timed epochs."""
-    return statistics.median(second for run in runs for second in run["epoch_seconds"])
-
-
-def peak_gib(runs):
-    """Return the highest peak of PyTorch's allocator, without the data set on the GPU."""
-    return max(run["peak_allocated_mib"] - (run["data_on_device_mib"] or 0) for run in runs) / 1024
 
 
 def quality(runs, base_runs):
@@ -244,8 +236,10 @@ def quality(runs, base_runs):
     last = [{run["seed"]: run["metric"][-1] for run in side} for side in (runs, base_runs)]
     found = quality_difference(*last, runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
-    word = found["outcome"] if found else "cannot be told"
-    return f"{word} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
+    named = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
+    if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_EQUIVALENT):
+        return f"{named}: too few"
+    return f"{found['outcome']}, {named}"
 
 
 def ladder_table(records):
@@ -270,7 +264,7 @@ def ladder_table(records):
             if not own:
                 continue
             over = [compared(own, base) if base and base is not own else "" for base in (runs["fp32"], previous)]
-            lines.append(f"| {step} | {digits(epoch_seconds(own))} | {over[0]} | {over[1]} | {last_metrics(own)} |")
+            lines.append(f"| {step} | {digits(seconds_of_epoch(own))} | {over[0]} | {over[1]} | {last_metrics(own)} |")
             previous = own
         if len(lines) > 2:
             parts.append("\n".join(lines))

@@ -557,7 +557,7 @@ def one_line(record: RunRecord) -> str:
         return f"{record.precision}: {record.status} - {record.reason}"
     if record.parameters.get("purpose") == "explain":
         return f"{record.precision}: explained after {record.steps_per_epoch} steps"
-    seconds = statistics.median(record.epoch_seconds)
+    seconds = statistics.fmean(record.epoch_seconds)
     parts = [f"{record.precision}: {seconds:.2f} s/epoch", f"{record.samples_per_second:,.0f} {record.sample_unit}/s"]
     if record.peak_allocated_mib:
         parts.append(f"peak {record.peak_allocated_mib:,.0f} MiB")

@@ -204,7 +204,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch, in order
     data_wait_fraction: float | None = None  # of the timed epochs: the host was getting its next batch
     data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; not written, see the fraction
-    samples_per_second: float | None = None  # samples of an epoch / median epoch time
+    samples_per_second: float | None = None  # samples of an epoch / mean epoch time; of older records, / median
     peak_allocated_mib: float | None = None  # PyTorch's tensors in the timed steps
     peak_reserved_mib: float | None = None  # what PyTorch's allocator took from the driver in the timed steps
     peak_allocated_with_warmup_mib: float | None = None  # the same with the workspaces that cuDNN's search tried

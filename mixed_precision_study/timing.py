@@ -112,7 +112,7 @@ def summarise_times(record: RunRecord, samples_per_epoch: int) -> None:
         record.step_ms_median = statistics.median(times)
         record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]
         record.step_ms_p90 = times[math.ceil(0.9 * (len(times) - 1))]
-    record.samples_per_second = samples_per_epoch / statistics.median(record.epoch_seconds)
+    record.samples_per_second = samples_per_epoch / statistics.fmean(record.epoch_seconds)
     record.data_wait_fraction = sum(record.data_wait_seconds_all) / sum(record.epoch_seconds)
 
 

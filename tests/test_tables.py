@@ -148,7 +148,7 @@ def test_the_headline_is_computed_from_the_records_of_a_ladder():
     assert cells[3].startswith("amp_bf16: 1.21x (") and cells[3].endswith("cannot be told")
     assert cells[4] == "4.00x (4.00 to 4.00), faster"
     assert cells[5] == "-50%"  # of the peak without the data set
-    assert cells[6] == "cannot be told (1 seed)"
+    assert cells[6] == "1 seed: too few"
 
 
 def test_the_headline_of_one_process_gives_numbers_alone():

@@ -30,12 +30,12 @@ def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
 def test_percentiles_and_throughput():
     record = make_record()
     record.step_ms_all = [float(number) for number in range(1, 12)]
-    record.epoch_seconds = [2.0, 1.0, 4.0]
-    record.data_wait_seconds_all = [0.5, 0.25, 1.0]
+    record.epoch_seconds = [2.0, 1.0, 3.0]
+    record.data_wait_seconds_all = [0.5, 0.25, 0.75]
     summarise_times(record, samples_per_epoch=100)
     assert (record.step_ms_p10, record.step_ms_median, record.step_ms_p90) == (2, 6, 10)
-    assert record.samples_per_second == 50  # of the median epoch
-    assert record.data_wait_fraction == 0.25  # 1.75 s of 7 s
+    assert record.samples_per_second == 50  # of the mean epoch
+    assert record.data_wait_fraction == 0.25  # 1.5 s of 6 s
 
 
 def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):

@@ -1,6 +1,7 @@
 """How much faster a run is than its baseline. The unit of repetition is the process."""
 
 import math
+from collections.abc import Iterable
 from statistics import fmean
 
 import numpy as np
@@ -22,6 +23,14 @@ def block_times(record: dict) -> np.ndarray:
     blocks = record.get("block_seconds") or []
     whole = blocks and len(blocks) % len(epochs) == 0
     return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
+
+
+def seconds_of_epoch(runs: list[dict]) -> float:
+    """Return the seconds of an epoch: the geometric mean over runs of each run's mean.
+
+    So the times of two precisions divide to the ratio of their processes.
+    """
+    return geometric(fmean(run["epoch_seconds"]) for run in runs)
 
 
 def is_per_sample(own: dict, base: dict) -> bool:
@@ -61,6 +70,11 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
 def logarithm_of(ratio: float) -> float:
     """Return the logarithm of a ratio, within what a record may hold."""
     return math.log(min(max(ratio, 1 / MAX_NUMBER), MAX_NUMBER))
+
+
+def geometric(numbers: Iterable[float]) -> float:
+    """Return the geometric mean of numbers, each taken within what a record may hold above 0."""
+    return exponential(fmean(map(logarithm_of, numbers)))
 
 
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:

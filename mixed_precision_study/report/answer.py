@@ -7,6 +7,7 @@ The rules, all from records:
   o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used, and fp32 or tf32 where memory is within 2%.
+  Where tf32 is as good, the answer says that the other precision is there for its memory.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
 - Quality has the words of `quality_difference` alone: nothing is equivalent below five seeds.
 - On a CPU nothing is judged.
@@ -17,12 +18,13 @@ from pathlib import Path
 from statistics import median
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.equivalence import EQUIVALENT
-from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
+from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
+from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
 from .crossover import find_widths
+from .memory_use import highest_peak, memory_saved
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
@@ -32,10 +34,16 @@ from .words import count, plain, short, span
 
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
 NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")
+SMALLER_FORMATS = tuple(name for name in PRECISIONS if name not in ("fp32", "tf32"))
 NAMED = 3  # models; of more their number is given
 COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
 NOT_TOLD = (CANNOT_BE_TOLD, SAME)
-STEPS = {"compile": "compile", "cuda_graph": "CUDA graph", "compile_cuda_graph": "compile + CUDA graph"}
+STEPS = {"compile": "compiled", "cuda_graph": "as a CUDA graph", "compile_cuda_graph": "as a compiled CUDA graph"}
+FORMATS = {  # of precisions whose names do not say it
+    "o2_fp16": "fp16 weights with an fp32 copy that is updated",
+    "o3_fp16": "fp16 throughout",
+    "bf16_true": "bf16 throughout",
+}
 SUBJECTS = {
     "published": "Published figures, measured again",
     "ladder": "A ladder of settings",
@@ -62,9 +70,12 @@ class ModelAnswer:
     judged: str = ""  # what may be said of the ratio
     time: str = "-"
     memory: str = "-"
+    saved: float | None = None  # percent of fp32's memory
+    only_memory: bool = False  # whether it is used for its memory, as tf32 is as fast
     quality: str = "-"
-    why: str = "-"
+    limit: str = "-"
     next: str = "-"
+    step: tuple[str, float] | None = None  # the best measured step from `use`: its label and its gain
     eager: bool = False
 
 
@@ -125,25 +136,20 @@ def facts_line(report: Report) -> str:
     parts = [span(days)] if days else []
     parts += [" and ".join(report.devices) + (f", power limit {span(limits, '{} W')}" if limits else "")]
     parts += [", ".join(values("host_cpu")) or "CPU not recorded"]
-    parts += [f"{'/'.join(values('host_cores'))} cores"] if values("host_cores") else []
+    cores = sorted({int(run["host_cores"]) for run in runs if run["host_cores"]})
+    parts += [f"{either(cores)} CPU cores"] if cores else []
     parts += [f"PyTorch {', '.join(values('torch_version'))}"] if values("torch_version") else []
     parts += [f"CUDA {', '.join(values('cuda_version'))}"] if values("cuda_version") else []
     processes = sorted({speedup["processes"] for speedup in report.speedups.values()} - {0})
     parts += [count(len(runs), "run")]
-    parts += [f"processes a side: {span(processes)}"] if processes else []
-    parts += [count(len({run["seed"] for run in runs}), "seed")]
+    parts += [f"{span(processes)} {'process' if processes == [1] else 'processes'} a precision"] if processes else []
     return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
 
 
-def seconds_of(group: dict, precision: str) -> float:
-    """Return the median seconds of an epoch of one precision that has ok runs."""
-    return median(value for run in ok_runs(group, precision) for value in run["epoch_seconds"])
-
-
-def memory_of(group: dict, precision: str) -> float | None:
-    """Return the GiB that PyTorch had allocated at most, or None where it is not known."""
-    peaks = [run["peak_allocated_mib"] for run in ok_runs(group, precision) if run["peak_allocated_mib"] is not None]
-    return max(peaks) / 1024 if peaks else None
+def either(values: list) -> str:
+    """Return "2, 15 or 32"."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def has_learned(group: dict, precision: str) -> bool:
@@ -187,7 +193,7 @@ def recommended(report: Report, number: int) -> str | None:
         return None
     fastest = max(names, key=lambda name: ratio_over_fp32(report, number, name))
     good = [name for name in names if name == fastest or as_fast(report, number, name, fastest)]
-    memory = {name: memory_of(report.comparisons[number], name) for name in good}
+    memory = {name: highest_peak(ok_runs(report.comparisons[number], name)) for name in good}
     known = [value for value in memory.values() if value is not None]
     if len(known) < len(good):
         return fastest
@@ -210,7 +216,7 @@ def why_none(report: Report, number: int) -> str:
 
 
 def quality_of(group: dict, precision: str) -> str:
-    """Return the last metric in fp32 and in a precision, and what may be said of the difference."""
+    """Return the last metric in fp32 and in a precision, and what may be said of the difference, if anything."""
     ends = []
     for name in ("fp32", precision):
         values = [value for run in ok_runs(group, name) if (value := last_metric(run)) is not None]
@@ -220,11 +226,16 @@ def quality_of(group: dict, precision: str) -> str:
     metric = (ok_runs(group, precision)[0]["metric_name"] or "metric").replace("_", " ")
     if precision == "fp32":
         return f"{metric} {ends[1]}"
+    change = f"{metric} {ends[0]} → {ends[1]}"
     if not (has_learned(group, "fp32") or has_learned(group, precision)):
-        return f"not known: {metric} {ends[0]} → {ends[1]}, little learned"
+        return f"{change}: both are hardly better than a guess"
     found = quality_against_fp32(group, precision)
-    seeds = f"{found['outcome']}, {count(found['seeds'], 'seed')}" if found else "no common seed"
-    return f"{metric} {ends[0]} → {ends[1]} ({seeds})"
+    if not found:
+        return f"{change} (no common seed)"
+    seeds = count(found["seeds"], "seed")
+    if found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_EQUIVALENT:
+        return f"{change} ({seeds}: too few to judge)"
+    return f"{change} ({found['outcome']}, {seeds})"
 
 
 def cause_of(record: dict) -> str:
@@ -232,26 +243,28 @@ def cause_of(record: dict) -> str:
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
     if case == "kernel launches" and busy is not None:
-        return f"the GPU waits for the CPU in {1 - busy:.0%} of the step"
+        return f"kernel launches: the GPU idles {1 - busy:.0%} of the step"
     if case == "data loading":
-        return f"the loop waits for data {waiting:.0%} of the time"
+        return f"data loading: the loop waits for it {waiting:.0%} of the time"
     return case
 
 
 def label_of_step(precision: str, group: dict) -> str:
     """Return a precision with its layout and execution as a label."""
-    parts = [STEPS.get(group["settings"].get("execution", "").strip('"'), "")]
-    parts.append("channels_last" if group["settings"].get("channels_last") == "true" else "")
-    named = " + ".join(filter(None, parts))
-    return f"{precision} with {named}" if named else f"{precision}, eager"
+    execution = STEPS.get(group["settings"].get("execution", "").strip('"'), "")
+    layout = "in channels_last" if group["settings"].get("channels_last") == "true" else ""
+    return " ".join(filter(None, [precision, layout, execution or "in eager mode"]))
 
 
-def next_measured(report: Report, number: int, use: str) -> str | None:
-    """Return the best other execution or layout of the same training with its gain, or None where none gained."""
+def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
+    """Return the best other execution or layout of the same training, or None where none gained.
+
+    It comes as its label, its gain over `use`, and this gain as text.
+    """
     group = report.comparisons[number]
     steps = ("execution", "channels_last")
     fixed = {name: value for name, value in group["settings"].items() if name not in steps}
-    best: tuple[float, str] = (SMALLEST_GAIN, "")
+    best: tuple[float, str, str] = (SMALLEST_GAIN, "", "")
     for other in report.comparisons:
         same = {name: value for name, value in other["settings"].items() if name not in steps} == fixed
         for precision in PRECISIONS if same and other is not group else ():
@@ -259,9 +272,9 @@ def next_measured(report: Report, number: int, use: str) -> str | None:
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:
-                text = f"{label_of_step(precision, other)}: {ratio_text(speedup)} over {use}, measured"
-                best = max(best, (speedup["ratio"], text))
-    return best[1] or None
+                best = max(best, (speedup["ratio"], label_of_step(precision, other), ratio_text(speedup)))
+    gain, label, text = best
+    return (label, gain, text) if label else None
 
 
 def was_tried(report: Report, group: dict, setting: str, value: str) -> bool:
@@ -297,20 +310,30 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.why_not = "on a CPU nothing is judged" if report.on_cpu else why_none(report, number)
         return found
     speedup = report.speedups.get((number, use, "fp32"))
-    times = [short(seconds_of(group, name)) for name in dict.fromkeys(("fp32", use))]
+    times = [short(seconds_of_epoch(ok_runs(group, name))) for name in dict.fromkeys(("fp32", use))]
     found.time = f"{' → '.join(times)} s"
     if speedup:
         found.ratio, found.judged = speedup["ratio"], judge(speedup)
         found.ratio_text = ratio_text(speedup)
         found.time += f"; {ratios_in_words(speedup, report.speedups.get((number, use, 'tf32')))}"
-    memory = [memory_of(group, name) for name in dict.fromkeys(("fp32", use))]
+    memory = [highest_peak(ok_runs(group, name)) for name in dict.fromkeys(("fp32", use))]
     if None not in memory:
         found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"
+    if use != "fp32" and (saved := memory_saved(group, use, "fp32")) is not None:
+        found.saved = saved
+        found.memory += f" ({-round(saved):+d}%)" if round(saved) else ""
+    fastest = max(comparable_in(report, number), key=lambda name: ratio_over_fp32(report, number, name))
+    found.only_memory = use in SMALLER_FORMATS and "tf32" in comparable_in(report, number)
+    found.only_memory = found.only_memory and as_fast(report, number, "tf32", fastest)
     found.quality = quality_of(group, use)
     record = ok_runs(group, use)[0]
     found.eager = record.get("execution", "eager") == "eager"
-    found.why = cause_of(record)
-    found.next = next_measured(report, number, use) or next_bound(report, group, record)
+    found.limit = cause_of(record)
+    if best := next_measured(report, number, use):
+        found.step = best[:2]
+        found.next = f"{best[0]}: {best[2]} over {use}, measured"
+    else:
+        found.next = next_bound(report, group, record)
     return found
 
 
@@ -339,18 +362,43 @@ def answers_of(report: Report) -> list[ModelAnswer]:
     return [answer_on(report, max(same, key=size)) for same in numbers.values()]
 
 
-def said_of(use: str, answers: list[ModelAnswer]) -> str:
-    """Return one sentence on the models for which the same precision is used."""
-    names = [f"{one.model} ({one.ratio:.2f}x)" if one.ratio else one.model for one in answers]
-    if use == "fp32":
-        where = " in eager mode" if all(one.eager for one in answers) else ""
-        models = names_of([one.model for one in answers])
-        return f"Stay in fp32 for {models}{where}: nothing else was shown to be faster."
-    if len(names) <= NAMED:
-        return f"Use {use} for {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}."
-    ratios = [one.ratio for one in answers if one.ratio]
-    amount = f" ({span(ratios, '{:.2f}x')})" if ratios else ""
-    return f"Use {use} for {len(names)} of the models below{amount}."
+def memory_in_words(one: ModelAnswer) -> str:
+    """Return how memory differs from that of fp32, to stand after "1.57x as fast as fp32", or nothing."""
+    if one.saved is None:
+        return ""
+    if abs(one.saved) < 100 * (SMALLEST_CLAIMED - 1):
+        return " with the same memory"
+    return f" with {abs(one.saved):.0f}% {'less' if one.saved > 0 else 'more'} memory"
+
+
+def said_of_model(one: ModelAnswer) -> str:
+    """Return one sentence on a model."""
+    if one.use == "fp32":
+        where = " in eager mode" if one.eager else ""
+        rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
+        return f"For {one.model}{where} nothing is shown to be faster than fp32{rest}."
+    if one.only_memory:
+        parts = [f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "", "not shown to be faster than tf32"]
+        less = f" ({one.saved:.0f}% less)" if one.saved else ""
+        return f"For {one.model} use {one.use} for its memory{less}: it is {' and '.join(filter(None, parts))}."
+    fast = f": {one.ratio:.2f}x as fast as fp32{memory_in_words(one)}" if one.ratio else ""
+    return f"For {one.model} use {one.use}{fast}."
+
+
+def said_of_many(by_use: dict[str, list[ModelAnswer]], asked: int) -> list[str]:
+    """Return two sentences on many models: the precision that most of them use, and the others."""
+    (use, most), *others = by_use.items()
+    ratios = [one.ratio for one in most if one.ratio]
+    amount = f": {span(ratios, '{:.2f}x')} as fast as fp32" if ratios else ""
+    said = [f"Use {use} for {len(most)} of {count(asked, 'model')}{amount}."]
+    parts = []
+    for name, found in others:
+        ratio = [f" ({one.ratio:.2f}x)" if one.ratio else "" for one in found]
+        named = [one.model + text for one, text in zip(found, ratio, strict=True)]
+        parts.append(f"{name} for {' and '.join(named) if len(named) <= NAMED else count(len(named), 'model')}")
+    if parts:
+        said.append(f"Use {', '.join(parts)}.")
+    return said
 
 
 def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
@@ -365,37 +413,54 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         reasons = list(dict.fromkeys(one.why_not for one in answers))
         why = reasons[0] if len(reasons) == 1 else "the table says why"
         return [f"No precision can be recommended: {why}." if answers else "No comparison has a fixed batch size."]
-    uses = sorted(by_use, key=lambda use: -len(by_use[use]))
-    said = [said_of(use, by_use[use]) for use in uses[: 2 if len(uses) > NAMED else NAMED]]
-    if len(uses) > NAMED:
-        rest = sum(len(by_use[use]) for use in uses[2:])
-        said.append(f"The other {count(rest, 'model')}: {', '.join(uses[2:])}, see the table.")
-    if any(EQUIVALENT in one.quality for one in answers):
-        return [*said, "Ratios are times as fast as fp32; the table says where quality is equivalent."]
-    return [*said, "Ratios are times as fast as fp32; equal quality is not shown for any model."]
+    told = [one for one in answers if one.use]
+    if len(told) <= NAMED:
+        said = [said_of_model(one) for one in told]
+    else:
+        said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
+    steps = [one.step[1] for one in told if one.step and one.use != "fp32"]
+    if steps:
+        gains = span(steps, "{:.2f}x")
+        models = "it" if len(steps) == len(answers) == 1 else count(len(steps), "model")
+        said.append(f"A further step, in the last column, made {models} {gains} as fast again.")
+    elif len(told) < len(answers):
+        said.append(f"Of {count(len(answers) - len(told), 'model')} nothing can be said: the table says why.")
+    return said
 
 
-def trust_line(report: Report) -> str:
-    """Return in one line what can be trusted: processes, hosts and disturbed runs."""
+def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
+    """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
     hosts = {run["host_id"] for run in report.used} - {None}
-    parts = []
+    said = []
     if few == len(speedups) > 0:
-        parts.append("no ratio has an interval, because each rests on fewer than three processes")
+        said.append("No ratio has an interval: that takes three processes a precision.")
     elif few:
-        parts.append(f"{few} of {count(len(speedups), 'ratio')} have no interval: fewer than three processes")
+        said.append(
+            f"{few} of {count(len(speedups), 'ratio')} have no interval: that takes three processes a precision."
+        )
     elif speedups:
-        parts.append("every ratio rests on three processes or more")
-    parts.append(f"hosts: {len(hosts) or 'not recorded'}")
-    parts.append(f"throttled or shared: {len(report.disturbed)} of {count(len(report.timed), 'run')}")
-    return f"**What can be trusted:** {'; '.join(parts)}."
+        said.append("Every ratio has an interval from three processes or more.")
+    if any(one.use for one in answers):
+        equal = [one.model for one in answers if EQUIVALENT in one.quality]
+        shown = names_of(equal) if equal else "no model"
+        said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
+    if report.used:
+        said.append(f"{count(len(hosts), 'host')}." if hosts else "The host was not recorded.")
+    if report.disturbed:
+        runs = f"{len(report.disturbed)} of {count(len(report.timed), 'run')}"
+        said.append(f"{runs} were throttled or shared their GPU: *Verdicts* names them.")
+    elif report.timed and not report.on_cpu:
+        said.append("No run was seen throttled or sharing its GPU.")
+    return f"**What can be trusted.** {' '.join(said)}"
 
 
 def row_of(one: ModelAnswer) -> dict[str, str]:
     """Return the answer for a model as a row of the table."""
     row = {"model": one.settings, "use": one.use or f"not known: {one.why_not}", "time of an epoch": one.time}
-    return row | {"memory": one.memory, "quality": one.quality, "why": one.why, "next": one.next}
+    row |= {"memory": one.memory, "quality": one.quality}
+    return row | {"what limits it": one.limit, "try next": one.next}
 
 
 def section(report: Report) -> Section:
@@ -407,5 +472,7 @@ def section(report: Report) -> Section:
     section.say(f"**Answer.** {plain(' '.join(sentences_of(report, answers)))}")
     if answers and not report.on_cpu:
         section.table([row_of(one) for one in answers])
-    section.say(trust_line(report))
+        used = [f"{name}: {text}" for name, text in FORMATS.items() if any(one.use == name for one in answers)]
+        section.say(f"{plain('; '.join(used))}." if used else "")
+    section.say(trust_line(report, answers))
     return section

@@ -1,7 +1,6 @@
 """Section: the same batch size, and the best for each precision."""
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from matplotlib.lines import Line2D
 
 from .comparisons import families, family_title, ok_runs, runs_of
 from .layout import chart_text, legend_of, rate_unit, start_chart, write_gap, write_label
+from .memory_use import speed_of
 from .report import Report
 from .section import Section
 from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style
@@ -51,13 +51,16 @@ def size_of(record: dict) -> int:
 
 
 def timed_sizes(groups: list[dict]) -> Speeds:
-    """Return the samples per second of the timed epochs, the median of all runs."""
-    speeds: dict[str, dict[int, list[float]]] = {}
+    """Return the samples per second of the timed epochs of all runs."""
+    found: dict[str, dict[int, list[dict]]] = {}
     for group in groups:
         for precision in PRECISIONS:
             for record in ok_runs(group, precision):
-                speeds.setdefault(precision, {}).setdefault(size_of(record), []).append(record["samples_per_second"])
-    return {name: {size: statistics.median(of) for size, of in sorted(sizes.items())} for name, sizes in speeds.items()}
+                found.setdefault(precision, {}).setdefault(size_of(record), []).append(record)
+    return {
+        name: {size: speed for size, runs in sorted(sizes.items()) if (speed := speed_of(runs))}
+        for name, sizes in found.items()
+    }
 
 
 def start_of_cudnn_search(probes: list[list]) -> int:

@@ -67,8 +67,10 @@ def setting_text(name: str, value: str) -> str:
         return f"data {text[:6]}"
     if name == "memory_limit_gib":
         return "whole card" if text == "0" else f"at most {text} GiB"
+    if name == "max_steps" and text == "0":
+        return "whole epochs"
     if value in ("true", "false"):
-        return name if value == "true" else f"no {name}"
+        return name if value == "true" else f"without {name}"
     return text if name == "execution" else f"{name}={text}"
 
 

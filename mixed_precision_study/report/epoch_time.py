@@ -1,8 +1,13 @@
 """The time of an epoch, or of a sample where epochs are unequal work."""
 
+from functools import partial
+from statistics import fmean
+
+from ..analysis.speedup import geometric
 from ..record import samples_in_epoch
-from .comparisons import runs_of
-from .report import Report
+from .bars import pool
+from .comparisons import ok_runs, runs_of
+from .report import Bar, Key, Report
 
 
 def uneven_experiments(report: Report) -> set[str]:
@@ -20,3 +25,17 @@ def times_of(record: dict, per_sample: bool) -> list[float]:
     if not per_sample:
         return list(record["epoch_seconds"])
     return [1e6 * seconds / samples for seconds in record["epoch_seconds"] if samples]
+
+
+def pool_times(report: Report, per_sample: bool = False) -> dict[Key, Bar]:
+    """Return what pool() returns for `times_of`. A bar's height is the geometric mean over runs of each run's mean.
+
+    So two bars divide to the ratio of their processes.
+    """
+    read = partial(times_of, per_sample=per_sample)
+    bars = pool(report, read)
+    for number, precision in bars:
+        runs = ok_runs(report.comparisons[number], precision)
+        height = geometric(fmean(read(run)) for run in runs if read(run))
+        bars[number, precision] = (height, *bars[number, precision][1:])
+    return bars

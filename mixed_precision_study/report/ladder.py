@@ -1,6 +1,5 @@
 """Section: one thing added at a time."""
 
-import statistics
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from ..analysis.verdict import DIFFERENT, FASTER, LITTLE_FASTER, LITTLE_SLOWER, 
 from .comparisons import gap_text
 from .ladder_steps import LAYERS
 from .layout import chart_text, rate_unit, start_chart, write_label
-from .memory_use import rates
+from .memory_use import highest_peak, rates, speed_of
 from .report import Report
 from .section import Section
 from .style import (
@@ -41,8 +40,8 @@ from .verdicts import (
 from .words import count, plain, short, span
 
 TITLE = "The ladder: one thing added at a time"
-ABOUT = """Each step has one measure more: precision, layout, compilation, a CUDA graph, a larger batch. A bar
-is the throughput relative to the first step, with its 95% interval; a larger batch is compared per sample."""
+ABOUT = """Each step adds one thing to the step before: precision, layout, compilation, a CUDA graph, a larger batch.
+A bar is the throughput relative to the first step, with its 95% interval."""
 
 LIMITED_BY = "what limits it"
 COLUMNS = (
@@ -88,14 +87,6 @@ def speedup_of_step(step: Step, other: Step) -> dict | None:
     return speedup_between(step.ok, other.ok, rates, more_is_faster=True)
 
 
-def speed_of(runs: list[dict]) -> float:
-    """Return samples per second over all timed epochs: the estimate whose ratios are the speed-ups.
-
-    It is the geometric mean of the runs' totals, so that the rates beside two bars divide to the ratio.
-    """
-    return statistics.geometric_mean(statistics.harmonic_mean(rates(run)) for run in runs)
-
-
 def measured_ladder(steps: list[tuple]) -> list[Step]:
     """Return the steps of a ladder with their figures."""
     done: list[Step] = []
@@ -105,9 +96,8 @@ def measured_ladder(steps: list[tuple]) -> list[Step]:
         measured.append(step)
         if not step.ok:
             continue
-        step.speed = speed_of(step.ok)
-        peaks = [run["peak_allocated_mib"] for run in step.ok if run["peak_allocated_mib"] is not None]
-        step.peak = max(peaks) / 1024 if peaks else None
+        step.speed = speed_of(step.ok) or 0.0
+        step.peak = highest_peak(step.ok)
         if done:
             step.over_first = speedup_of_step(step, done[0])
             step.over_last = speedup_of_step(step, done[-1])
@@ -191,7 +181,7 @@ def draw_ladder(report: Report, speeds: Axes, memory: Axes, quality: Axes, steps
     speeds.set(xlim=(0, far), xlabel=f"{rate_unit(report.comparisons[steps[0].number])}, relative to {first}")
     memory.set(xlim=(0, 1.3 * most), xlabel="peak memory, GiB")
     quality.set(xlim=(0, 1), xticks=[], frame_on=False)
-    quality.set_title(textwrap.fill(f"last {metric}", 16), size=8.5, loc="left")
+    quality.set_title(textwrap.fill(f"last {metric}, all runs", 16), size=8.5, loc="left")
     for axes in (speeds, memory, quality):
         axes.set_ylim(len(steps) - 0.4, -0.6)
     for axes, ticks in ((speeds, 6), (memory, 3)):

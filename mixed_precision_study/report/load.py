@@ -10,10 +10,10 @@ from .aa import equal_runs_on
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
 from .environment import device_of
-from .epoch_time import uneven_experiments
+from .epoch_time import pool_times, uneven_experiments
 from .inference_cost import find_latency
 from .ladder_steps import find_ladders
-from .memory_use import gib
+from .memory_use import gib, peak_gib
 from .reading import completed, find_records, of_other_code, of_other_versions, sort_out
 from .report import Report
 from .section import Section
@@ -53,8 +53,8 @@ def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
     compare(report)
     judge_runs(report)
     report.uneven = uneven_experiments(report)
-    report.epoch_times = pool(report, lambda record: record["epoch_seconds"])
-    report.peaks = pool(report, gib("peak_allocated_mib"), max)
+    report.epoch_times = pool_times(report)
+    report.peaks = pool(report, lambda run: [peak for peak in [peak_gib(run)] if peak is not None], max)
     report.whole = pool(report, gib("device_used_mib"), max)
     report.latency = find_latency(report)
     return report

@@ -183,7 +183,8 @@ def say_savings(section: Section, report: Report) -> None:
 def say_warm_up(section: Section, report: Report) -> None:
     """Say where the warm-up takes far more than the training."""
     warm_up = pool(report, gib("peak_allocated_with_warmup_mib"), max)
-    growth = {key: bar[0] / report.peaks[key][0] for key, bar in warm_up.items() if report.peaks.get(key, (0,))[0]}
+    peaks = pool(report, gib("peak_allocated_mib"), max)
+    growth = {key: bar[0] / peaks[key][0] for key, bar in warm_up.items() if peaks.get(key, (0,))[0]}
     most = max(growth, key=growth.__getitem__, default=None)
     if most and growth[most] >= WARMS_UP_TO:
         text = f"up to {growth[most]:.1f} times the peak of training: {gibibytes(warm_up[most][0])} GiB"

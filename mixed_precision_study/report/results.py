@@ -72,7 +72,7 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
         for title, (field, digits) in COLUMNS.items():
             value = getattr(record, field)
             if field == "epoch_seconds":
-                value = median(value)
+                value = mean_or_none(value)
             row[title] = None if value is None else round(value, digits)
         row["skipped steps"] = record.skipped_steps
         if record.metric:
@@ -139,7 +139,7 @@ def draw_curves(axes: Axes, records: list[RunRecord], title: str) -> None:
 
 @chart_style()
 def draw_results(records: list[RunRecord]) -> Figure | None:
-    """Draw seconds per epoch (the median), peak memory and quality, a row for each precision; None for one alone.
+    """Draw seconds per epoch (the mean), peak memory and quality, a row for each precision; None for one alone.
 
     A run that was throttled or shared its GPU has a star at its name.
     """
@@ -148,7 +148,7 @@ def draw_results(records: list[RunRecord]) -> Figure | None:
     long = max(len(record.metric) for record in records) >= FEW
     figure = plt.figure(figsize=(9, 0.9 + max(ROW * len(records), 1.4 if long else 0)), layout="constrained")
     times, memory, quality = figure.subplots(1, 3)
-    draw_bars(times, records, [median(record.epoch_seconds) for record in records], "seconds per epoch")
+    draw_bars(times, records, [mean_or_none(record.epoch_seconds) for record in records], "seconds per epoch")
     peaks = [record.peak_allocated_mib for record in records]
     draw_bars(memory, records, [peak and peak / 1024 for peak in peaks], "peak of PyTorch's memory, GiB")
     name = (records[0].metric_name or "metric").replace("_", " ")
@@ -171,9 +171,9 @@ def draw_results(records: list[RunRecord]) -> Figure | None:
     return figure
 
 
-def median(numbers: list[float]) -> float | None:
-    """Return the median, or None of nothing."""
-    return statistics.median(numbers) if numbers else None
+def mean_or_none(numbers: list[float]) -> float | None:
+    """Return the mean, or None of nothing."""
+    return statistics.fmean(numbers) if numbers else None
 
 
 def read_results(records: list[RunRecord]) -> str:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import statistics
 import textwrap
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,6 +14,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from ..analysis.bottleneck import IDLE, find_bottleneck
 from .comparisons import families, family_title, gap_text, ok_runs, runs_of
 from .layout import chart_text, rate_unit, start_chart, write_gap
+from .memory_use import speed_of
 from .report import Report
 from .section import Section
 from .style import DARK_GREY, DISTURBED_MARK, PRECISIONS
@@ -67,14 +67,14 @@ def size_in(group: dict, setting: str) -> int | None:
 
 def cost_of(report: Report, group: dict, precision: str) -> Cost | None:
     """Return what a sample costs; None where no run ended well."""
-    speeds = [run["samples_per_second"] for run in ok_runs(group, precision) if run["samples_per_second"]]
-    if not speeds:
+    speed = speed_of(ok_runs(group, precision))
+    if speed is None:
         return None
     run = example(group, precision)
     idle = None if run["gpu_busy_fraction"] is None else round(1 - run["gpu_busy_fraction"], 6)
     mark = DISTURBED_MARK if flags_in(group, precision) else ""
     bottleneck = "not judged: CPU" if report.on_cpu else find_bottleneck(run)[0]
-    return Cost(1e6 / statistics.median(speeds), idle, mark, bottleneck)
+    return Cost(1e6 / speed, idle, mark, bottleneck)
 
 
 def costs_of(report: Report, groups: dict[int, dict]) -> dict[str, dict[int, Cost]]:

@@ -1,15 +1,14 @@
 """Section: the speed-up of every precision, with its time and its memory."""
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from .bars import failed_beside_others, pool
+from .bars import failed_beside_others
 from .comparisons import gap_text
-from .epoch_time import times_of
+from .epoch_time import pool_times
 from .layout import NARROW, chart_text, shown_in, start_chart
 from .report import Bar, Key, Report
 from .section import Section
@@ -31,13 +30,13 @@ from .verdicts import baselines_of
 from .words import gibibytes, short
 
 TITLE = "Speed-up, time and memory"
-ABOUT = """Training only, without warm-up and evaluation. A ratio compares processes of the same seed, repetition and
-GPU by their total times. It has a 95% interval from three processes on; a hollow marker has none."""
+ABOUT = """Training only, without warm-up and evaluation. A ratio compares runs of equal seed on one GPU.
+Three processes a side give it a 95% interval. With fewer its marker is hollow. A time is the mean of all epochs."""
 
 ROW = 0.25  # inches
 HEADING = 1.3  # rows
 MOST_ROWS = 26  # of precisions; with more there is a row for each comparison
-COLUMNS = {"over fp32": 0.19, "over tf32": 0.42, "time": 0.7, "memory": 1.0}  # name: right end
+COLUMNS = {"over fp32": 0.19, "over tf32": 0.44, "time": 0.7, "memory": 1.0}  # name: right end
 
 
 def sorted_names(report: Report, number: int) -> list[str]:
@@ -54,7 +53,7 @@ def find_times(report: Report) -> dict[Key, Bar]:
     """Return the bars of the time of an epoch, or of a sample where the epochs of an experiment are unequal work."""
     times: dict[Key, Bar] = {}
     for samples in (False, True):
-        bars = pool(report, partial(times_of, per_sample=samples))
+        bars = pool_times(report, per_sample=samples)
         times |= {key: bar for key, bar in bars.items() if samples == is_uneven(report, key[0])}
     return times
 
@@ -104,7 +103,7 @@ def draw_heading(report: Report, plot: Axes, columns: Axes, y: float, number: in
     if group["runs"]["fp32"]:
         time, memory = figures_of(report, (number, "fp32"), times)
         time = gap_text(group["runs"]["fp32"]) or time
-        write_columns(columns, y, ("fp32", "", time, memory), color=GAP_GREY)
+        write_columns(columns, y, ("1", "", time, memory), color=GAP_GREY)
 
 
 def legend_of_rows(report: Report) -> list[Line2D]:
@@ -136,7 +135,9 @@ def draw_rows(section: Section, report: Report) -> None:
     names = {number: sorted_names(report, number) for number in report.charted}
     rows = sum(HEADING + len(found) for found in names.values())
     title = finding_of(report, report.charted)
-    about = "times as fast in training; time of an epoch (µs: of a sample); peak of PyTorch's memory"
+    uneven = any(is_uneven(report, number) for number in report.charted)
+    time = "time of an epoch, or of a sample where epochs differ" if uneven else "time of an epoch"
+    about = f"times as fast in training; {time}; peak of memory without the data set"
     figure, (part,) = start_chart(report, title, [0.62 + ROW * rows], legend_of_rows(report), about, width=NARROW)
     plot, columns = part.subplots(1, 2, width_ratios=[1, 0.72], sharey=True)
     columns.set_axis_off()
@@ -147,6 +148,8 @@ def draw_rows(section: Section, report: Report) -> None:
     y = 0.0
     for number in report.charted:
         draw_heading(report, plot, columns, y, number, times)
+        if report.runs(number, "fp32"):
+            ticks[y] = "fp32"
         for precision in names[number]:
             y += 1
             ticks[y] = precision

@@ -9,12 +9,12 @@ import pandas as pd
 
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.equivalence import UNKNOWN
-from ..analysis.speedup import paired_runs
+from ..analysis.speedup import paired_runs, seconds_of_epoch
 from ..analysis.verdict import interval_text
 from ..record import last_metric
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import shown_in
-from .memory_use import memory_saved
+from .memory_use import highest_peak, memory_saved, speed_of
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
@@ -24,7 +24,7 @@ from .verdicts import example, flags_in, judgement
 from .words import count, short
 
 TITLE = "All comparisons"
-ABOUT = """A row for each precision of each comparison; its name links to a record. *Saved* leaves out the data set.
+ABOUT = """A row for each precision of each comparison; its name links to a record. *GiB* leaves out the data set.
 [results.csv](results.csv) has every run, [summary.csv](summary.csv) every ratio."""
 
 ROWS_OPEN = 24  # of the table; a longer one is folded
@@ -135,9 +135,9 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
     over_fp32, over_tf32 = (judged.get((number, precision, baseline)) for baseline in ("fp32", "tf32"))
     faster, than_tf32 = ratio_cells(over_fp32), ratio_cells(over_tf32)
     idle = medians_of(runs, lambda run: run["gpu_busy_fraction"])
-    memory = medians_of(runs, lambda run: run["peak_allocated_mib"])
+    memory = highest_peak(runs)
     saved = over_fp32["memory_saved_percent"] if over_fp32 else None
-    seconds = medians_of(runs, lambda run: statistics.median(run["epoch_seconds"]))
+    seconds = seconds_of_epoch(runs) if runs else None
     energy = medians_of(runs, lambda run: run["joules_per_1000_samples"])
     return {
         "comparison": group["title"],
@@ -147,8 +147,8 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "over tf32": than_tf32[0],
         "is then": than_tf32[1],
         "s/epoch": short(seconds) if seconds is not None else gap_text(group["runs"][precision]) or "-",
-        "samples/s": cell_of(medians_of(runs, lambda run: run["samples_per_second"])),
-        "GiB": "-" if memory is None else f"{memory / 1024:.2f}",
+        "samples/s": cell_of(speed_of(runs)),
+        "GiB": "-" if memory is None else f"{memory:.2f}",
         "saved": "-" if saved is None else f"{saved:.0f}%",
         "J per 1,000": cell_of(energy),
         "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",

@@ -2,12 +2,11 @@
 
 import textwrap
 from collections.abc import Callable
-from functools import partial
 
 from matplotlib.axes import Axes
 
-from .bars import draw_panel, failed_beside_others, pool
-from .epoch_time import times_of
+from .bars import draw_panel, failed_beside_others
+from .epoch_time import pool_times
 from .layout import NARROW, chart_text, most_compared, shown_in, start_chart
 from .report import Bar, Key, Report
 from .section import Section
@@ -60,8 +59,8 @@ def draw_rows(section: Section, report: Report, rows: list[list[int]], title: st
     numbers = [number for row in rows for number in row]
     names = [name for name in PRECISIONS if any(name in shown_in(report, number) for number in numbers)]
     samples = in_samples(report, numbers)
-    times = pool(report, partial(times_of, per_sample=samples))
-    about = "median time of an epoch (grey: shortest to longest) and peak of PyTorch's memory"
+    times = pool_times(report, per_sample=samples)
+    about = "mean time of an epoch (grey: shortest to longest) and peak of memory without the data set"
     if len(numbers) < len(report.charted):
         about += f"; {len(numbers)} of {len(report.charted)} comparisons"
     slots = max(map(len, rows))

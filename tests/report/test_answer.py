@@ -21,9 +21,9 @@ def judged(ratios, memory=None, **fields):
     runs = {name: [] for name in answer.PRECISIONS}
     for name in names:
         seconds = [10.0 / ratios.get(name, 1.0)] * 3
-        peak = 1024 * (memory or {}).get(name, 1.0)
+        peak = {"peak_allocated_mib": 1024 * (memory or {}).get(name, 1.0), "data_on_device_mib": 0}
         run = flat(made_up.make("cifar_resnet", name))
-        runs[name] = [run | {"epoch_seconds": seconds, "peak_allocated_mib": peak, "status": "ok"}]
+        runs[name] = [run | {"epoch_seconds": seconds, **peak, "status": "ok"}]
     group = {"model": "resnet18", "device": "H200", "notebook": "cifar_resnet", "title": "resnet18", "batch": "b128"}
     group |= {"settings": {}, "runs": runs, "data": "cifar10", "explaining": []}
     report = Report(comparisons=[group], every_group=[group], used=[run for one in runs.values() for run in one])
@@ -42,6 +42,41 @@ def test_of_two_that_are_as_fast_the_one_with_less_memory_is_used():
     report = judged({"tf32": 2.0, "amp_bf16": 1.99}, {"tf32": 4.0, "amp_bf16": 2.0})
     assert answer.recommended(report, 0) == "amp_bf16"
     assert answer.recommended(judged({"tf32": 1.99, "amp_bf16": 2.0}), 0) == "tf32"
+
+
+def test_where_tf32_is_as_fast_the_answer_says_that_amp_is_for_its_memory():
+    text = said(judged({"tf32": 2.0, "amp_bf16": 1.99}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
+    assert "use amp\\_bf16 for its memory (50% less): it is 1.99x as fast as fp32 and not shown to be faster" in text
+    text = said(judged({"tf32": 1.5, "amp_bf16": 2.0}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
+    assert "use amp\\_bf16: 2.00x as fast as fp32 with 50% less memory." in text
+
+
+def test_times_divide_to_the_ratio_and_memory_to_its_share():
+    report = judged({"amp_fp16": 2.0}, {"fp32": 4.0, "amp_fp16": 3.0})
+    for name, seconds in (("fp32", [10.0, 10.0, 40.0]), ("amp_fp16", [5.0, 20.0, 5.0])):
+        report.comparisons[0]["runs"][name][0]["epoch_seconds"] = seconds
+    (one,) = answer.answers_of(report)
+    assert one.time.startswith("20.0 → 10.0 s; 2.00x")
+    assert one.memory == "4.00 → 3.00 GiB (-25%)"
+
+
+def test_memory_leaves_out_the_data_set():
+    report = judged({"amp_fp16": 2.0}, {"fp32": 4.0, "amp_fp16": 3.0})
+    for name in ("fp32", "amp_fp16"):
+        report.comparisons[0]["runs"][name][0]["data_on_device_mib"] = 2048
+    assert answer.answers_of(report)[0].memory == "2.00 → 1.00 GiB (-50%)"
+
+
+def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
+    text = said(judged({"amp_fp16": 2.0}))
+    assert "Every ratio has an interval from three processes or more. Equal quality is shown for no model" in text
+    assert "No ratio has an interval" in said(judged({"amp_fp16": 2.0}, processes=1))
+    report = judged({"amp_fp16": 2.0})
+    for run in report.used:
+        run["host_id"] = "a"
+    report.timed = [(0, run) for run in report.used]
+    report.disturbed = report.timed[:1]
+    assert "1 host. 1 of 2 runs were throttled or shared their GPU" in said(report)
 
 
 def test_what_did_not_train_is_not_recommended():

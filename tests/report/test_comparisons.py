@@ -32,7 +32,7 @@ def test_labels_name_only_the_settings_that_differ():
     groups = labelled(*({"execution": mode, "channels_last": layout, "lr": 0.2} for mode, layout in values))
     assert [group["lines"] for group in groups] == [
         ["resnet18", "cifar10, b128", layout, execution]
-        for layout in ("no channels_last", "channels_last")
+        for layout in ("without channels_last", "channels_last")
         for execution in ("compile", "eager")
     ]
 
@@ -57,7 +57,7 @@ def test_a_setting_that_older_records_lack_is_unknown_beside_published_figures(t
     write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
     report = load(tmp_path)
     cards = [card_of(report, number, (0, 1)) for number in (0, 1)]
-    assert sorted(cards) == [["H200", "channels_last unknown"], ["H200", "no channels_last"]]
+    assert sorted(cards) == [["H200", "channels_last unknown"], ["H200", "without channels_last"]]
 
 
 def test_every_run_that_did_not_end_well_is_listed_with_its_whole_reason(everything):
