@@ -441,7 +441,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
             f"{few} of {count(len(speedups), 'ratio')} have no interval: that takes three processes a precision."
         )
     elif speedups:
-        said.append("Every ratio has an interval from three processes or more.")
+        said.append("Every ratio of two precisions has an interval.")
     if any(one.use for one in answers):
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"
