@@ -177,7 +177,7 @@ def test_a_published_speed_up_is_that_of_the_same_gpu_model_and_batch(tmp_path):
     lines += ["T4,2019,m,16,fp32,9,,ok", "V100,2019,m,8,amp_fp16,1,,ok"]
     (tmp_path / "published.csv").write_text("\n".join([head, *lines]))
     table = figures.articles_table(tmp_path / "published.csv")
-    assert table.splitlines()[2:] == ["| T4, 2019 | m, batch 8 | 2.00x | -50% |"]
+    assert table.splitlines()[2:] == ["| T4, 2019 | m, batch 8 | amp_fp16: 2.00x | -50% |"]
 
 
 def test_the_table_of_fields_has_every_field_of_a_record():

@@ -253,7 +253,8 @@ def label_of_step(precision: str, group: dict) -> str:
     """Return a precision with its layout and execution as a label."""
     execution = STEPS.get(group["settings"].get("execution", "").strip('"'), "")
     layout = "in channels_last" if group["settings"].get("channels_last") == "true" else ""
-    return " ".join(filter(None, [precision, layout, execution or "in eager mode"]))
+    scaler = "with the device scaler" if group["settings"].get("scaler") == '"device"' and not execution else ""
+    return " ".join(filter(None, [precision, layout, execution or "in eager mode", scaler]))
 
 
 def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
@@ -262,7 +263,7 @@ def next_measured(report: Report, number: int, use: str) -> tuple[str, float, st
     It comes as its label, its gain over `use`, and this gain as text.
     """
     group = report.comparisons[number]
-    steps = ("execution", "channels_last")
+    steps = ("execution", "channels_last", "scaler")
     fixed = {name: value for name, value in group["settings"].items() if name not in steps}
     best: tuple[float, str, str] = (SMALLEST_GAIN, "", "")
     for other in report.comparisons:

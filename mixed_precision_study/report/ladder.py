@@ -40,9 +40,10 @@ from .verdicts import (
 from .words import count, plain, short, span
 
 TITLE = "The ladder: one thing added at a time"
-ABOUT = """Each step adds one thing to the step before: precision, layout, compilation, a CUDA graph, a larger batch.
-A bar is the throughput relative to the first step, with its 95% interval."""
+ABOUT = """Each step adds one thing to the step before: precision, a loss scaler that never waits, layout, compilation,
+a CUDA graph, a larger batch. A bar is the throughput relative to the first step, with its 95% interval."""
 
+ADDED = ("scaler=", "channels_last", "without channels_last")  # labels of what a ladder adds
 LIMITED_BY = "what limits it"
 COLUMNS = (
     "n",
@@ -238,7 +239,7 @@ def title_of_ladder(report: Report, steps: list[Step]) -> str:
     """Return the name of a ladder: where it begins, without what it adds; the device where there are several."""
     group = report.comparisons[steps[0].number]
     title = f"{group['notebook']}: {group['model']} · {group['data']}, from {group['batch']}"
-    more = [line for line in group["lines"][2:] if line not in LAYERS and "channels_last" not in line]
+    more = [line for line in group["lines"][2:] if line not in LAYERS and not line.startswith(ADDED)]
     if len(report.devices) > 1:
         more.append(group["device"])
     return " · ".join([title, *more])

@@ -11,8 +11,8 @@ LAYERS = {  # execution: (compiled, one CUDA graph)
     "cuda_graph": (0, 1),
     "compile_cuda_graph": (1, 1),
 }
-KINDS = (0, 1, 2, 2, 3)  # of the items of a rung: precision, layout, execution (twice), batch; added in this order
-Rung = tuple[int, int, int, int, int]  # precision (0 to 2), channels_last, compiled, one CUDA graph, batch size
+KINDS = (0, 1, 2, 3, 3, 4)  # of the items of a rung: precision, scaler, layout, execution (twice), batch; in this order
+Rung = tuple[int, int, int, int, int, int]  # precision (0 to 2), device scaler, channels_last, compiled, graph, batch
 Climb = list[tuple[Key, list[int]]]  # (comparison number and precision, items of the rung that were added)
 
 
@@ -23,8 +23,9 @@ def rung_of(group: dict, precision: str) -> Rung | None:
     if layers is None or not size.isdigit():
         return None
     level = min(list(PRECISIONS).index(precision), 2)
+    on_device = int(group["settings"].get("scaler") == '"device"')
     channels_last = int(group["settings"].get("channels_last") == "true")
-    return level, channels_last, *layers, int(size)
+    return level, on_device, channels_last, *layers, int(size)
 
 
 def climb(start: Key, rungs: Mapping[Key, Rung], known: dict[tuple[Key, int], Climb], last: int = 0) -> Climb:
@@ -36,8 +37,8 @@ def climb(start: Key, rungs: Mapping[Key, Rung], known: dict[tuple[Key, int], Cl
         here = rungs[start]
         ways: list[Climb] = [[]]
         for other, rung in rungs.items():
-            added = [axis for axis in range(5) if rung[axis] > here[axis]]
-            fewer = any(rung[axis] < here[axis] for axis in range(5))
+            added = [axis for axis in range(len(KINDS)) if rung[axis] > here[axis]]
+            fewer = any(rung[axis] < here[axis] for axis in range(len(KINDS)))
             other_mode = rung[0] == here[0] and other[1] != start[1]
             if added and not fewer and not other_mode and KINDS[added[0]] >= last:
                 ways.append([(other, added), *climb(other, rungs, known, KINDS[added[-1]])])
@@ -49,14 +50,14 @@ def name_of_step(rung: Rung, precision: str, axis: int) -> str:
     """Return what a step adds, as a label."""
     if axis == 0:
         return precision
-    return "+ " + ("channels_last", "compile", "CUDA graph", f"batch {rung[4]:,}")[axis - 1]
+    return "+ " + ("device scaler", "channels_last", "compile", "CUDA graph", f"batch {rung[5]:,}")[axis - 1]
 
 
 def find_ladders(report: Report) -> list[list[tuple]]:
     """Return the ladders, each a list of steps (label, comparison number, precision, runs); no runs: it was not run."""
     families: dict[tuple, dict[Key, Rung]] = {}
     for number, group in enumerate(report.comparisons):
-        steps = ("channels_last", "execution", "batch_size")
+        steps = ("scaler", "channels_last", "execution", "batch_size")
         equal = tuple(item for item in group["settings"].items() if item[0] not in steps)
         for precision in (name for name, runs in group["runs"].items() if runs):
             if rung := rung_of(group, precision):

@@ -249,20 +249,22 @@ def test_the_runs_of_the_study_are_recognised_as_three_ladders(tmp_path):
         write_all(tmp_path, made_up.make(run.notebook.stem, run.precision, **known))
     report, _ = explore(tmp_path, "ladder")
     start, end = ["fp32", "tf32"], ["+ compile", "+ CUDA graph"]
+    middle = ["amp_fp16", "+ device scaler", "+ channels_last"]
     found = {title_of_ladder(report, steps).partition(":")[0]: steps for steps in measured_ladders(report)}
     assert {name: [step.label for step in steps] for name, steps in found.items()} == {
-        "cifar_resnet": [*start, "amp_bf16", "+ channels_last", *end, "+ batch 512"],
-        "efficientnet_regression": [*start, "amp_fp16", "+ channels_last", *end, "+ batch 128"],
+        "cifar_resnet": [*start, *middle, *end, "+ batch 512"],
+        "efficientnet_regression": [*start, *middle, *end, "+ batch 128"],
         "lstm_language_model": [*start, "amp_bf16", *end, "+ batch 80"],
     }
     assert all(step.ok for steps in measured_ladders(report) for step in steps)
 
 
 def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again():
-    def group(precision, layout, execution, size):
+    def group(precision, layout, execution, size, scaler="pytorch"):
         run = {"precision": precision, "execution": execution, "status": "ok"}
         runs = {name: [run] if name == precision else [] for name in PRECISIONS}
         settings = {"channels_last": json.dumps(layout), "execution": json.dumps(execution), "model": '"m"'}
+        settings["scaler"] = json.dumps(scaler)
         return {"runs": runs, "settings": settings, "batch": f"b{size}"}
 
     steps = (
@@ -283,6 +285,17 @@ def test_a_longer_way_up_is_taken_and_what_was_added_is_not_added_again():
     assert [label for label, *_, runs in steps if not runs] == ["+ CUDA graph"]
     report.comparisons = groups[:5]
     assert find_ladders(report) == []  # precision and layout alone
+    report.comparisons = [
+        *groups[:1],
+        groups[2],
+        group("amp_fp16", False, "eager", 128, "device"),
+        group("amp_fp16", True, "eager", 128, "device"),
+        group("amp_fp16", True, "cuda_graph", 128, "device"),
+        group("amp_bf16", True, "cuda_graph", 128, "device"),
+    ]
+    (steps,) = find_ladders(report)
+    labels = ["fp32", "amp_fp16", "+ device scaler", "+ channels_last", "+ CUDA graph"]
+    assert [label for label, *_ in steps] == labels and all(runs for *_, runs in steps)
 
 
 def test_ladders_that_differ_in_another_setting_have_names_of_their_own(tmp_path):
