@@ -198,8 +198,8 @@ def headline(records):
         "fp32, an epoch",
         "tf32",
         "AMP",
-        "the same, as a compiled CUDA graph",
-        "memory, AMP",
+        "AMP as a compiled CUDA graph",
+        "memory: AMP, as a graph",
         "quality",
     ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
@@ -212,7 +212,8 @@ def headline(records):
         tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
         cells = [name, f"{seconds_of_epoch(base):.2f} s", compared(tf32, base)]
         cells += [f"{half}: {compared(amp, base)}", compared(graph, base)]
-        cells += [f"{highest_peak(amp) / highest_peak(base) - 1:+.0%}", quality(graph, base)]
+        saved = [f"{highest_peak(runs) / highest_peak(base) - 1:+.0%}" for runs in (amp, graph)]
+        cells += [", ".join(saved), quality(graph, base)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", where(records)])
 
@@ -224,10 +225,8 @@ def where(records):
         return "None yet."
     places = sorted({f"{run['gpu_name']}, PyTorch {run['torch_version']}" for run in ok})
     reading = "fp32 has TF32 off. Ratios with their 95% interval from three processes. The graph has images in"
-    reading += (
-        " channels_last. Memory is the peak in eager mode, without the data set. Quality is the graph's: it takes"
-    )
-    reading += " five seeds to call it equal to fp32's."
+    reading += " channels_last. Memory leaves out the data set. Quality is the graph's: it takes five seeds to call it"
+    reading += " equal to fp32's."
     return f"*{'; '.join(places)}. {reading}*"
 
 

@@ -15,7 +15,7 @@ The rules, all from records:
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
@@ -25,11 +25,12 @@ from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
 from .crossover import find_widths
 from .memory_use import highest_peak, memory_saved
+from .published.articles import claims_in_words
 from .report import Report
 from .section import Heading, Section
-from .style import CPU_WARNING, PRECISIONS
+from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
 from .training_curves import quality_against_fp32
-from .verdicts import ratio_text, speedup_between
+from .verdicts import mark_of, ratio_text, speedup_between
 from .words import count, plain, short, span
 
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
@@ -40,8 +41,8 @@ COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
 NOT_TOLD = (CANNOT_BE_TOLD, SAME)
 STEPS = {"compile": "compiled", "cuda_graph": "as a CUDA graph", "compile_cuda_graph": "as a compiled CUDA graph"}
 FORMATS = {  # of precisions whose names do not say it
-    "o2_fp16": "fp16 weights with an fp32 copy that is updated",
-    "o3_fp16": "fp16 throughout",
+    "o2_fp16": "Apex's O2, fp16 weights with an fp32 copy",
+    "o3_fp16": "Apex's O3, fp16 throughout",
     "bf16_true": "bf16 throughout",
 }
 SUBJECTS = {
@@ -53,6 +54,7 @@ SUBJECTS = {
     "largest": "The largest batch",
     "reference": "Mixed precision",
 }
+CAUSES = {"kernels that move memory": "memory traffic"}  # names of limits that a reader does not know
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -71,7 +73,7 @@ class ModelAnswer:
     time: str = "-"
     memory: str = "-"
     saved: float | None = None  # percent of fp32's memory
-    only_memory: bool = False  # whether it is used for its memory, as tf32 is as fast
+    saved_of_tf32: float | None = None  # percent of tf32's memory, where it is used for that: tf32 is as fast
     quality: str = "-"
     limit: str = "-"
     next: str = "-"
@@ -137,7 +139,7 @@ def facts_line(report: Report) -> str:
     parts += [" and ".join(report.devices) + (f", power limit {span(limits, '{} W')}" if limits else "")]
     parts += [", ".join(values("host_cpu")) or "CPU not recorded"]
     cores = sorted({int(run["host_cores"]) for run in runs if run["host_cores"]})
-    parts += [f"{either(cores)} CPU cores"] if cores else []
+    parts += [f"{listed(cores)} CPU cores"] if cores else []
     parts += [f"PyTorch {', '.join(values('torch_version'))}"] if values("torch_version") else []
     parts += [f"CUDA {', '.join(values('cuda_version'))}"] if values("cuda_version") else []
     processes = sorted({speedup["processes"] for speedup in report.speedups.values()} - {0})
@@ -146,10 +148,10 @@ def facts_line(report: Report) -> str:
     return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
 
 
-def either(values: list) -> str:
+def listed(values: list, word: str = "or") -> str:
     """Return "2, 15 or 32"."""
     *first, last = map(str, values)
-    return f"{', '.join(first)} or {last}" if first else last
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def has_learned(group: dict, precision: str) -> bool:
@@ -216,13 +218,13 @@ def why_none(report: Report, number: int) -> str:
 
 
 def quality_of(group: dict, precision: str) -> str:
-    """Return the last metric in fp32 and in a precision, and what may be said of the difference, if anything."""
+    """Return the mean of the last metrics in fp32 and in a precision, and what may be said of the difference."""
     ends = []
     for name in ("fp32", precision):
         values = [value for run in ok_runs(group, name) if (value := last_metric(run)) is not None]
         if not values:
             return "not known"
-        ends.append(short(median(values)))
+        ends.append(short(fmean(values)))
     metric = (ok_runs(group, precision)[0]["metric_name"] or "metric").replace("_", " ")
     if precision == "fp32":
         return f"{metric} {ends[1]}"
@@ -246,7 +248,7 @@ def cause_of(record: dict) -> str:
         return f"kernel launches: the GPU idles {1 - busy:.0%} of the step"
     if case == "data loading":
         return f"data loading: the loop waits for it {waiting:.0%} of the time"
-    return case
+    return CAUSES.get(case, case)
 
 
 def label_of_step(precision: str, group: dict) -> str:
@@ -260,7 +262,7 @@ def label_of_step(precision: str, group: dict) -> str:
 def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
     """Return the best other execution or layout of the same training, or None where none gained.
 
-    It comes as its label, its gain over `use`, and this gain as text.
+    It comes as its label, its gain over `use`, and this gain with its memory as text.
     """
     group = report.comparisons[number]
     steps = ("execution", "channels_last", "scaler")
@@ -273,7 +275,9 @@ def next_measured(report: Report, number: int, use: str) -> tuple[str, float, st
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:
-                best = max(best, (speedup["ratio"], label_of_step(precision, other), ratio_text(speedup)))
+                peak = highest_peak(ok_runs(other, precision))
+                text = f"{ratio_text(speedup)} over {use}" + ("" if peak is None else f", {short(peak)} GiB")
+                best = max(best, (speedup["ratio"], label_of_step(precision, other), text))
     gain, label, text = best
     return (label, gain, text) if label else None
 
@@ -290,7 +294,7 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
     if case == "kernel launches" and busy and record.get("execution") in ("eager", "compile"):
-        return f"a CUDA graph: at most {1 / busy:.1f}x"
+        return f"a CUDA graph alone: at most {1 / busy:.1f}x"
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
     ways = []
@@ -302,11 +306,25 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     return f"{' or '.join(ways)}: gain not measured" if ways else "-"
 
 
+def name_of_row(report: Report, group: dict) -> str:
+    """Return the title of a comparison without what is usual, with the size of images where it differs."""
+    lines = [line for line in group["lines"] if not line.startswith(("without ", "whole "))]
+    sizes = {other["settings"].get("image_size") for other in report.comparisons if same_experiment(other, group)}
+    if len(sizes - {None}) > 1 and group["settings"].get("image_size"):
+        lines.append(f"{group['settings']['image_size']} pixels")
+    return " · ".join([*lines, *([group["device"]] if len(report.devices) > 1 else [])])
+
+
+def same_experiment(group: dict, other: dict) -> bool:
+    """Return whether two comparisons are of one notebook."""
+    return group["notebook"] == other["notebook"]
+
+
 def answer_on(report: Report, number: int) -> ModelAnswer:
     """Return the answer for the model of one comparison."""
     group = report.comparisons[number]
     use = None if report.on_cpu else recommended(report, number)
-    found = ModelAnswer(group["model"], group["device"], group["title"], use)
+    found = ModelAnswer(group["model"], group["device"], name_of_row(report, group), use)
     if use is None:
         found.why_not = "on a CPU nothing is judged" if report.on_cpu else why_none(report, number)
         return found
@@ -317,22 +335,27 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.ratio, found.judged = speedup["ratio"], judge(speedup)
         found.ratio_text = ratio_text(speedup)
         found.time += f"; {ratios_in_words(speedup, report.speedups.get((number, use, 'tf32')))}"
+    else:
+        others = [(name, report.speedups[number, name, "fp32"]) for name in comparable_in(report, number)[1:]]
+        found.time += "".join(f"; {name} {ratio_text(other)}" for name, other in others)
+    found.time += mark_of(report, number, "fp32", use)
     memory = [highest_peak(ok_runs(group, name)) for name in dict.fromkeys(("fp32", use))]
     if None not in memory:
         found.memory = f"{' → '.join(short(value) for value in memory if value is not None)} GiB"
     if use != "fp32" and (saved := memory_saved(group, use, "fp32")) is not None:
         found.saved = saved
         found.memory += f" ({-round(saved):+d}%)" if round(saved) else ""
-    fastest = max(comparable_in(report, number), key=lambda name: ratio_over_fp32(report, number, name))
-    found.only_memory = use in SMALLER_FORMATS and "tf32" in comparable_in(report, number)
-    found.only_memory = found.only_memory and as_fast(report, number, "tf32", fastest)
+    names = comparable_in(report, number)
+    fastest = max(names, key=lambda name: ratio_over_fp32(report, number, name))
+    if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
+        found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
     record = ok_runs(group, use)[0]
     found.eager = record.get("execution", "eager") == "eager"
     found.limit = cause_of(record)
     if best := next_measured(report, number, use):
         found.step = best[:2]
-        found.next = f"{best[0]}: {best[2]} over {use}, measured"
+        found.next = f"{best[0]}: {best[2]}, measured"
     else:
         found.next = next_bound(report, group, record)
     return found
@@ -345,8 +368,8 @@ def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
     if over_tf32 is None:
         return ratio_text(over_fp32) + ("" if word in few else f", {word}")
     if word in few and judge(over_tf32) == word:
-        return f"{over_fp32['ratio']:.2f}x, over tf32 {over_tf32['ratio']:.2f}x ({word})"
-    return f"{ratio_text(over_fp32)}{'' if word in few else f', {word}'}; over tf32 {ratio_text(over_tf32)}"
+        return f"{over_fp32['ratio']:.2f}x, and {over_tf32['ratio']:.2f}x over tf32 ({word})"
+    return f"{ratio_text(over_fp32)}{'' if word in few else f', {word}'}; {ratio_text(over_tf32)} over tf32"
 
 
 def answers_of(report: Report) -> list[ModelAnswer]:
@@ -378,12 +401,12 @@ def said_of_model(one: ModelAnswer) -> str:
         where = " in eager mode" if one.eager else ""
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
         return f"For {one.model}{where} nothing is shown to be faster than fp32{rest}."
-    if one.only_memory:
-        parts = [f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "", "not shown to be faster than tf32"]
-        less = f" ({one.saved:.0f}% less)" if one.saved else ""
-        return f"For {one.model} use {one.use} for its memory{less}: it is {' and '.join(filter(None, parts))}."
-    fast = f": {one.ratio:.2f}x as fast as fp32{memory_in_words(one)}" if one.ratio else ""
-    return f"For {one.model} use {one.use}{fast}."
+    fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
+    if one.saved_of_tf32 is not None:
+        less = f"{one.saved_of_tf32:.0f}% less than in tf32"
+        fast += " and not shown to be faster than tf32"
+        return f"For {one.model} use {one.use} for its memory, {less}: it is {fast}."
+    return f"For {one.model} use {one.use}: {fast}{memory_in_words(one)}."
 
 
 def said_of_many(by_use: dict[str, list[ModelAnswer]], asked: int) -> list[str]:
@@ -419,13 +442,17 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         said = [said_of_model(one) for one in told]
     else:
         said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
-    steps = [one.step[1] for one in told if one.step and one.use != "fp32"]
+    steps = [one for one in told if one.step and one.use != "fp32"]
+    without = [one.model for one in answers if not one.use]
     if steps:
-        gains = span(steps, "{:.2f}x")
-        models = "it" if len(steps) == len(answers) == 1 else count(len(steps), "model")
-        said.append(f"A further step, in the last column, made {models} {gains} as fast again.")
-    elif len(told) < len(answers):
-        said.append(f"Of {count(len(answers) - len(told), 'model')} nothing can be said: the table says why.")
+        gains = span([one.step[1] for one in steps if one.step], "{:.2f}x")
+        names = [one.model for one in steps]
+        models = listed(names, "and") if len(names) <= NAMED else count(len(names), "model")
+        said.append(f"On top of that, the step in the last column makes {models} {gains} as fast.")
+    elif without:
+        said.append(f"Nothing can be said of {names_of(without)}: the table says why.")
+    elif all(one.judged in TOO_FEW_PROCESSES.values() for one in told if one.ratio):
+        said.append("These are single processes: in eager mode two of them differ by up to a fifth.")
     return said
 
 
@@ -442,16 +469,16 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
             f"{few} of {count(len(speedups), 'ratio')} have no interval: that takes three processes a precision."
         )
     elif speedups:
-        said.append("Every ratio of two precisions has an interval.")
+        said.append("Every ratio over fp32 or tf32 has a 95% interval.")
     if any(one.use for one in answers):
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"
         said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
     if report.used:
-        said.append(f"{count(len(hosts), 'host')}." if hosts else "The host was not recorded.")
+        said.append(f"{count(len(hosts), 'host')}." if hosts else "How many hosts were used was not recorded.")
     if report.disturbed:
         runs = f"{len(report.disturbed)} of {count(len(report.timed), 'run')}"
-        said.append(f"{runs} were throttled or shared their GPU: *Verdicts* names them.")
+        said.append(f"{runs} were throttled or shared their GPU: {DISTURBED_MARK} marks them.")
     elif report.timed and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
     return f"**What can be trusted.** {' '.join(said)}"
@@ -470,10 +497,11 @@ def section(report: Report) -> Section:
     answers = answers_of(report)
     section.parts.append(Heading(title_of(report), level=1))
     section.say(facts_line(report))
-    section.say(f"**Answer.** {plain(' '.join(sentences_of(report, answers)))}")
+    claims = claims_in_words(report) if kind_of(report) == "published" else ""
+    section.say(f"**Answer.** {plain(' '.join(filter(None, [claims, *sentences_of(report, answers)])))}")
+    if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
+        section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")
+    section.say(trust_line(report, answers))
     if answers and not report.on_cpu:
         section.table([row_of(one) for one in answers])
-        used = [f"{name}: {text}" for name, text in FORMATS.items() if any(one.use == name for one in answers)]
-        section.say(f"{plain('; '.join(used))}." if used else "")
-    section.say(trust_line(report, answers))
     return section

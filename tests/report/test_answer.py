@@ -24,7 +24,8 @@ def judged(ratios, memory=None, **fields):
         peak = {"peak_allocated_mib": 1024 * (memory or {}).get(name, 1.0), "data_on_device_mib": 0}
         run = flat(made_up.make("cifar_resnet", name))
         runs[name] = [run | {"epoch_seconds": seconds, **peak, "status": "ok"}]
-    group = {"model": "resnet18", "device": "H200", "notebook": "cifar_resnet", "title": "resnet18", "batch": "b128"}
+    group = {"model": "resnet18", "device": "H200", "notebook": "cifar_resnet", "title": "resnet18"}
+    group |= {"batch": "b128", "lines": ["resnet18"]}
     group |= {"settings": {}, "runs": runs, "data": "cifar10", "explaining": []}
     report = Report(comparisons=[group], every_group=[group], used=[run for one in runs.values() for run in one])
     for name, ratio in ratios.items():
@@ -46,7 +47,7 @@ def test_of_two_that_are_as_fast_the_one_with_less_memory_is_used():
 
 def test_where_tf32_is_as_fast_the_answer_says_that_amp_is_for_its_memory():
     text = said(judged({"tf32": 2.0, "amp_bf16": 1.99}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
-    assert "use amp\\_bf16 for its memory (50% less): it is 1.99x as fast as fp32 and not shown to be faster" in text
+    assert "use amp\\_bf16 for its memory, 50% less than in tf32: it is 1.99x as fast as fp32 and not shown" in text
     text = said(judged({"tf32": 1.5, "amp_bf16": 2.0}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
     assert "use amp\\_bf16: 2.00x as fast as fp32 with 50% less memory." in text
 
@@ -69,7 +70,7 @@ def test_memory_leaves_out_the_data_set():
 
 def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
     text = said(judged({"amp_fp16": 2.0}))
-    assert "Every ratio of two precisions has an interval. Equal quality is shown for no model" in text
+    assert "Every ratio over fp32 or tf32 has a 95% interval. Equal quality is shown for no model" in text
     assert "No ratio has an interval" in said(judged({"amp_fp16": 2.0}, processes=1))
     report = judged({"amp_fp16": 2.0})
     for run in report.used:

@@ -50,13 +50,29 @@ def row_of_claim(study: str, alike: list[dict]) -> dict:
     }
 
 
-def rows_of_claims(published: Published) -> list[dict]:
-    """Return every claim of every article once."""
+def claims_of(published: Published) -> dict[tuple, list[dict]]:
+    """Return {(study, claim, what is published): the runs here that it is judged by}."""
     claims: dict[tuple, list[dict]] = {}
     for study, rows in published.claims.items():
         for row in rows:
             claims.setdefault((study, row["claim"], row["published"]), []).append(row)
-    return [row_of_claim(key[0], alike) for key, alike in claims.items()]
+    return claims
+
+
+def rows_of_claims(published: Published) -> list[dict]:
+    """Return every claim of every article once."""
+    return [row_of_claim(key[0], alike) for key, alike in claims_of(published).items()]
+
+
+def claims_in_words(report: Report) -> str:
+    """Return how many claims of the articles hold, as a sentence; a claim fails where any model contradicts it."""
+    found = claims_of(judge_published(report)).values()
+    counts = Counter(outcome_on_model([row["outcome"] for row in alike]) for alike in found)
+    held, failed, unknown = (counts[outcome] for outcome in OUTCOMES)
+    if not counts:
+        return ""
+    claims = count(sum(counts.values()), "published claim")
+    return f"Of {claims} {held} hold here, {failed} do not, {unknown} cannot be told."
 
 
 @chart_style()
