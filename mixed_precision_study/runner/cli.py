@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -121,7 +121,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     kernels = (
         "forked: from one process that has loaded everything; fresh: each starts by itself;"
-        " auto (default): fresh where times get an interval, else forked"
+        " auto (default): forked, but from a process of its own where times get an interval"
     )
     parser.add_argument("--kernels", choices=("auto", "fresh", "forked"), default="auto", help=kernels)
     parser.add_argument("--no-progress-bar", action="store_true", help="plain lines only")
@@ -311,21 +311,27 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
     return 0 if all(succeeded) else 1
 
 
-def forked_runs(study: PlannedStudy, args: Namespace) -> list[Run]:
-    """Return the runs whose kernels are forked from one process that has loaded everything.
+def forked_runs(study: PlannedStudy, devices: Sized, args: Namespace) -> tuple[list[Run], list[Run]]:
+    """Return the runs whose kernels come from one process that has loaded everything, and those with one each.
 
-    By default these are the runs whose times get no interval. The processes behind an interval should have nothing in
-    common but the host.
+    By default the runs whose times get no interval share a process. The processes behind an interval have nothing in
+    common but the host: each is forked from a process of its own, or on several devices starts by itself, because
+    nothing may load while another device is timed.
     """
     if args.ray or args.kernels == "fresh" or sys.platform != "linux":
-        return []
-    found = []
+        return [], []
+    shared = []
+    alone = []
     for comparison in study.comparisons:
         for run in unfinished(comparison, args.fresh, args.retry_failed):
             no_interval = run.parameters.get("purpose") == "explain" or processes_of(run, comparison) < SEVERAL
-            if run.notebook.stem in EXPERIMENTS and (args.kernels == "forked" or no_interval):
-                found.append(run)
-    return found if len(found) >= FEWEST_FORKED else []
+            if run.notebook.stem not in EXPERIMENTS:
+                continue
+            if args.kernels == "forked" or no_interval:
+                shared.append(run)
+            elif len(devices) == 1:
+                alone.append(run)
+    return shared if len(shared) >= FEWEST_FORKED else [], alone
 
 
 def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, executor: Any) -> bool:
@@ -340,7 +346,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
     try:
-        with process.forked_kernels(name, folder, forked_runs(study, args)):
+        with process.forked_kernels(name, folder, *forked_runs(study, devices, args)):
             run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         summary_made = summarise(name, folder, args.file.parent / "summary.ipynb")

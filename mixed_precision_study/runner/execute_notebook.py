@@ -62,10 +62,10 @@ class ForkedProvisioner(LocalProvisioner):
     """Starts a kernel by the prepared process; where that does not answer, as usual."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
-        environment = {**options["env"], FORKED_ENV: "1"}
         try:
-            process = ForkedKernel(os.environ[PREPARED_ENV], cmd[3:], environment, os.getcwd())
+            process = ForkedKernel(os.environ[PREPARED_ENV], cmd[3:], options["env"], os.getcwd())
         except OSError as error:
+            options["env"].pop(FORKED_ENV, None)
             print(f"the prepared process does not answer ({error}); the kernel starts by itself", file=sys.stderr)
             return await super().launch_kernel(cmd, **options)
         self.process = process  # type: ignore[assignment]

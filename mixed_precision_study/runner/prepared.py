@@ -1,6 +1,10 @@
 """A process that has loaded what every run needs, and forks the kernel of each run. That saves many seconds a run.
 
     python -m mixed_precision_study.runner.prepared SOCKET PARENT
+    python -m mixed_precision_study.runner.prepared SOCKET PARENT SOCKET OTHER_SOCKET ...
+
+The second form is for times that get an interval: the process forks one kernel and ends. Several are started at once.
+None of them answers before all of them have loaded, so nothing is loaded while a run is timed.
 
 It listens at SOCKET, which lies in a private folder. It has one thread, never uses a GPU and does nothing while a run
 is timed. A request is a JSON object (arguments, environment, folder) with three open files: the kernel's input, output
@@ -31,9 +35,11 @@ LOADED = (  # what every run needs; a package that is not installed is left out
     *("mixed_precision_study.data.cifar", "mixed_precision_study.data.elpv", "mixed_precision_study.data.wikitext"),
 )
 PREPARED_ENV = "MIXED_PRECISION_PREPARED"  # environment variable: the socket of the prepared process
-FORKED_ENV = "MIXED_PRECISION_FORKED"  # environment variable of a forked kernel
+FORKED_ENV = "MIXED_PRECISION_FORKED"  # environment variable of a kernel whose process forks others, too
 REQUEST_BYTES = 2**20
 PARENT_SECONDS = 1.0  # between two looks at whether the parent lives
+LOADED_SUFFIX = ".loaded"  # of an empty file beside a socket whose process has loaded everything
+LOAD_SECONDS = 120.0  # to wait for the others; one that takes longer has probably died
 
 
 def load() -> None:
@@ -42,6 +48,16 @@ def load() -> None:
         with suppress(ImportError):
             import_module(name)
     gc.freeze()
+
+
+def wait_for_others(path: str, sockets: list[str], parent: int) -> None:
+    """Say that the process of the socket `path` has loaded, and wait until those of all `sockets` have."""
+    open(path + LOADED_SUFFIX, "wb").close()
+    until = time.monotonic() + LOAD_SECONDS
+    while not all(os.path.exists(one + LOADED_SUFFIX) for one in sockets):
+        if time.monotonic() > until or os.getppid() != parent:
+            return
+        time.sleep(0.05)
 
 
 def end_without(parent: int) -> None:
@@ -68,10 +84,12 @@ def become_kernel(request: dict, files: list[int], parent: int) -> NoReturn:
 
 
 class Server:
-    """Answers requests until its parent ends."""
+    """Answers requests until its parent ends. With `once` it ends after the first kernel."""
 
-    def __init__(self, path: str, parent: int):
+    def __init__(self, path: str, parent: int, once: bool = False):
         self.parent = parent
+        self.once = once
+        self.over = False
         self.kernels: dict[int, socket.socket] = {}  # process id: the connection that asked for it
         self.selector = selectors.DefaultSelector()
         self.listening = socket.socket(socket.AF_UNIX)
@@ -88,7 +106,7 @@ class Server:
 
     def serve(self) -> None:
         """Answer until the parent is gone, then kill the kernels."""
-        while os.getppid() == self.parent:
+        while os.getppid() == self.parent and not self.over:
             for key, _ in self.selector.select(PARENT_SECONDS):
                 if key.fileobj is self.listening:
                     self.accept()
@@ -148,6 +166,7 @@ class Server:
             if not found:
                 continue
             connection = self.kernels.pop(pid)
+            self.over = self.once
             kill_session(pid)  # what it has left
             with suppress(OSError):
                 connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
@@ -217,6 +236,8 @@ class ForkedKernel:
 
 
 if __name__ == "__main__":
-    server = Server(sys.argv[1], int(sys.argv[2]))
+    own, runner, *sockets = sys.argv[1:]
+    server = Server(own, int(runner), once=bool(sockets))
     load()
+    wait_for_others(own, sockets, int(runner))
     server.serve()

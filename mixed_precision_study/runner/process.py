@@ -30,7 +30,7 @@ from .devices import Device
 from .notebook_file import MALFORMED, package_state
 from .paths import ROOT, python_path, relative_to_root
 from .plan import Run
-from .prepared import PREPARED_ENV
+from .prepared import FORKED_ENV, PREPARED_ENV
 
 EXECUTE = "mixed_precision_study.runner.execute_notebook"
 DEAD_KERNEL_EXIT = 138  # exit status of execute_notebook.py
@@ -49,9 +49,10 @@ PROBE_SECONDS = 60
 PRIVATE_PREFIX = "run-"  # names of private folders begin with it
 OWNER_FILE = "output_folder"  # in a private folder: whose run it is
 PREPARED_MODULE = "mixed_precision_study.runner.prepared"
-PREPARED_LOG = "prepared.log"
-SOCKET = "fork"  # of the prepared process, in its private folder
+SOCKET = "fork"  # of a prepared process, in its private folder
 LISTEN_SECONDS = 10  # for it to listen, before it loads anything
+MOST_AT_ONCE = 8  # prepared processes that load at the same time
+LOADED_BYTES = 2 * 2**30  # of memory that each of them may need; about 0.8 GiB was seen
 PRIVATE_FOLDERS_FILE = ".private"  # in logs/: the private folders that the next start removes after a SIGKILL
 OOM_COUNTERS = (
     "/sys/fs/cgroup{group}/memory.events",
@@ -181,8 +182,8 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     kills = oom_kills()
     code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash, run.order)
-    if (socket := socket_for(run)) is not None:
-        environment[PREPARED_ENV] = str(socket)
+    if (prepared := prepared_for(run)) is not None:
+        environment |= {PREPARED_ENV: str(prepared.socket)} | ({} if prepared.once else {FORKED_ENV: "1"})
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
     return RunningProcess(run, device, commit, process, private, record_before, code_hash, attempt, gpu, kills)
 
@@ -198,23 +199,46 @@ def reason_not_to_start(run: Run, device: Device) -> str | None:
 
 
 @dataclass
+class Forking:
+    """The runs of a study whose kernels are forked.
+
+    shared: from one process for all of them. alone: each from a process of its own, which forks no other.
+    """
+
+    study: str
+    folder: Path
+    shared: set[str]
+    alone: set[str]
+
+
+@dataclass
 class PreparedProcess:
-    """The process that forks kernels (prepared.py), the folder of its socket, and the package that it has loaded."""
+    """A process that forks kernels (prepared.py), the folder of its socket, and the package that it has loaded."""
 
     process: subprocess.Popen
     private: Path
     package: tuple
-    folder: Path
+    log_path: Path
+    once: bool  # it forks one kernel only
+    taken: bool = False  # by a run, where it forks one only
+
+    @property
+    def socket(self) -> Path:
+        return self.private / SOCKET
+
+    def is_usable(self) -> bool:
+        """Return whether it can fork the next kernel: it lives, and has loaded the code that the package has now."""
+        return not self.taken and self.process.poll() is None and self.package == package_state()
 
 
-FORKING: list[tuple[str, Path, set[str]]] = []  # study, folder and run ids of what is forked now, or none
-PREPARED: list[PreparedProcess] = []  # the one that forks them, once the first has been started
+FORKING: list[Forking] = []  # of the study that runs now, or none
+PREPARED: list[PreparedProcess] = []  # those that have been started
 
 
 @contextmanager
-def forked_kernels(study: str, folder: Path, runs: Iterable[Run]) -> Iterator[None]:
-    """Let the kernels of these runs be forked from one prepared process in this block. The first one starts it."""
-    FORKING.append((study, folder, {run.run_id for run in runs}))
+def forked_kernels(study: str, folder: Path, shared: Iterable[Run], alone: Iterable[Run] = ()) -> Iterator[None]:
+    """Let the kernels of these runs be forked in this block, see Forking. What forks them is started when needed."""
+    FORKING.append(Forking(study, folder, {run.run_id for run in shared}, {run.run_id for run in alone}))
     try:
         yield
     finally:
@@ -222,43 +246,59 @@ def forked_kernels(study: str, folder: Path, runs: Iterable[Run]) -> Iterator[No
         end_prepared()
 
 
-def start_prepared(study: str, folder: Path) -> None:
-    """Start the prepared process. It listens at once and answers when it has loaded everything."""
-    private = private_folder()
-    (private / OWNER_FILE).write_text(str(folder), encoding="utf-8")
-    with (folder / "logs" / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
-        noted.write(f"{private}\n")
-    environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
-    command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid())]
-    process = start(command, folder / "logs" / PREPARED_LOG, environment)
-    PREPARED.append(PreparedProcess(process, private, package_state(), folder))
+def start_prepared(study: str, folder: Path, count: int = 0) -> None:
+    """Start the process that forks all shared kernels, or `count` processes that fork one kernel each.
+
+    They listen at once and answer when they have loaded everything.
+    """
+    privates = [private_folder() for _ in range(count or 1)]
+    sockets = [str(private / SOCKET) for private in privates] if count else []
+    for private in privates:
+        (private / OWNER_FILE).write_text(str(folder), encoding="utf-8")
+        with (folder / "logs" / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+            noted.write(f"{private}\n")
+        environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
+        command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid()), *sockets]
+        log_path = folder / "logs" / f"prepared-{private.name}.log"
+        process = start(command, log_path, environment)
+        PREPARED.append(PreparedProcess(process, private, package_state(), log_path, bool(count)))
 
 
-def end_prepared() -> None:
-    """End the prepared process, and with it the kernels that it has forked."""
-    while PREPARED:
-        ended = PREPARED.pop()
+def end_prepared(which: Iterable[PreparedProcess] | None = None) -> None:
+    """End these prepared processes (default: all), and with them the kernels that they have forked."""
+    for ended in list(PREPARED if which is None else which):
+        PREPARED.remove(ended)
         kill_run(ended.process, ended.private)
         with suppress(OSError):
-            (ended.folder / "logs" / PREPARED_LOG).unlink()
+            ended.log_path.unlink()
 
 
-def socket_for(run: Run) -> Path | None:
-    """Return where the kernel of a run is forked, or None where it starts by itself.
+def most_at_once() -> int:
+    """Return how many processes may load at the same time: half the cores, and what fits in memory."""
+    room = psutil.virtual_memory().available // LOADED_BYTES
+    return int(min(MOST_AT_ONCE, (os.cpu_count() or 1) // 2, room))
 
-    A prepared process that has loaded other code than the package has now is replaced.
-    """
-    if not FORKING or run.run_id not in FORKING[0][2]:
+
+def prepared_for(run: Run) -> PreparedProcess | None:
+    """Return the process that is to fork the kernel of a run, or None where the kernel starts by itself."""
+    if not FORKING or run.run_id not in FORKING[0].shared | FORKING[0].alone:
         return None
-    if not PREPARED or PREPARED[0].package != package_state() or PREPARED[0].process.poll() is not None:
-        end_prepared()
-        study, folder, _ = FORKING[0]
-        start_prepared(study, folder)
-    socket = PREPARED[0].private / SOCKET
+    forking = FORKING[0]
+    once = run.run_id in forking.alone
+    end_prepared([one for one in PREPARED if one.once == once and not one.is_usable()])
+    if not any(one.once == once for one in PREPARED):
+        count = min(most_at_once(), len(forking.alone)) if once else 0
+        if once and count < 2:
+            return None
+        start_prepared(forking.study, forking.folder, count)
+    found = next(one for one in PREPARED if one.once == once)
+    if once:
+        forking.alone.discard(run.run_id)
+        found.taken = True
     until = time.monotonic() + LISTEN_SECONDS
-    while not socket.exists() and time.monotonic() < until and PREPARED[0].process.poll() is None:
+    while not found.socket.exists() and time.monotonic() < until and found.process.poll() is None:
         time.sleep(0.02)
-    return socket if socket.exists() else None
+    return found if found.socket.exists() else None
 
 
 def check_places(run: Run) -> None:
@@ -394,11 +434,10 @@ def kill_run(process: subprocess.Popen, private: Path) -> None:
 
 
 def kill_forked(kernel: int) -> None:
-    """Kill a kernel that the prepared process has forked: no environment variable names its run."""
-    if PREPARED:
-        with suppress(psutil.Error, OSError):
-            if psutil.Process(kernel).ppid() == PREPARED[0].process.pid:
-                os.killpg(kernel, signal.SIGKILL)
+    """Kill a kernel that a prepared process has forked: no environment variable names its run."""
+    with suppress(psutil.Error, OSError):
+        if psutil.Process(kernel).ppid() in [prepared.process.pid for prepared in PREPARED]:
+            os.killpg(kernel, signal.SIGKILL)
 
 
 def poll(running: RunningProcess, limit: float, stall: float = 0) -> RunOutcome | None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +19,7 @@ from mixed_precision_study.runner.plan import Run, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 
 STUDIES = {
+    "alone": [entry("wait", seed=seed) for seed in range(3)],
     "forked": [entry("wait", seed=seed) for seed in range(2)],
     "ends": [entry(mode) for mode in ("kill", "kill_papermill", "hang", "ok")],
 }
@@ -27,6 +29,10 @@ sys.path.insert(0, sys.argv.pop(1))
 from mixed_precision_study.runner import cli, prepared, process
 cli.EXPERIMENTS = {**cli.EXPERIMENTS, "tiny": ()}  # as if it were one of the suite's own
 cli.FEWEST_FORKED = 1
+if sys.argv[1] == "alone":
+    del sys.argv[1]
+    process.most_at_once = lambda: 2
+    cli.forked_runs = lambda study, devices, args: ([], [run for runs in study.comparisons for run in runs])
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -37,10 +43,13 @@ def suite(tmp_path_factory):
 
 
 @contextlib.contextmanager
-def started(suite, study, output, *words):
-    """Start a study with forked kernels and yield its process, which ends with the test."""
+def started(suite, study, output, *words, alone=False):
+    """Start a study with forked kernels and yield its process, which ends with the test.
+
+    alone: each kernel comes from a process of its own, of which two load at once.
+    """
     words = ["--studies", suite / "studies.yaml", *ON_CPU, "--no-progress-bar", study, "--output-dir", output, *words]
-    command = [sys.executable, "-c", MAIN, ROOT, *words, "--kernels", "forked"]
+    command = [sys.executable, "-c", MAIN, ROOT, *(["alone"] if alone else []), *words, "--kernels", "forked"]
     with subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as runner:
         try:
             yield runner
@@ -48,9 +57,14 @@ def started(suite, study, output, *words):
             runner.kill()
 
 
+def all_prepared_of(runner):
+    """Return the prepared processes of a running study."""
+    return [one for one in psutil.Process(runner.pid).children() if run_process.PREPARED_MODULE in one.cmdline()]
+
+
 def prepared_of(runner):
-    """Return the prepared process of a running study."""
-    (found,) = [one for one in psutil.Process(runner.pid).children() if run_process.PREPARED_MODULE in one.cmdline()]
+    """Return the only prepared process of a running study."""
+    (found,) = all_prepared_of(runner)
     return found
 
 
@@ -66,12 +80,33 @@ def test_kernels_are_children_of_one_prepared_process_which_ends_with_the_study(
     assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok", "ok"]
     assert not forking.is_running()
     assert not survivors("forked")
-    assert not (tmp_path / "out" / "logs" / run_process.PREPARED_LOG).exists()
+    assert not list((tmp_path / "out" / "logs").glob("prepared*"))
 
 
-def test_forked_kernels_that_die_or_hang_are_told_apart_and_another_prepared_process_follows(suite, tmp_path):
+def test_kernels_behind_an_interval_come_each_from_a_process_of_its_own_of_which_several_load_at_once(suite, tmp_path):
+    parents = []
+    with started(suite, "alone", tmp_path / "out", "-p", "data_dir", tmp_path, alone=True) as runner:
+        for number in range(3):
+            wait_for(lambda: (tmp_path / f"begun-{number}-fp32").exists(), 200)  # noqa: B023
+            there = all_prepared_of(runner)
+            assert len(there) <= 2  # two load at once; the third and last one alone starts by itself
+            kernels = [kernel for forking in there for kernel in forking.children()]
+            assert len(kernels) == (1 if number < 2 else 0)
+            parents += [kernel.ppid() for kernel in kernels]
+            assert all(Path(one.cmdline()[3] + prepared.LOADED_SUFFIX).exists() for one in there)  # before any run
+            (tmp_path / f"go-{number}").touch()
+        assert runner.wait(timeout=200) == 0
+    assert len(set(parents)) == 2
+    assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok"] * 3
+    assert not survivors("alone")
+    assert not any(map(psutil.pid_exists, parents))
+    assert not list((tmp_path / "out" / "logs").glob("prepared*"))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_forked_kernels_that_die_or_hang_are_told_apart_and_another_prepared_process_follows(suite, tmp_path, alone):
     """In the mode kill_papermill a kernel kills its parent, which is here the prepared process."""
-    with started(suite, "ends", tmp_path / "out", "--timeout", 0.5) as runner:
+    with started(suite, "ends", tmp_path / "out", "--timeout", 0.5, alone=alone) as runner:
         assert runner.wait(timeout=400) == 1
     records = {record["mode"]: record for record in read_records(tmp_path / "out")}
     assert {mode: record["status"] for mode, record in records.items()} == {
@@ -99,32 +134,58 @@ def test_prepared_process_that_has_loaded_other_code_is_replaced(tmp_path, monke
     run = Run("a-run", Path("cifar_resnet.ipynb"), "fp32", {}, tmp_path, 1.0)
     other = Run("b-run", Path("mine.ipynb"), "fp32", {}, tmp_path, 1.0)
     with run_process.forked_kernels("forked", tmp_path, [run]):
-        assert run_process.socket_for(other) is None
+        assert run_process.prepared_for(other) is None
         assert not run_process.PREPARED  # it does not load while another run is timed
-        assert run_process.socket_for(run).exists()
-        first = run_process.PREPARED[0].process
-        assert run_process.socket_for(run).exists()
-        assert run_process.PREPARED[0].process is first
+        first = run_process.prepared_for(run)
+        assert first.socket.exists()
+        assert run_process.prepared_for(run) is first
         monkeypatch.setattr(run_process, "package_state", lambda: (("a.py", 1),))
-        assert run_process.socket_for(run).exists()
-        second = run_process.PREPARED[0].process
+        second = run_process.prepared_for(run)
+        assert second.socket.exists()
         assert second is not first
-        assert first.poll() is not None
-    assert second.poll() is not None
-    assert run_process.socket_for(run) is None
+        assert first.process.poll() is not None
+    assert second.process.poll() is not None
+    assert run_process.prepared_for(run) is None
+
+
+def test_process_that_forks_one_kernel_only_is_never_given_to_two_runs(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(run_process, "most_at_once", lambda: 2)
+    runs = [Run(name, Path("cifar_resnet.ipynb"), "fp32", {}, tmp_path, 1.0) for name in ("a", "b", "c", "d")]
+    with run_process.forked_kernels("alone", tmp_path, [], runs):
+        first, second = map(run_process.prepared_for, runs[:2])
+        assert first.socket != second.socket
+        assert first.once and second.once
+        assert run_process.prepared_for(runs[0]) is None  # its second attempt starts by itself
+        third = run_process.prepared_for(runs[2])
+        assert third.socket not in (first.socket, second.socket)
+        assert first.process.poll() is not None  # its run is over
+        monkeypatch.setattr(run_process, "package_state", lambda: (("a.py", 1),))
+        assert run_process.prepared_for(runs[3]) is None  # one alone is not worth it
+        assert not run_process.PREPARED  # the one that was left has loaded other code
+    assert not run_process.PREPARED
+
+
+@pytest.mark.parametrize("cores, gib, most", [(16, 100, 8), (8, 100, 4), (16, 5, 2), (2, 100, 1)])
+def test_no_more_processes_load_at_once_than_cores_and_memory_allow(monkeypatch, cores, gib, most):
+    monkeypatch.setattr(run_process.os, "cpu_count", lambda: cores)
+    memory = SimpleNamespace(available=gib * 2**30)
+    monkeypatch.setattr(run_process.psutil, "virtual_memory", lambda: memory)
+    assert run_process.most_at_once() == most
 
 
 @pytest.mark.parametrize(
-    "study, repeats, kernels, forked",
+    "study, repeats, kernels, devices, shared, alone",
     [
-        ("quick", 1, "auto", "all"),
-        ("quick", 3, "auto", "explain"),  # three processes a precision: an interval
-        ("reference", 3, "auto", "explain"),
-        ("reference", 3, "forked", "all"),
-        ("quick", 1, "fresh", "none"),
+        ("quick", 1, "auto", 1, "all", "none"),
+        ("quick", 3, "auto", 1, "explain", "timed"),  # three processes a precision: an interval
+        ("reference", 3, "auto", 1, "explain", "timed"),
+        ("reference", 3, "auto", 2, "explain", "none"),  # nothing may load while the other device is timed
+        ("reference", 3, "forked", 1, "all", "none"),
+        ("quick", 1, "fresh", 1, "none", "none"),
     ],
 )
-def test_kernels_behind_an_interval_start_by_themselves(tmp_path, study, repeats, kernels, forked):
+def test_kernels_behind_an_interval_share_no_process(tmp_path, study, repeats, kernels, devices, shared, alone):
     file = ROOT / "notebooks" / "studies.yaml"
     repeated = parse_overrides([("repeats", str(repeats))])
     comparisons, _ = plan(load_studies(file)[study], file.parent, tmp_path, repeated, True)
@@ -132,8 +193,10 @@ def test_kernels_behind_an_interval_start_by_themselves(tmp_path, study, repeats
     runs = [run for comparison in comparisons for run in comparison]
     explaining = [run for run in runs if run.parameters["purpose"] == "explain"]
     assert len(explaining) == (0 if repeats == 1 else 4 * len(comparisons))
-    found = cli.forked_runs(planned, cli.parse_arguments(["--kernels", kernels]))
-    assert found == {"all": runs, "explain": explaining, "none": []}[forked]
+    timed = [run for run in runs if run not in explaining]
+    expected = {"all": runs, "explain": explaining, "timed": timed, "none": []}
+    found = cli.forked_runs(planned, range(devices), cli.parse_arguments(["--kernels", kernels]))
+    assert found == (expected[shared], expected[alone])
 
 
 def test_what_the_prepared_process_has_loaded_is_kept_out_of_collections():
