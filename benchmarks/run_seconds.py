@@ -2,12 +2,18 @@
 
     python benchmarks/run_seconds.py outputs/quick
 
-The parts come from the records, the whole from the study's own clock (logs/batch.json). What is in neither, such as the
-start and the end of the kernel, is "rest". A run that is not the first of its kernel has no start-up times.
+The parts of a training come from its record, the whole from the study's own clock (logs/batch.json). "start" is what
+comes before the notebook's first cell, "end" what comes after its last. They need logs/batch.log and the executed
+notebook. "rest" is in none of the parts: other cells, and start and end where they are not known. A run that is not the
+first of its kernel has no start-up times.
 """
 
+import json
+import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,41 +21,67 @@ sys.path.insert(0, str(ROOT))
 from mixed_precision_study.record import read_records  # noqa: E402
 from mixed_precision_study.runner.estimates import read_seconds  # noqa: E402
 
-START = ("import", "preflight", "data", "model", "warmup")
+STARTUP = ("import", "preflight", "data", "model", "warmup")
 WITHIN = ("search", "compile")  # parts of the warm-up
+BEGINS = re.compile(r"^([\d-]+ [\d:]+,\d+)  \S+  (\S+)  begins$", re.MULTILINE)  # a line of logs/batch.log
 
 
-def seconds_of(record: dict, whole: float | None) -> dict[str, float | None]:
-    """Return {part: seconds} of a run, None for what is not known. `whole` is what the study's clock says."""
-    parts: dict[str, float | None] = {part: record.get(f"startup_{part}_seconds") for part in START}
+def start_and_end(folder: Path, run_id: str, whole: float | None, began: dict[str, datetime]) -> dict[str, float]:
+    """Return the seconds of a run before its notebook's first cell and after its last, {} where they are not known."""
+    with suppress(OSError, ValueError, KeyError):
+        notebook = json.loads((folder / f"{run_id}.ipynb").read_text(encoding="utf-8"))
+        times = notebook["metadata"]["papermill"]
+        start = (datetime.fromisoformat(times["start_time"]) - began[run_id]).total_seconds()
+        if whole is not None and start >= 0:
+            return {"start": start, "end": whole - start - times["duration"]}
+    return {}
+
+
+def begins_of(folder: Path) -> dict[str, datetime]:
+    """Return {run_id: when the study last started it}."""
+    with suppress(OSError):
+        lines = BEGINS.findall((folder / "logs" / "batch.log").read_text(encoding="utf-8"))
+        return {run_id: datetime.strptime(when, "%Y-%m-%d %H:%M:%S,%f").astimezone() for when, run_id in lines}
+    return {}
+
+
+def seconds_of(record: dict, whole: float | None, outside: dict[str, float]) -> dict[str, float | None]:
+    """Return {part: seconds} of a run, None for what is not known.
+
+    whole: what the study's clock says. outside: what start_and_end() says.
+    """
+    parts: dict[str, float | None] = {"start": outside.get("start")}
+    parts |= {part: record.get(f"startup_{part}_seconds") for part in STARTUP}
     parts["training"] = sum(record["epoch_seconds"])
     for part in ("evaluation", "explanation"):
         parts[part] = record.get(f"{part}_seconds")
+    parts["end"] = outside.get("end")
     known = sum(filter(None, parts.values()))
     inner = {part: record.get(f"{part}_seconds") for part in WITHIN}
     return {"whole": whole, **parts, "rest": None if whole is None else whole - known, **inner}
 
 
-def rows_of(records: Iterable[dict], wholes: dict[str, float]) -> list[dict]:
-    """Return a row for each run that ended well, in the order in which they were made."""
-    ended = sorted((one for one in records if one["status"] == "ok"), key=lambda one: one["started_at"] or "")
+def rows_of(folder: Path) -> list[dict]:
+    """Return a row for each run of a folder that ended well, in the order in which they were made."""
+    wholes = read_seconds(folder)
+    began = begins_of(folder)
+    ended = [record for record in read_records(folder)[0] if record["status"] == "ok"]
     rows = []
-    for record in ended:
+    for record in sorted(ended, key=lambda one: one["started_at"] or ""):
         name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
-        rows.append({"run": name, **seconds_of(record, wholes.get(record["run_id"]))})
+        run_id = record["run_id"]
+        outside = start_and_end(folder, run_id, wholes.get(run_id), began)
+        rows.append({"run": name, **seconds_of(record, wholes.get(run_id), outside)})
     return rows
 
 
-def table_of(rows: list[dict]) -> str:
+def table_of(rows: Iterable[dict]) -> str:
     """Return the rows as a table in Markdown: seconds with one decimal."""
+    rows = list(rows)
     if not rows:
         return "no run ended well"
     lines = ["| " + " | ".join(rows[0]) + " |", "|---" + "|---:" * (len(rows[0]) - 1) + "|"]
-    for row in rows:
-        cells = [
-            value if isinstance(value, str) else "-" if value is None else f"{value:.1f}" for value in row.values()
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["| " + " | ".join(map(cell_of, row.values())) + " |" for row in rows]
     return "\n".join(lines)
 
 
@@ -65,8 +97,7 @@ def main(words: list[str]) -> int:
     if len(words) != 1 or not Path(words[0]).is_dir():
         print("run_seconds.py: give one folder of records, for example outputs/quick.", file=sys.stderr)
         return 2
-    folder = Path(words[0])
-    print(table_of(rows_of(read_records(folder)[0], read_seconds(folder))))
+    print(table_of(rows_of(Path(words[0]))))
     return 0
 
 

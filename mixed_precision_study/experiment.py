@@ -361,8 +361,12 @@ class Experiment:
         batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
         with progress(None, f"{record.precision}, explaining: inference"):
             measure_inference(record, trainer, batches(), self.infer)
-        explain(record, trainer, batches, self.parameters.output_dir)
+        seconds = {"inference": time.perf_counter() - began}
+        seconds |= explain(record, trainer, batches, self.parameters.output_dir)
         record.explanation_seconds = time.perf_counter() - began
+        if seconds.keys() - {"inference"}:
+            parts = ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.items() if spent >= 0.05)
+            print(f"{record.precision}: explained in {record.explanation_seconds:.1f} s ({parts})")
 
     def explain_afterwards(self, record: RunRecord, precision: str) -> None:
         """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason."""
@@ -477,14 +481,18 @@ def keep_training(record: RunRecord, folder: str | Path) -> None:
     write_record(measured, folder)
 
 
-def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], folder: str | Path) -> None:
+def explain(
+    record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], folder: str | Path
+) -> dict[str, float]:
     """Measure what explains the run: memory breakdown, profile, roofline, lost gradients. A failure leaves its reason.
 
     `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
+    Returns the seconds that each part took; {} without a GPU, where nothing is explained.
     """
     if trainer.device.type != "cuda":
         record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
-        return
+        return {}
+    seconds = {}
     given = cycle_batches(batches)
     memory = ("memory breakdown", "ledger_reason", read_memory_breakdown)
     profile = ("profile", "profile_reason", profile_steps)
@@ -498,12 +506,15 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable]
         ("lost updates", "update_reason", read_lost_updates),
     ]
     for what, reason, measure in stages:
+        began = time.perf_counter()
         try:
             release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given, None)
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, reason, error_line(error))
+        seconds[what] = time.perf_counter() - began
+    return seconds
 
 
 @contextmanager

@@ -67,11 +67,17 @@ def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Cal
     try:
         with torch.inference_mode():
             with autocast(trainer.precision, device):
-                for size in (1, count):  # cuDNN searches and torch.compile compiles here, before anything is measured
-                    infer(trainer.model, batch, size)
+                with cudnn_flags(
+                    benchmark=False, deterministic=False
+                ):  # torch.compile compiles here, before anything is measured
+                    infer(trainer.model, batch, 1)
+                infer(trainer.model, batch, count)  # here cuDNN searches, too
                 release_memory(device)
                 reset_peaks(device)
-                latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
+                with cudnn_flags(
+                    benchmark=False, deterministic=False
+                ):  # PyTorch's default; a search would take longer than all of this
+                    latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
                 seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
             record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
             record.inference_samples_per_second = count / seconds

@@ -406,7 +406,7 @@ def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
     """explain() trains on, so what the model writes must have been written before it."""
     order = []
     for name in ("timed_epoch", "summarise_times", "summarise_gpu", "explain", "measure_inference"):
-        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *given, name=name: order.append(name))
+        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *given, name=name: order.append(name) or {})
     experiment = make_experiment(
         after_training=lambda *given: order.append("tried out"), parameters={"precisions": ["fp32"], "epochs": 1}
     )
@@ -438,6 +438,7 @@ def explained(monkeypatch):
         seen.append((trainer.precision, trainer.steps))
         record.kernels_per_step = 100.0
         record.gpu_busy_fraction = record.step_ms_median
+        return {}
 
     monkeypatch.setattr(f"{PACKAGE}.explain", explain)
     return seen

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from conftest import ROOT
@@ -33,6 +34,23 @@ def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
     assert (cells["whole"], cells["training"], cells["evaluation"], cells["explanation"]) == ("20.0", "4.5", "1.5", "-")
     assert float(cells["rest"]) == pytest.approx(20 - 5 - 4.5 - 1.5)
     assert cells["search"] == "0.5"
+
+
+def test_start_and_end_of_a_run_come_from_the_log_and_the_executed_notebook(tmp_path):
+    record = RunRecord("a-run", "cifar_resnet", "fp32", PARAMETERS, status="ok", epoch_seconds=[4.0])
+    write_record(record, tmp_path)
+    began = datetime(2026, 5, 1, 12, 0, 0, 500_000).astimezone()
+    first_cell = (began + timedelta(seconds=1.5)).astimezone(timezone.utc)
+    times = {"start_time": first_cell.isoformat(), "duration": 7.0}
+    (tmp_path / "a-run.ipynb").write_text(json.dumps({"metadata": {"papermill": times}}))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(json.dumps({"run_seconds": {"a-run": 10.0}}))
+    lines = ["2026-05-01 11:00:00,000  cuda:0  a-run  begins", "2026-05-01 12:00:00,500  cuda:0  a-run  begins"]
+    (tmp_path / "logs" / "batch.log").write_text("\n".join(lines))
+    head, _, row = call(tmp_path).stdout.splitlines()
+    cells = dict(zip(head.strip("| ").split(" | "), row.strip("| ").split(" | "), strict=True))
+    assert (cells["start"], cells["training"], cells["end"]) == ("1.5", "4.0", "1.5")
+    assert cells["rest"] == "3.0"  # 7 s of cells, of which 4 s of training
 
 
 def test_a_wrong_folder_is_one_sentence(tmp_path):

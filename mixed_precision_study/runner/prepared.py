@@ -15,6 +15,7 @@ When PARENT ends, this process ends, and so do its kernels.
 """
 
 import gc
+import glob
 import json
 import os
 import runpy
@@ -26,6 +27,7 @@ import threading
 import time
 from contextlib import suppress
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 KERNEL = "mixed_precision_study.runner.kernel"
@@ -44,10 +46,33 @@ LOAD_SECONDS = 120.0  # to wait for the others; one that takes longer has probab
 
 def load() -> None:
     """Import the packages of LOADED, and keep them out of the kernels' garbage collections."""
+    reading = threading.Thread(target=read_ahead)
+    reading.start()
     for name in LOADED:
         with suppress(ImportError):
             import_module(name)
+    reading.join()  # a fork keeps one thread alone
     gc.freeze()
+
+
+def read_ahead() -> None:
+    """Where there is a GPU, ask the system to read the libraries from which cuDNN's search loads its kernels."""
+    if not glob.glob("/dev/nvidia[0-9]*") or not hasattr(os, "posix_fadvise"):
+        return
+    for path in libraries():
+        with suppress(OSError), open(path, "rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+
+def libraries() -> list[str]:
+    """Return the files of the installed CUDA libraries that hold kernels or make them: about 2 GB."""
+    found = []
+    for package, names in (("nvidia", ("cudnn*", "cublas*", "nvrtc")), ("torch", ("torch_cuda",))):
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for name in names:
+                found += glob.glob(os.path.join(glob.escape(folder), "**", "lib", f"lib{name}.so*"), recursive=True)
+    return found
 
 
 def wait_for_others(path: str, sockets: list[str], parent: int) -> None:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+import torch
 from conftest import ENVIRONMENT, ROOT
 from tiny_suite import ON_CPU, begun, entry, read_records, survivors, wait_for, write_suite
 
@@ -206,3 +207,31 @@ def test_what_the_prepared_process_has_loaded_is_kept_out_of_collections():
         assert gc.get_freeze_count() > 100_000
     finally:
         gc.unfreeze()
+
+
+def test_libraries_of_cuda_are_found_without_importing_torch():
+    code = "import sys; from mixed_precision_study.runner import prepared; print(*prepared.libraries(), sep='\\n')"
+    code += "; assert 'torch' not in sys.modules"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    names = {Path(line).name.split(".")[0] for line in done.stdout.split()}
+    if not torch.backends.cuda.is_built():
+        assert not {"libtorch_cuda", "libcudnn_ops"} & names
+    else:
+        assert {"libtorch_cuda", "libcudnn_ops", "libcublasLt", "libnvrtc"} <= names
+
+
+def test_nothing_is_read_ahead_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(prepared.glob, "glob", lambda pattern: [])
+    monkeypatch.setattr(prepared, "libraries", lambda: pytest.fail("there is nothing to read them for"))
+    prepared.read_ahead()
+
+
+def test_every_library_is_asked_for_where_there_is_a_gpu(monkeypatch, tmp_path):
+    (tmp_path / "libcudnn.so").write_bytes(b"kernels")
+    asked = []
+    monkeypatch.setattr(prepared.glob, "glob", lambda pattern: ["/dev/nvidia0"])
+    monkeypatch.setattr(prepared, "libraries", lambda: [tmp_path / "missing.so", tmp_path / "libcudnn.so"])
+    monkeypatch.setattr(prepared.os, "posix_fadvise", lambda file, *words: asked.append(words))
+    prepared.read_ahead()
+    assert asked == [(0, 0, prepared.os.POSIX_FADV_WILLNEED)]
