@@ -288,11 +288,11 @@ OTHER_COMPARISONS = (  # what, the folder of the records, what they have in comm
 
 def compared_table(outputs):
     """Return a line for each of OTHER_COMPARISONS; `outputs` is the folder of the committed records."""
-    lines = ["| training | compared | times as fast | last metrics |", "|---|---|---|---|"]
+    lines = ["| training | times as fast | last metrics |", "|---|---|---|"]
     for name, folder, common, precision, baseline in OTHER_COMPARISONS:
         records = read_records(outputs / folder)[0]
         own = chosen(records, **common, precision=precision)
         base = chosen(records, **common, precision=baseline)
         metrics = f"{last_metrics(own)} against {last_metrics(base)}"
-        lines.append(f"| {name} | {precision} over {baseline} | {compared(own, base)} | {metrics} |")
+        lines.append(f"| {name}: {precision} over {baseline} | {compared(own, base)} | {metrics} |")
     return "\n".join(lines)

@@ -25,100 +25,100 @@ from .parameters import EXPERIMENTS, OWN_EXPERIMENT, PRECISION_NAMES, Parameter
 class DiagnosticFields:
     """What explains the time and memory of a run. A field that was not measured is None; a `_reason` says why."""
 
-    overflow_steps: list = field(default_factory=list)  # timed steps that were skipped, counted from 0 in each repeat
-    gradient_flush_fraction_scale_1: float | None = None  # of non-zero gradient elements: zero in fp16 without scaling
-    gradient_flush_fraction_scaled: float | None = None  # the same at the loss scale of the last step
-    lost_update_fraction: float | None = None  # of weights that one step should change: unchanged after rounding
-    kept_update_fraction: float | None = None  # of that step's update: what reached the weights, 1 where none is lost
+    overflow_steps: list = field(default_factory=list)  # timed steps skipped, counted from 0 in each repeat
+    gradient_flush_fraction_scale_1: float | None = None  # of non-zero gradients: zero in fp16 without scaling
+    gradient_flush_fraction_scaled: float | None = None  # the same at the last loss scale
+    lost_update_fraction: float | None = None  # of weights that a step should change: unchanged
+    kept_update_fraction: float | None = None  # of that step's update: reached the weights
     update_reason: str | None = None  # why a run whose weights are 16-bit alone has no such fractions
     gradient_reason: str | None = None  # why an fp16 run has no such fractions
     gpu_busy_fraction: float | None = None  # kernel time of a profiled step / median timed step
-    gpu_busy_ms_per_step: float | None = None  # time in which at least one kernel or copy ran
-    kernels_per_step: float | None = None  # kernels, copies and fills that a step launches
-    tensor_core_fraction: float | None = None  # of kernel time, by the kernels' names
-    fp16_kernel_fraction: float | None = None  # of kernel time, by the kernels' names; cuDNN may use fp16 in amp_bf16
-    fp8_kernel_fraction: float | None = None  # likewise
-    kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time], longest first
+    gpu_busy_ms_per_step: float | None = None  # with a kernel or copy running
+    kernels_per_step: float | None = None  # kernels, copies and fills
+    tensor_core_fraction: float | None = None  # of kernel time, by kernel names
+    fp16_kernel_fraction: float | None = None  # of kernel time, by kernel names
+    fp8_kernel_fraction: float | None = None  # of kernel time, by kernel names
+    kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time]
     profile_reason: str | None = None  # why there is no profile
-    flops_per_step: float | None = None  # of convolutions, matmuls, attention, RNNs; a multiply-add counts 2
-    bytes_per_step: float | None = None  # inputs and outputs of every operation: the traffic without any cache
-    misaligned_flops_fraction: float | None = None  # of flops_per_step: sizes that are not multiples of 8
+    flops_per_step: float | None = None  # convolution, matmul, attention, RNN; a multiply-add counts 2
+    bytes_per_step: float | None = None  # inputs and outputs of every operation, without any cache
+    misaligned_flops_fraction: float | None = None  # sizes that are not multiples of 8
     achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
     ceiling_matmul_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
-    ceiling_conv_tflop_per_second: float | None = None  # the same; FLOPs of a direct convolution, cuDNN may need fewer
-    ceiling_copy_gb_per_second: float | None = None  # measured, read plus written, 10^9 bytes
-    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / the higher of the two ceilings
+    ceiling_conv_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
+    ceiling_copy_gb_per_second: float | None = None  # measured; read plus written
+    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / the higher ceiling
     bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
     limit_reason: str | None = None  # why a figure of FLOPs, bytes or ceilings is missing
     energy_joules: float | None = None  # whole GPU, timed epochs
-    energy_source: str | None = None  # "counter" or "power" (samples integrated)
+    energy_source: str | None = None  # "counter" or "power"
     energy_reason: str | None = None  # why there is no energy
-    joules_per_1000_samples: float | None = None  # energy_joules / samples of the timed epochs x 1000
-    power_watts_mean: float | None = None  # in the timed epochs, like the fields down to `gpu_shared`
-    power_watts_limit: float | None = None  # the power cap in force
-    sm_clock_mhz_median: float | None = None  # of the samples
-    sm_clock_mhz_max: float | None = None  # the highest that the GPU offers
-    application_clock_mhz: float | None = None  # graphics clock that is set for programs; null where NVML has none
-    application_clock_mhz_default: float | None = None  # the same as the GPU comes
-    temperature_celsius_max: float | None = None  # of the samples
-    throttle_fractions: list = field(default_factory=list)  # [reason, fraction of the samples]
-    throttled: bool | None = None  # one reason held in 5% of the samples or more
-    gpu_shared: bool | None = None  # another process used the GPU during the run
-    card_samples: int | None = None  # number of samples, about ten a second
+    joules_per_1000_samples: float | None = None  # timed epochs
+    power_watts_mean: float | None = None  # timed epochs
+    power_watts_limit: float | None = None  # power cap in force
+    sm_clock_mhz_median: float | None = None  # timed epochs
+    sm_clock_mhz_max: float | None = None  # highest that the GPU offers
+    application_clock_mhz: float | None = None  # graphics clock for programs, where NVML has it
+    application_clock_mhz_default: float | None = None  # graphics clock for programs, where NVML has it
+    temperature_celsius_max: float | None = None  # timed epochs
+    throttle_fractions: list = field(default_factory=list)  # [reason, fraction of samples]
+    throttled: bool | None = None  # one reason held in at least 5% of the samples
+    gpu_shared: bool | None = None  # another process used the GPU
+    card_samples: int | None = None  # about ten a second
     card_samples_all: list = field(default_factory=list)  # every sample; not written, too long
     card_reason: str | None = None  # why there are no samples
-    native_bf16: bool | None = None  # False: this GPU only emulates it
-    fp16_check: str | None = None  # "passed", or what is wrong with fp16 arithmetic on this GPU
-    ledger_parameters_mib: float | None = None  # at the peak: weights and buffers of the model
-    ledger_gradients_mib: float | None = None  # at the peak: gradients
-    ledger_optimizer_mib: float | None = None  # at the peak: the optimizer's state, such as momentum
-    ledger_masters_mib: float | None = None  # at the peak: fp32 copies of fp16 weights
-    ledger_data_mib: float | None = None  # at the peak: the data set kept on the GPU
-    ledger_activations_mib: float | None = None  # the rest of the peak: saved activations, temporaries, workspaces
+    native_bf16: bool | None = None  # false where only emulated
+    fp16_check: str | None = None  # "passed", or what is wrong
+    ledger_parameters_mib: float | None = None  # part of the peak
+    ledger_gradients_mib: float | None = None  # part of the peak
+    ledger_optimizer_mib: float | None = None  # part of the peak
+    ledger_masters_mib: float | None = None  # part of the peak
+    ledger_data_mib: float | None = None  # part of the peak
+    ledger_activations_mib: float | None = None  # rest of the peak: activations, temporaries, workspaces
     ledger_slack_mib: float | None = None  # reserved by the allocator above the peak
-    ledger_context_mib: float | None = None  # CUDA context and libraries: device less reserved, after warm-up
-    ledger_error_fraction: float | None = None  # (peak + slack + context) / the use by NVML - 1: tests the reserve only
+    ledger_context_mib: float | None = None  # CUDA context and libraries
+    ledger_error_fraction: float | None = None  # (peak + slack + context) / NVML's figure - 1
     ledger_reason: str | None = None  # why there is no memory breakdown, or no context in it
-    ledger_saved_mib: float | None = None  # of the live blocks at an eager step's peak: saved for the backward pass
-    ledger_batch_mib: float | None = None  # of these blocks: the batch
-    ledger_temporaries_mib: float | None = None  # of these blocks: other results of operations
-    ledger_workspaces_mib: float | None = None  # of these blocks: allocated within an operation, not its result
-    ledger_rounding_mib: float | None = None  # what the allocator gave beyond what was asked for, at the peak
-    ledger_unattributed_fraction: float | None = None  # of the bytes at that peak: belongs to nothing known
+    ledger_saved_mib: float | None = None  # live blocks at an eager step's peak
+    ledger_batch_mib: float | None = None  # live blocks at an eager step's peak
+    ledger_temporaries_mib: float | None = None  # live blocks at an eager step's peak
+    ledger_workspaces_mib: float | None = None  # live blocks at an eager step's peak
+    ledger_rounding_mib: float | None = None  # given by the allocator beyond what was asked for
+    ledger_unattributed_fraction: float | None = None  # of the bytes at that peak
     ledger_blocks_reason: str | None = None  # why the breakdown was not checked by blocks, or what the check found
-    saved_activations_mib: float | None = None  # what the forward pass leaves allocated for the backward pass
+    saved_activations_mib: float | None = None  # kept by the forward pass for the backward pass
 
 
 @dataclass(kw_only=True)
 class EnvironmentFields:
     """Where a run ran. A field that was not read is None."""
 
-    device_type: str | None = None  # "cuda" or "cpu"
-    gpu_name: str | None = None  # as the driver calls it
-    gpu_uuid: str | None = None  # identifies this very GPU
-    compute_capability: str | None = None  # for example "9.0"
-    device_total_mib: float | None = None  # memory of the GPU
-    driver_version: str | None = None  # of NVIDIA
-    cuda_version: str | None = None  # that PyTorch was built with
-    cudnn_version: str | None = None  # as a number
-    torch_version: str | None = None  # with its build
-    timm_version: str | None = None  # the models come from it
-    python_version: str | None = None  # of the kernel
-    host_platform: str | None = None  # operating system
-    host_cores: int | None = None  # that this process may use
-    host_cpu: str | None = None  # model of the CPU
-    host_id: str | None = None  # tells hosts apart: a hash of the machine's identity and name
-    kernel_forked: bool | None = None  # from a process of run_all.py that had loaded everything
-    package_version: str | None = None  # of mixed_precision_study
-    fp32_precision_matmul: str | None = None  # PyTorch's switch, read back during the run
-    fp32_precision_conv: str | None = None  # the same for convolutions
-    fp32_precision_rnn: str | None = None  # the same for RNNs
-    allow_fp16_accumulation: bool | None = None  # PyTorch's switch as read back
+    device_type: str | None = None  # the device
+    gpu_name: str | None = None  # the device
+    gpu_uuid: str | None = None  # the device
+    compute_capability: str | None = None  # the device
+    device_total_mib: float | None = None  # the device
+    driver_version: str | None = None  # version in use
+    cuda_version: str | None = None  # version in use
+    cudnn_version: str | None = None  # version in use
+    torch_version: str | None = None  # version in use
+    timm_version: str | None = None  # version in use
+    python_version: str | None = None  # version in use
+    host_platform: str | None = None  # the host, as this process sees it
+    host_cores: int | None = None  # the host, as this process sees it
+    host_cpu: str | None = None  # the host, as this process sees it
+    host_id: str | None = None  # hash that tells hosts apart
+    kernel_forked: bool | None = None  # from a loaded process that forks others, too
+    package_version: str | None = None  # of the suite
+    fp32_precision_matmul: str | None = None  # PyTorch's switch, read back
+    fp32_precision_conv: str | None = None  # PyTorch's switch, read back
+    fp32_precision_rnn: str | None = None  # PyTorch's switch, read back
+    allow_fp16_accumulation: bool | None = None  # PyTorch's switch, read back
     autocast_dtype: str | None = None  # null if autocast is off
     parameter_dtypes: str | None = None  # for example "float16 + float32"
-    fp8_linear_fraction: float | None = None  # in fp8: of the work of the Linear layers, by their weights
-    commit: str | None = None  # of the suite, if it is known
-    code_hash: str | None = None  # of the measuring code, from run_all.py; null in a notebook run by hand
+    fp8_linear_fraction: float | None = None  # of the Linear layers' work: in fp8
+    commit: str | None = None  # of the suite, if known
+    code_hash: str | None = None  # of the measuring code; null in a notebook run by hand
 
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
@@ -158,80 +158,80 @@ BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
 class RunRecord(EnvironmentFields, DiagnosticFields):
     """One run: one notebook, one set of parameters, one precision. A field that was not measured is None."""
 
-    run_id: str  # readable and unique: notebook, model, data, precision, batch size, seed, hash of all parameters
-    notebook: str  # file name without its ending
-    precision: str  # one of the six modes
-    parameters: dict  # every parameter of the notebook; written as keys beside the fields
+    run_id: str  # what was run
+    notebook: str  # what was run
+    precision: str  # what was run
+    parameters: dict  # every parameter; not written, each is a key beside the fields
     schema_version: int = 1  # of these fields
-    status: str = "failed"  # one of STATUSES; "ok" only after the run has ended well
-    reason: str | None = None  # one sentence, for every status but "ok"
+    status: str = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
+    reason: str | None = None  # for every status but ok
     started_at: str | None = None  # ISO 8601, UTC
     finished_at: str | None = None  # ISO 8601, UTC
-    order_in_comparison: int | None = None  # place among all runs of its comparison, as planned, from 0
-    runs_before_in_process: int | None = None  # trainings that its process began before this one
-    dataset_used: str | None = None  # what dataset="auto" became
+    order_in_comparison: int | None = None  # planned place in its comparison, from 0
+    runs_before_in_process: int | None = None  # trainings begun earlier in its process
+    dataset_used: str | None = None  # what "auto" became
     dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_fingerprint: str | None = None  # hash of the data: contents, counts, classes
-    data_files_hash: str | None = None  # hash of the files in data_dir that were read, by which run_all.py knows them
-    synthetic: bool | None = None  # made-up data: says nothing about quality
-    train_samples: int | None = None  # images or tokens to train on
-    eval_samples: int | None = None  # images or tokens held out
-    sample_unit: str | None = None  # "images" or "tokens"
+    data_fingerprint: str | None = None  # hash of contents, counts and classes
+    data_files_hash: str | None = None  # of the files read in data_dir
+    synthetic: bool | None = None  # made-up data
+    train_samples: int | None = None  # images or tokens
+    eval_samples: int | None = None  # images or tokens
+    sample_unit: str | None = None  # images or tokens
     steps_per_epoch: int | None = None  # timed in each epoch
-    batch_size_used: int | None = None  # what batch_size="max" became, else the same as batch_size
+    batch_size_used: int | None = None  # what "max" became
     samples_per_epoch: int | None = None  # timed in each epoch
     batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
-    warmup_steps: int | None = None  # taken before the clock starts, and undone
-    warmup_seconds: float | None = None  # cuDNN's search, compilation and settling of the loss scale
-    compile_seconds: float | None = None  # of the warm-up: torch.compile; 0 without it
-    search_seconds: float | None = None  # of the warm-up, at most: cuDNN's search (first step less a later one)
-    search_limit_algorithms: int | None = None  # that cuDNN may time for each convolution; 0: all
+    warmup_steps: int | None = None  # before the clock starts, then undone
+    warmup_seconds: float | None = None  # search, compilation, settling of the loss scale
+    compile_seconds: float | None = None  # of the warm-up
+    search_seconds: float | None = None  # of the warm-up, at most
+    search_limit_algorithms: int | None = None  # timed for each convolution; 0: all
     search_reason: str | None = None  # why there was no search
-    startup_seconds: float | None = None  # from the notebook's first cell to its first timed step: the next five
-    startup_import_seconds: float | None = None  # PyTorch, timm and the other packages
-    startup_preflight_seconds: float | None = None  # the checks of the GPU
-    startup_data_seconds: float | None = None  # read or decode the data and move them to the device
-    startup_model_seconds: float | None = None  # build the model, and search the largest batch for batch_size="max"
-    startup_warmup_seconds: float | None = None  # from there to the first timed step
+    startup_seconds: float | None = None  # first cell to first timed step
+    startup_import_seconds: float | None = None  # part of startup_seconds
+    startup_preflight_seconds: float | None = None  # part of startup_seconds
+    startup_data_seconds: float | None = None  # part of startup_seconds
+    startup_model_seconds: float | None = None  # part of startup_seconds
+    startup_warmup_seconds: float | None = None  # part of startup_seconds
     startup_reason: str | None = None  # why there are none: only the first run of a kernel has them
-    evaluation_seconds: float | None = None  # all evaluations together, those of the test set too
-    explanation_seconds: float | None = None  # inference, memory breakdown, profile, FLOPs and ceilings
-    epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch of every repeat, in order
-    step_ms_median: float | None = None  # over every timed step
-    step_ms_p10: float | None = None  # a tenth of the steps were faster
-    step_ms_p90: float | None = None  # a tenth of the steps were slower
+    evaluation_seconds: float | None = None  # outside the clock
+    explanation_seconds: float | None = None  # outside the clock
+    epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch
+    step_ms_median: float | None = None  # timed steps
+    step_ms_p10: float | None = None  # timed steps
+    step_ms_p90: float | None = None  # timed steps
     step_ms_all: list = field(default_factory=list)  # every timed step; not written, too long
-    block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch, in order
-    data_wait_fraction: float | None = None  # of the timed epochs: the host was getting its next batch
+    block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch
+    data_wait_fraction: float | None = None  # of the timed epochs: waiting for a batch
     data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; not written, see the fraction
-    samples_per_second: float | None = None  # samples of an epoch / mean epoch time; of older records, / median
-    peak_allocated_mib: float | None = None  # PyTorch's tensors in the timed steps
-    peak_reserved_mib: float | None = None  # what PyTorch's allocator took from the driver in the timed steps
-    peak_allocated_with_warmup_mib: float | None = None  # the same with the workspaces that cuDNN's search tried
-    peak_reserved_with_warmup_mib: float | None = None  # the same of the allocator
-    data_on_device_mib: float | None = None  # part of the peak: the data set kept on the GPU
-    device_used_mib: float | None = None  # by NVML, whole GPU, at the end of the first timed epoch
-    device_used_before_mib: float | None = None  # by NVML, before this process used the GPU: what others used
+    samples_per_second: float | None = None  # at the mean epoch time; older records: median
+    peak_allocated_mib: float | None = None  # PyTorch's allocator, timed steps
+    peak_reserved_mib: float | None = None  # PyTorch's allocator, timed steps
+    peak_allocated_with_warmup_mib: float | None = None  # the same with the warm-up
+    peak_reserved_with_warmup_mib: float | None = None  # the same with the warm-up
+    data_on_device_mib: float | None = None  # part of the peak: the data set
+    device_used_mib: float | None = None  # NVML, whole GPU, end of the first timed epoch
+    device_used_before_mib: float | None = None  # NVML, used by others beforehand
     device_memory_reason: str | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean of each epoch
-    training_log: list = field(default_factory=list)  # [epoch from 1, step from 1, loss, accuracy so far in the epoch]
+    training_log: list = field(default_factory=list)  # [epoch, step, loss, accuracy so far in the epoch]
     metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
     metric_better: str | None = None  # "higher" or "lower"
-    resumed_at_epochs: list = field(default_factory=list)  # epochs after which another process went on with the run
-    metric: list = field(default_factory=list)  # on held-out data, after each epoch
+    resumed_at_epochs: list = field(default_factory=list)  # epochs after which another process went on
+    metric: list = field(default_factory=list)  # held-out data, after each epoch
     chance_metric: float | None = None  # of a model that ignores its input
-    test_metric: float | None = None  # at the end, on a test set on which no choice rests; null if there is none
-    inference_latency_ms: float | None = None  # median forward pass of one sample, synchronised
-    inference_latency_ms_p10: float | None = None  # a tenth of the passes were faster
-    inference_latency_ms_p90: float | None = None  # a tenth of the passes were slower
-    inference_samples_per_second: float | None = None  # forward passes at the batch size of the training
-    inference_memory_mib: float | None = None  # weights, a batch and the tensors of its forward pass
-    inference_difference_fraction: float | None = None  # largest difference from an fp32 copy / its largest output
+    test_metric: float | None = None  # on a test set that decides nothing, or null
+    inference_latency_ms: float | None = None  # one sample, synchronised
+    inference_latency_ms_p10: float | None = None  # one sample, synchronised
+    inference_latency_ms_p90: float | None = None  # one sample, synchronised
+    inference_samples_per_second: float | None = None  # at the training's batch size
+    inference_memory_mib: float | None = None  # weights, batch, forward pass
+    inference_difference_fraction: float | None = None  # largest difference from fp32 / its largest output
     inference_reason: str | None = None  # why a figure of the inference is missing
-    loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at the start and at each change
+    loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at each change
     skipped_steps: int | None = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: int | None = None  # skipped while the loss scale settled
-    host_syncs_per_step: float | None = None  # waits for the GPU, counted by torch.cuda.set_sync_debug_mode
+    warmup_skipped_steps: int | None = None  # while the loss scale settled
+    host_syncs_per_step: float | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
