@@ -159,9 +159,9 @@ def inference_cells(record):
 
 # Comparisons of chosen runs
 
-RESNET = {"notebook": "cifar_resnet", "model": "resnet18", "batch_size": 128, "epochs": 6}
-EFFICIENTNET = {"notebook": "efficientnet_regression", "batch_size": 32, "epochs": 6}
-LSTM = {"notebook": "lstm_language_model", "batch_size": 20, "epochs": 6}
+RESNET = {"notebook": "cifar_resnet", "model": "resnet18", "batch_size": 128}
+EFFICIENTNET = {"notebook": "efficientnet_regression", "batch_size": 32}
+LSTM = {"notebook": "lstm_language_model", "batch_size": 20}
 EAGER = {"execution": "eager", "channels_last": False}
 LAYOUT = {"execution": "eager", "channels_last": True}
 COMPILED = {"execution": "compile", "channels_last": True}
