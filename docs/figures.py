@@ -15,11 +15,11 @@ from mixed_precision_study.report.memory_use import highest_peak
 HALF = ("amp_fp16", "o2_fp16")
 
 
-def articles_table(path):
+def articles_list(path):
     """Return the published speed-up and memory of half precision over fp32, by GPU, where both were published."""
     with Path(path).open(encoding="utf-8", newline="") as opened:
         rows = [row for row in csv.DictReader(opened) if row["gpu"] and row["model"] and row["batch_size"]]
-    lines = ["| GPU | training | times as fast as fp32 | memory |", "|---|---|---|---|"]
+    lines = []
 
     def group_of(row):
         return row["gpu"], row["model"], row["batch_size"]
@@ -30,10 +30,8 @@ def articles_table(path):
         half = first_of(figures, HALF)
         if base and half and base["memory_mib"] and half["memory_mib"]:
             ratio = float(base["time_seconds"]) / float(half["time_seconds"])
-            lines.append(
-                f"| {gpu}, {base['year']} | {model}, batch {batch} | {half['precision']}: {ratio:.2f}x |"
-                f" {memory_change(half, base)} |"
-            )
+            trained = f"{model}, batch {batch}, {half['precision']}"
+            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {memory_change(half, base)} ({trained})")
     return "\n".join(lines)
 
 
@@ -191,10 +189,11 @@ def compared(runs, base_runs):
     return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
 
 
-def headline(records):
-    """Return the README's first table from the records of a ladder: what each way of training buys over fp32."""
+def headline(folders):
+    """Return the README's first table from lists of records, one for each card: what each way buys over fp32."""
     head = [
         "times as fast as fp32",
+        "GPU",
         "fp32, an epoch",
         "tf32",
         "AMP",
@@ -204,30 +203,37 @@ def headline(records):
     ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, (experiment, half) in EXPERIMENTS.items():
-        base = chosen(records, **experiment, **EAGER, precision="fp32")
-        amp = chosen(records, **experiment, **EAGER, precision=half)
-        graph = chosen(records, **experiment, **GRAPH, precision=half)
-        if not (base and amp and graph):
-            continue
-        tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
-        cells = [name, f"{seconds_of_epoch(base):.2f} s", compared(tf32, base)]
-        cells += [f"{half}: {compared(amp, base)}", compared(graph, base)]
-        saved = [f"{highest_peak(runs) / highest_peak(base) - 1:+.0%}" for runs in (amp, graph)]
-        cells += [", ".join(saved), quality(graph, base)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", where(records)])
+        rows = [headline_row(experiment, half, records) for records in folders]
+        for number, row in enumerate(filter(None, rows)):
+            lines.append(f"| {'' if number else name} | {' | '.join(row)} |")
+    return "\n".join([*lines, "", where([record for records in folders for record in records])])
+
+
+def headline_row(experiment, half, records):
+    """Return the cells of an experiment on one card, None where AMP or fp32 was not measured on it."""
+    base = chosen(records, **experiment, **EAGER, precision="fp32")
+    amp = chosen(records, **experiment, **EAGER, precision=half)
+    graph = chosen(records, **experiment, **GRAPH, precision=half)
+    tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
+    if not (base and amp):
+        return None
+    card = base[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
+    cells = [card, f"{seconds_of_epoch(base):.2f} s", compared(tf32, base) if tf32 else "-"]
+    cells += [f"{half}: {compared(amp, base)}", compared(graph, base) if graph else "-"]
+    saved = [f"{highest_peak(runs) / highest_peak(base) - 1:+.0%}" for runs in (amp, graph) if runs]
+    return [*cells, ", ".join(saved), quality(graph or amp, base)]
 
 
 def where(records):
-    """Return on what the records of a ladder were made, and how to read the table of them."""
+    """Return on what the records of the first table were made, and how to read it."""
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
         return "None yet."
-    places = sorted({f"{run['gpu_name']}, PyTorch {run['torch_version']}" for run in ok})
-    reading = "fp32 has TF32 off. Ratios with their 95% interval from three processes. The graph has images in"
-    reading += " channels_last. Memory leaves out the data set. Quality is the graph's: it takes five seeds to call it"
-    reading += " equal to fp32's."
-    return f"*{'; '.join(places)}. {reading}*"
+    cards = " and ".join(sorted({run["gpu_name"] for run in ok}))
+    versions = ", ".join(sorted({run["torch_version"] for run in ok}))
+    reading = "fp32 has TF32 off. 95% intervals from three processes; one process decides nothing. The graph has images"
+    reading += " in channels_last. Memory leaves out the data set. It takes five seeds to call quality equal to fp32's."
+    return f"*{cards}, PyTorch {versions}. {reading}*"
 
 
 def quality(runs, base_runs):

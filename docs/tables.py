@@ -148,8 +148,8 @@ def generated_blocks(root):
 
     blocks = {
         root / "README.md": {
-            "headline": lambda: figures.headline(records("ladder-h200")),
-            "articles": lambda: figures.articles_table(root / "data" / "published_results.csv"),
+            "headline": lambda: figures.headline([records("ladder-h200"), records("quick-h100")]),
+            "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),
@@ -163,7 +163,7 @@ def generated_blocks(root):
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },
     }
-    for folder in ("reference", "published", "fastest-h200", "scaling-h200"):
+    for folder in ("reference", "quick-h100", "published", "fastest-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 

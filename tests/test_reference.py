@@ -50,6 +50,8 @@ def only(model, batch_size, precision, execution="eager", **fields):
         ("reference", 5_200_000, {"summary.html", "summary.ipynb", "results.csv", "speedup.png"}),
         ("published", 5_500_000, {"summary.html", "summary.csv", "results.csv"}),
         ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
+        ("quick-h100", 1_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
+        ("host-time-h100", 10_000, {"resnet18.md", "lstm.md"}),
         ("fastest-h200", 2_000_000, set()),
         ("scaling-h200", 2_000_000, set()),
         ("inference-h200", 2_000_000, set()),
@@ -67,14 +69,21 @@ def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, m
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [("reference", 12), ("ladder-h200", 58), ("fastest-h200", 27), ("scaling-h200", 30), ("inference-h200", 30)],
+    ("name", "number", "gpu"),
+    [
+        ("reference", 12, "NVIDIA H200"),
+        ("ladder-h200", 58, "NVIDIA H200"),
+        ("fastest-h200", 27, "NVIDIA H200"),
+        ("scaling-h200", 30, "NVIDIA H200"),
+        ("inference-h200", 30, "NVIDIA H200"),
+        ("quick-h100", 12, "NVIDIA H100 80GB HBM3"),
+    ],
 )
-def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number):
+def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number, gpu):
     records = read_folder(name)
     assert len(records) == number
     for record in records:
-        assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", "NVIDIA H200", False)
+        assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", gpu, False)
         assert record["gpu_shared"] is False
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"]
 

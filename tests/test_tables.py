@@ -20,10 +20,10 @@ ALL = (*EXPERIMENTS, "summary")
 def copy(tmp_path):
     """A copy of the suite's notebooks, settings and README, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    ladder = ROOT / "outputs" / "ladder-h200"  # the README's first table is computed from its records
-    (tmp_path / "outputs" / "ladder-h200").mkdir(parents=True)
-    for path in ladder.glob("*.json"):
-        shutil.copy(path, tmp_path / "outputs" / "ladder-h200" / path.name)
+    for folder in ("ladder-h200", "quick-h100"):  # the README's first table is computed from their records
+        (tmp_path / "outputs" / folder).mkdir(parents=True)
+        for path in (ROOT / "outputs" / folder).glob("*.json"):
+            shutil.copy(path, tmp_path / "outputs" / folder / path.name)
     (tmp_path / "data").mkdir()
     for name in ("pyproject.toml", "README.md", "data/published_results.csv"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -142,9 +142,9 @@ def ladder(processes=3):
 
 
 def test_the_headline_is_computed_from_the_records_of_a_ladder():
-    (row,) = [line for line in figures.headline(ladder()).splitlines() if line.startswith("| ResNet-18")]
-    cells = [cell.strip() for cell in row.split("|")[1:-1]]
-    assert cells[1] == "4.00 s"
+    (row,) = [line for line in figures.headline([ladder()]).splitlines() if line.startswith("| ResNet-18")]
+    cells = [cell.strip() for cell in row.split("|")[2:-1]]
+    assert cells[:2] == ["T4", "4.00 s"]
     assert cells[2] == "1.99x (1.97 to 2.01), faster"
     assert cells[3].startswith("amp_bf16: 1.21x (") and cells[3].endswith("cannot be told")
     assert cells[4] == "4.00x (4.00 to 4.00), faster"
@@ -152,15 +152,23 @@ def test_the_headline_is_computed_from_the_records_of_a_ladder():
     assert cells[6] == "1 seed: too few"
 
 
+def test_the_headline_has_a_line_for_each_card_and_a_dash_for_what_was_not_measured():
+    other = [run("fp32", 3.0, gpu_name="NVIDIA H9 80GB", epochs=2), run("amp_bf16", 1.5, gpu_name="NVIDIA H9 80GB")]
+    first, second = figures.headline([ladder(), other]).splitlines()[2:4]
+    assert first.startswith("| ResNet-18") and first.split("|")[2].strip() == "T4"
+    cells = [cell.strip() for cell in second.split("|")[1:-1]]
+    assert cells == ["", "H9", "3.00 s", "-", "amp_bf16: 2.00x (one process)", "-", "+0%", "1 seed: too few"]
+
+
 def test_the_headline_of_one_process_gives_numbers_alone():
-    (row,) = [line for line in figures.headline(ladder(1)).splitlines() if line.startswith("| ResNet-18")]
+    (row,) = [line for line in figures.headline([ladder(1)]).splitlines() if line.startswith("| ResNet-18")]
     assert "2.00x (one process)" in row and "faster" not in row
-    assert "None yet" in figures.headline([])
+    assert "None yet" in figures.headline([[]])
 
 
 def test_runs_that_did_not_end_well_are_in_no_ratio():
     records = [one if one["repeat"] else {**one, "status": "failed"} for one in ladder()]
-    assert "two processes" in figures.headline(records)
+    assert "two processes" in figures.headline([records])
 
 
 def test_the_steps_of_a_ladder_are_compared_with_the_one_before():
@@ -177,8 +185,8 @@ def test_a_published_speed_up_is_that_of_the_same_gpu_model_and_batch(tmp_path):
     lines = ["T4,2019,m,8,fp32,10,1000,ok", "T4,2019,m,8,o2_fp16,4,,ok", "T4,2019,m,8,amp_fp16,5,500,ok"]
     lines += ["T4,2019,m,16,fp32,9,,ok", "V100,2019,m,8,amp_fp16,1,,ok"]
     (tmp_path / "published.csv").write_text("\n".join([head, *lines]))
-    table = figures.articles_table(tmp_path / "published.csv")
-    assert table.splitlines()[2:] == ["| T4, 2019 | m, batch 8 | amp_fp16: 2.00x | -50% |"]
+    found = figures.articles_list(tmp_path / "published.csv")
+    assert found.splitlines() == ["- T4, 2019: 2.00x, memory -50% (m, batch 8, amp_fp16)"]
 
 
 def test_the_list_of_fields_has_every_field_of_a_record():
