@@ -259,8 +259,11 @@ def test_the_hidden_state_is_carried_without_its_history(language):
 def test_perplexity_is_of_the_whole_text_with_the_state_carried_on(language):
     network = with_model(language, "lstm").eval()
     batches = list(language["data"].eval_batches(torch.float32, 10))
+    joined = list(language["data"].eval_batches(torch.float32, 40))
+    assert len(joined) < len(batches)
     with torch.no_grad():
         found = language["evaluate"](network, batches)
+        assert language["evaluate"](network, joined) == pytest.approx(found, rel=1e-5)
         words, following = (torch.cat(parts) for parts in zip(*batches, strict=True))
         exact = language["compute_loss"](network, (words, following), None)[0]
     assert found == pytest.approx(exact.exp().item(), rel=1e-4)

@@ -121,17 +121,31 @@ class Text(TrainingData):
         """Return the segments of the training text, which is never shuffled."""
         return itertools.islice(self.segments(self.text_for(size)), self.steps_per_epoch(size))
 
+    def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
+        """Yield the segments of a held-out text, at most max_steps of them, several joined as one batch.
+
+        A recurrent network carries its state over, so its loss is the same. A batch has at most as many words as a
+        training batch of `size` columns, and so needs no more memory. A transformer sees no further than bptt words.
+        """
+        bptt = self.settings.bptt
+        steps = (len(columns) - 1) // bptt
+        rows = bptt * min(steps, self.settings.max_steps or steps)
+        joined = 1 if getattr(self.settings, "model", None) == "transformer" else max(1, size // EVAL_COLUMNS)
+        for start in range(0, rows, joined * bptt):
+            stop = min(start + joined * bptt, rows)
+            yield columns[start:stop], columns[start + 1 : stop + 1]
+
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Return the segments of the validation text, at most max_steps."""
-        return itertools.islice(self.segments(self.valid_columns), self.settings.max_steps or None)
+        """Return batches of the validation text, see held_out()."""
+        return self.held_out(self.valid_columns, size)
 
     def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
-        """Return the segments of the test text, None if there is none that is long enough."""
+        """Return batches of the test text, None if there is none that is long enough."""
         if len(self.words.test) // EVAL_COLUMNS <= self.settings.bptt:
             return None
         if self.test_columns is None:
             self.test_columns = self.in_columns(self.words.test, EVAL_COLUMNS)
-        return itertools.islice(self.segments(self.test_columns), self.settings.max_steps or None)
+        return self.held_out(self.test_columns, size)
 
     def show(self) -> None:
         """Print the shape of a batch and the first words of a column, with those to be predicted."""

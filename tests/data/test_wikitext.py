@@ -51,6 +51,22 @@ def test_the_steps_of_an_epoch_are_its_segments(rows):
     assert len(list(data.segments(data.in_columns(data.words.train, 4)))) == data.steps_per_epoch(4)
 
 
+@pytest.mark.parametrize("max_steps", [0, 5])
+def test_held_out_segments_are_joined_up_to_the_words_of_a_training_batch(max_steps):
+    data = load(max_steps=max_steps)
+    alone = list(data.eval_batches(torch.float32, 4))
+    joined = list(data.eval_batches(torch.float32, 25))  # two segments of 10 columns
+    assert {len(words) for words, _ in alone} == {5}
+    assert [len(words) for words, _ in joined[:-1]] == [10] * (len(joined) - 1) and len(joined[-1][0]) in (5, 10)
+    for part in (0, 1):
+        assert torch.equal(torch.cat([one[part] for one in joined]), torch.cat([one[part] for one in alone]))
+    assert len(alone) == (max_steps or len(list(data.segments(data.valid_columns))))
+
+
+def test_held_out_segments_of_a_transformer_are_as_long_as_it_can_see():
+    assert {len(words) for words, _ in load(model="transformer").eval_batches(torch.float32, 400)} == {5}
+
+
 def test_the_columns_of_a_size_that_is_tried_out_are_not_kept_until_it_is_set():
     data = load()
     words, following = next(data.train_batches(0, torch.float32, 9))
