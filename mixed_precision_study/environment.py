@@ -14,6 +14,8 @@ from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from . import __version__
 from .commit import suite_commit
 from .errors import UserError
@@ -108,6 +110,12 @@ def host_identity() -> str | None:
     return hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12] if identity else None
 
 
+def process_identity() -> str:
+    """Return 12 hex digits that tell this process from others, on this host and elsewhere."""
+    words = f"{host_identity()} {os.getpid()} {psutil.Process().create_time()}"
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
 def describe_environment(record: RunRecord, device: "torch.device") -> None:
     """Fill in the device, the versions and the host."""
     import torch
@@ -121,6 +129,7 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
     record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
     record.host_cpu = cpu_model()
     record.host_id = host_identity()
+    record.process_id = process_identity()
     record.package_version = __version__
     record.kernel_forked = "MIXED_PRECISION_FORKED" in os.environ
     record.commit = suite_commit()

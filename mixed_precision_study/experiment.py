@@ -61,6 +61,7 @@ from .training import (
 EXPLAINED_STEPS = 100  # of a training that only serves an explanation; at most one epoch
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 TIME_ALONE = "the run was made for its time alone"
+FIRST_SEED_ALONE = "the first seed alone is explained"
 BEGUN = itertools.count()  # the trainings of this process
 
 
@@ -208,8 +209,26 @@ class Experiment:
         self.make_optimizer = self.make_optimizer or partial(torch.optim.SGD, lr=self.parameters.lr)
         self.gpu = self.gpu or preflight(self.parameters)
         self.device = self.gpu.device
+        self.several_seeds = bool(getattr(self.parameters, "more_seeds", []))
 
     def run(self) -> list[RunRecord]:
+        """Train in every precision and return the records in the order of the precisions.
+
+        Then train with `more_seeds`. Their records are written, but not returned. They are not explained.
+        """
+        settings = self.parameters
+        records = self.run_seed()
+        given = {"seed": settings.seed, "more_seeds": getattr(settings, "more_seeds", [])}
+        try:
+            for seed in given["more_seeds"]:
+                vars(settings).update(seed=seed, more_seeds=[])
+                print(f"Seed {seed}:")
+                self.run_seed(explained=False)
+        finally:
+            vars(settings).update(given)
+        return records
+
+    def run_seed(self, explained: bool = True) -> list[RunRecord]:
         """Train in every precision, `repeats` times each, and return the records in the order of the precisions.
 
         Each repetition has a random order of its own (see order.py). Nothing is explained before all is timed, because
@@ -218,7 +237,7 @@ class Experiment:
         release_memory(self.device)  # what an earlier run of this cell has left would count as data
         settings = self.parameters
         facts = self.facts()
-        records = {name: new_record(self.name, vars(settings), name, facts) for name in settings.precisions}
+        records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
         for place, precision in enumerate(self.precisions_in_order()):
             record = records[precision]
             first = record.started_at is None
@@ -230,8 +249,8 @@ class Experiment:
             else:
                 continue
             with guarded(record, settings.output_dir, self.device):
-                self.train_and_evaluate(record, precision)
-        if self.purpose in ("all", "explain") and not self.alone:
+                self.train_and_evaluate(record, precision, explained)
+        if explained and self.purpose in ("all", "explain") and not self.alone:
             for precision, record in records.items():
                 if record.status == "ok":
                     self.explain_afterwards(record, precision)
@@ -316,7 +335,7 @@ class Experiment:
         batches = partial(self.batches, 0, precision)
         return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
 
-    def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
+    def train_and_evaluate(self, record: RunRecord, precision: str, explained: bool = True) -> None:
         """Train a new model in `precision`, measure it and fill in the record. The only run is explained at once."""
         trainer, size = self.warmed_up(record, precision)
         if self.purpose == "explain":
@@ -328,7 +347,9 @@ class Experiment:
         summarise_gpu(record, samples * len(record.epoch_seconds))
         if self.purpose != "explain":
             self.try_out(record, trainer, size)  # before the explanation, which trains on
-        if self.purpose not in ("all", "explain"):
+        if not explained:
+            leave_unexplained(record, FIRST_SEED_ALONE)
+        elif self.purpose not in ("all", "explain"):
             leave_unexplained(record, TIME_ALONE)
         elif not self.alone:
             leave_unexplained(record, NOT_YET_EXPLAINED)
@@ -429,7 +450,8 @@ class Experiment:
             if self.log is not None:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
-            label = f"{trainer.precision}, epoch {epoch + 1}/{epochs}"
+            seed = f"seed {settings.seed}, " if self.several_seeds else ""
+            label = f"{trainer.precision}, {seed}epoch {epoch + 1}/{epochs}"
             timed_epoch(record, trainer, batches, lr_at, label, self.log)
             if self.evaluate is not None:
                 metrics.append(self.measure(record, trainer, self.data.eval_batches, size))

@@ -108,6 +108,7 @@ class EnvironmentFields:
     host_cores: int | None = None  # the host, as this process sees it
     host_cpu: str | None = None  # the host, as this process sees it
     host_id: str | None = None  # hash that tells hosts apart
+    process_id: str | None = None  # hash that tells processes apart
     kernel_forked: bool | None = None  # from a loaded process that forks others, too
     package_version: str | None = None  # of the suite
     fp32_precision_matmul: str | None = None  # PyTorch's switch, read back
@@ -128,7 +129,7 @@ STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
-NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes")  # parameters that do not change the result
+NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
 NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT)  # but `dataset_used` is
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
@@ -436,7 +437,7 @@ def fits(name: str, value: Any, parameters: dict[str, Parameter]) -> bool:
         return True
     wanted = parameters[name]
     if isinstance(wanted.default, list):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+        return isinstance(value, list) and all(type(item) is wanted.items for item in value)
     if wanted.word is not None or not isinstance(wanted.default, bool | str):
         return is_of(value, (int,) if type(wanted.default) is int else (float,)) and wanted.holds(value)
     return type(value) is type(wanted.default)

@@ -20,7 +20,7 @@ from mixed_precision_study import record as records
 from mixed_precision_study.data.batches import TrainingData
 from mixed_precision_study.environment import choose_device
 from mixed_precision_study.errors import Diverged, Unsupported, UserError, error_line
-from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, judged
+from mixed_precision_study.experiment import FIRST_SEED_ALONE, Experiment, Gpu, Metric, describe, guarded, judged
 from mixed_precision_study.record import read_records
 
 GPU = torch.device("cuda")
@@ -217,7 +217,7 @@ def test_the_example_in_the_docstring_runs():
 def test_no_repetition_begins_with_the_same_precision_as_the_one_before(repeats):
     trained, experiment = [], make_experiment(parameters={"repeats": repeats})
     train = experiment.train_and_evaluate
-    experiment.train_and_evaluate = lambda record, name: trained.append(name) or train(record, name)
+    experiment.train_and_evaluate = lambda record, name, *rest: trained.append(name) or train(record, name, *rest)
     records = experiment.run()
     blocks = [trained[start : start + 2] for start in range(0, len(trained), 2)]
     assert [sorted(block) for block in blocks] == [["amp_bf16", "fp32"]] * repeats
@@ -586,3 +586,35 @@ def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_tr
         assert there() is None
     finally:
         gc.unfreeze()
+
+
+def test_more_seeds_are_trained_in_the_same_process_as_if_each_were_alone():
+    given = {"precisions": ["fp32", "amp_bf16"], "epochs": 2}
+    experiment = make_experiment(parameters={**given, "more_seeds": [3, 5]})
+    returned = experiment.run()
+    assert {record.parameters["seed"] for record in returned} == {0}
+    assert (experiment.parameters.seed, experiment.parameters.more_seeds) == (0, [3, 5])
+    written = {path.stem: json.loads(path.read_text()) for path in Path("outputs").glob("*.json")}
+    assert len(written) == 6
+    for seed in (0, 3, 5):
+        for record in make_experiment(parameters={**given, "seed": seed}).run():
+            other = written[record.run_id]  # the same name
+            assert (other["seed"], other["status"]) == (seed, "ok")
+            assert other["train_loss"] == pytest.approx(record.train_loss, rel=1e-6)
+    assert len({record["process_id"] for record in written.values()}) == 1
+    assert {record["profile_reason"] for record in written.values() if record["seed"]} == {FIRST_SEED_ALONE}
+
+
+def test_a_seed_that_fails_restores_the_parameters_of_the_first():
+    calls = []
+
+    def make_model():
+        calls.append(1)
+        if len(calls) > 1:
+            raise UserError("no such model.")
+        return torch.nn.Linear(1, 1)
+
+    experiment = make_experiment(make=make_model, parameters={"precisions": ["fp32"], "more_seeds": [1]})
+    with pytest.raises(UserError):
+        experiment.run()
+    assert (experiment.parameters.seed, experiment.parameters.more_seeds) == (0, [1])

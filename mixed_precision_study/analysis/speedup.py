@@ -109,14 +109,14 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
 def paired_ratio(pairs: list[Pair]) -> dict | None:
     """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
 
-    A pair is one process of each side. The keys:
+    A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
     low90, high90: the 90% interval, that of two one-sided tests
     p: two-sided p value of the ratio being 1, or None
     smallest: the smallest difference, as a share, that this interval could have told from none, or None
-    processes, seeds: how many pairs, and how many different seeds
+    processes, seeds: how many processes a side, and how many different seeds
     seconds: the shorter of the two sides' total times
     median_ratio: the same mean of the ratios of the median blocks
     apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
@@ -129,13 +129,13 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
-    logarithms = [logarithm_of(ratio) for _, ratio in usable]
+    logarithms = by_process(usable)
     ratio = exponential(fmean(logarithms))
     median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
     return {
         "ratio": ratio,
         **interval_of(logarithms),
-        "processes": len(pairs),
+        "processes": len(logarithms),
         "seeds": len({own.get("seed") for own, _ in pairs}),
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
@@ -144,6 +144,15 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "unlike": no_outcome_in(pairs),
         "untrained": why_not_trained(pairs),
     }
+
+
+def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
+    """Return the mean logarithm of the ratios of each two processes. Records without a process are one each."""
+    found: dict[tuple, list[float]] = {}
+    for pair, ratio in ratios:
+        key = tuple(record.get("process_id") or id(record) for record in pair)
+        found.setdefault(key, []).append(logarithm_of(ratio))
+    return [fmean(values) for values in found.values()]
 
 
 def interval_of(logarithms: list[float]) -> dict:

@@ -23,6 +23,7 @@ NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "o
 WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 SEVERAL = 3  # from so many processes a precision on, their times have an interval: another process explains them
+SHARED = "seeds_share_a_process"  # key of a study
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
@@ -36,6 +37,7 @@ class Run(NamedTuple):
     folder: Path
     minutes: float  # rough, on one H200
     order: int | None = None  # place in its comparison, from 0
+    shares: bool = False  # its process may train further seeds of the comparison
 
     @property
     def record_path(self) -> Path:
@@ -226,9 +228,9 @@ def plan(
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU).
 
-    The runs of a comparison differ in precision and repetition only. In an interleaved study all runs of a notebook
-    share one comparison, because they are compared as the steps of a ladder. in_order() tells their order. The
-    comparison that takes longest comes first.
+    The runs of a comparison differ in precision and repetition only, and in the seed where seeds share a process. In an
+    interleaved study all runs of a notebook share one comparison, because they are compared as the steps of a ladder.
+    in_order() tells their order. The comparison that takes longest comes first.
     """
     comparisons: dict[str, dict[str, Run]] = {}
     left_out = []
@@ -256,15 +258,22 @@ def plan(
                     if len(run_id) > LONGEST_NAME:
                         advice = "has too long a name for its files; use shorter values"
                         raise UserError(f"run {shortened(run_id)} {advice}.")
-                    runs.setdefault(run_id, Run(run_id, path, precision, one, folder, minutes * trainings_of(one)))
+                    shares = bool(study.get(SHARED)) and "more_seeds" in one
+                    run = Run(run_id, path, precision, one, folder, minutes * trainings_of(one), shares=shares)
+                    runs.setdefault(run_id, run)
     ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
 def comparison_of(study: dict, notebook: str, parameters: dict) -> str:
-    """Return a name that the runs to be compared share: that of any precision, repetition and purpose."""
+    """Return a name that the runs to be compared share: that of any precision, repetition and purpose.
+
+    Where seeds share a process, it is that of any seed.
+    """
     if study.get("interleaved"):
         return notebook
+    if study.get(SHARED):
+        parameters = {**parameters, "seed": 0}
     return run_id_of(notebook, {**parameters, **passes_of(parameters)[0], "purpose": "all"}, "any")
 
 

@@ -35,6 +35,7 @@ from .process import (
     hash_now,
     read_record,
     reason_not_to_start,
+    signature,
     write_ending,
 )
 from .status import in_words, ratios_in_words, say
@@ -65,6 +66,7 @@ class DeviceSlot:
     to_do: list[Run] = field(default_factory=list)
     run: Any = None  # the Run that is executed, or waits for its next attempt
     running: Any = None  # what the executor knows of it
+    companions: list[tuple[Run, Any]] = field(default_factory=list)  # that its process trains, too; their old records
     attempt: int = 1
     not_before: float = 0.0  # of the next attempt
     seconds: list[float] = field(default_factory=list)  # of the comparison's runs so far
@@ -318,13 +320,38 @@ def finish_comparison(slot: DeviceSlot) -> None:
         say(f"{run_id}  diverged  {reason}")
 
 
+def companions_of(run: Run, to_do: list[Run]) -> list[Run]:
+    """Return the runs that wait and differ from `run` in the seed alone, where seeds share a process."""
+
+    def others(one: Run) -> dict:
+        return {name: value for name, value in one.parameters.items() if name != "seed"}
+
+    return [one for one in to_do if run.shares and others(one) == others(run)]
+
+
+def count_companions(slot: DeviceSlot, queue: RunQueue, seconds: float) -> float:
+    """Count the runs that the process of a run has trained as well. Return what is left of its seconds for the run."""
+    done = [(run, read_record(run.record_path)) for run, old in slot.companions if signature(run.record_path) != old]
+    slot.companions = []
+    each = seconds / (1 + len(done))
+    for run, record in done:
+        if record:
+            slot.to_do.remove(run)
+            count_run(slot, run, record, "", queue, each)
+    return each
+
+
 def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     """Start the run of a device. Where that fails, the run waits or goes to another device."""
     try:
         if reason := reason_not_to_start(slot.run, slot.device):
             end_unsupported(slot, reason, queue)
             return
-        slot.running = queue.executor.launch(slot.run, queue.study, queue.commit, slot.device, slot.attempt)
+        together = companions_of(slot.run, slot.to_do) if getattr(queue.executor, "SHARES_PROCESSES", False) else []
+        slot.companions = [(run, signature(run.record_path)) for run in together]
+        seeds = [run.parameters["seed"] for run in together]
+        given = slot.run._replace(parameters={**slot.run.parameters, "more_seeds": seeds}) if seeds else slot.run
+        slot.running = queue.executor.launch(given, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
         slot.lost_in_run = False
         remove_device(slot, queue, str(error))
@@ -359,7 +386,8 @@ def leave_out(slot: DeviceSlot, reason: str) -> None:
 def finish_if_ended(slot: DeviceSlot, queue: RunQueue) -> None:
     """Ask the executor for the run of a device, and finish it if it has ended."""
     try:
-        outcome = queue.executor.poll(slot.running, queue.limit, queue.stall)
+        limit = queue.limit * (1 + len(slot.companions))
+        outcome = queue.executor.poll(slot.running, limit, queue.stall)
     except IsADirectoryError as error:  # it came while the run was going on
         slot.running = None
         leave_out(slot, str(error))
@@ -374,6 +402,7 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
     slot.ended = slot.running
     slot.ended_at = time.monotonic()
     slot.running = None
+    seconds = count_companions(slot, queue, slot.ended_at - slot.ended.started)
     if outcome.lost:
         losses = queue.losses.setdefault(run.run_id, [])
         if outcome.begun:
@@ -389,7 +418,7 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
         return
     slot.run = None
     slot.attempt = 1
-    count_run(slot, run, outcome.record, outcome.remark, queue, slot.ended_at - slot.ended.started)
+    count_run(slot, run, outcome.record, outcome.remark, queue, seconds)
 
 
 def count_run(slot: DeviceSlot, run: Run, record: dict, remark: str, queue: RunQueue, seconds: float) -> None:

@@ -204,3 +204,31 @@ def test_seconds_are_those_of_the_shorter_side_over_all_pairs():
     pairs = [(flat(epoch_seconds=[1.0, 1.5]), flat("fp32", epoch_seconds=[3.0, 3.0]))] * 2
     assert paired_ratio(pairs)["seconds"] == 5
     assert paired_ratio([(base, own) for own, base in pairs])["seconds"] == 5
+
+
+def seeds_of(process, base_process, seeds, ratio=2.0):
+    """Return pairs of runs of several seeds, all of the same two processes. They scatter a little."""
+    pairs = []
+    for seed in seeds:
+        own = timed([[1 + seed / 1000]], parameters={"seed": seed}, process_id=process)
+        pairs.append((own, timed([[ratio]], "fp32", parameters={"seed": seed}, process_id=base_process)))
+    return pairs
+
+
+def test_seeds_of_one_process_are_no_processes():
+    found = paired_ratio(seeds_of("a", "b", range(5)))
+    assert (found["processes"], found["seeds"], found["low"]) == (1, 5, None)
+    assert judge(found) == "one process"
+    assert found["ratio"] == pytest.approx(2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2)
+
+
+def test_the_interval_is_of_the_means_of_processes():
+    pairs = [*seeds_of("a", "b", range(2)), *seeds_of("c", "d", (2, 3)), *seeds_of("e", "f", (4, 5))]
+    found = paired_ratio(pairs)
+    assert (found["processes"], found["seeds"]) == (3, 6)
+    means = [math.log(2) - (math.log(1 + seed / 1000) + math.log(1 + (seed + 1) / 1000)) / 2 for seed in (0, 2, 4)]
+    assert found["low"] == pytest.approx(interval_of(means)["low"])
+
+
+def test_runs_of_records_that_name_no_process_are_one_each():
+    assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4
