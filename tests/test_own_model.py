@@ -9,6 +9,7 @@ import torch
 from conftest import ROOT, run_cells
 
 import mixed_precision_study
+from mixed_precision_study import environment
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, IterableData, compare
@@ -250,15 +251,17 @@ def test_the_package_offers_compare_without_loading_it_at_import():
         mixed_precision_study.compere  # noqa: B018
 
 
-def test_three_processes_of_an_own_model_give_an_interval(tmp_path):
-    """Each with its own `repeat`, as the docstring says."""
+@pytest.mark.parametrize(("processes", "counted"), [("abc", 3), ("aaa", 1)], ids=["three", "one"])
+def test_three_processes_of_an_own_model_give_an_interval(tmp_path, monkeypatch, processes, counted):
+    """Each with its own `repeat`, as the docstring says. Three calls in one process give none."""
     from mixed_precision_study.report.load import load
 
-    for repeat in range(3):
+    for repeat, process in enumerate(processes):
+        monkeypatch.setattr(environment, "process_identity", lambda process=process: process)
         given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
         compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
     report = load(tmp_path)
-    assert {speedup["processes"] for speedup in report.speedups.values()} == {3}
+    assert {speedup["processes"] for speedup in report.speedups.values()} == {counted}
 
 
 @pytest.mark.parametrize("wrong", [lambda: [], 3])
