@@ -28,7 +28,10 @@ last training loss may be {LOSS_BAR:g} nats higher; that bar was set before any 
 
 LESS = 0.98  # of the base's memory or energy
 VIT_WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
-WIDTH_SETTINGS = {"transformer": ("units", "heads"), "vit": ("model",)}  # what may differ between the widths
+WIDTH_SETTINGS = {  # what may differ between the widths
+    "transformer": ("units", "heads", "max_steps"),
+    "vit": ("model", "max_steps"),
+}
 TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12)
 SIMPLER = {  # the mode that a mode is measured against, the first that was run
     "tf32": ("fp32",),

@@ -17,13 +17,12 @@ from ..parameters import check_values as check_declared_values
 from ..record import run_id_of
 from .notebook_file import MALFORMED, code_cells, hash_of, package_state
 from .paths import check_given, relative_to_root
-from .studies import PATHS, notebooks_of, shortened
+from .studies import PATHS, SHARED, notebooks_of, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 SEVERAL = 3  # from so many processes a precision on, their times have an interval: another process explains them
-SHARED = "seeds_share_a_process"  # key of a study
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
@@ -37,7 +36,7 @@ class Run(NamedTuple):
     folder: Path
     minutes: float  # rough, on one H200
     order: int | None = None  # place in its comparison, from 0
-    shares: bool = False  # its process may train further seeds of the comparison
+    shares: str = ""  # "seeds" or "precisions": what else of the comparison its process may train
 
     @property
     def record_path(self) -> Path:
@@ -258,7 +257,7 @@ def plan(
                     if len(run_id) > LONGEST_NAME:
                         advice = "has too long a name for its files; use shorter values"
                         raise UserError(f"run {shortened(run_id)} {advice}.")
-                    shares = bool(study.get(SHARED)) and "more_seeds" in one
+                    shares = study.get(SHARED, "")
                     run = Run(run_id, path, precision, one, folder, minutes * trainings_of(one), shares=shares)
                     runs.setdefault(run_id, run)
     ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
@@ -272,7 +271,7 @@ def comparison_of(study: dict, notebook: str, parameters: dict) -> str:
     """
     if study.get("interleaved"):
         return notebook
-    if study.get(SHARED):
+    if study.get(SHARED) == "seeds":
         parameters = {**parameters, "seed": 0}
     return run_id_of(notebook, {**parameters, **passes_of(parameters)[0], "purpose": "all"}, "any")
 

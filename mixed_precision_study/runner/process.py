@@ -32,7 +32,7 @@ from .paths import ROOT, python_path, relative_to_root
 from .plan import Run
 from .prepared import FORKED_ENV, PREPARED_ENV
 
-SHARES_PROCESSES = True  # a run's process may train further seeds
+SHARES_PROCESSES = True  # a run's process may train other runs, too
 EXECUTE = "mixed_precision_study.runner.execute_notebook"
 DEAD_KERNEL_EXIT = 138  # exit status of execute_notebook.py
 SILENCE_SECONDS = 240  # without a heartbeat; longer than a kernel may take to start

@@ -321,12 +321,21 @@ def finish_comparison(slot: DeviceSlot) -> None:
 
 
 def companions_of(run: Run, to_do: list[Run]) -> list[Run]:
-    """Return the runs that wait and differ from `run` in the seed alone, where seeds share a process."""
+    """Return the runs that wait and may share a process with `run`: they differ in seed or precision alone."""
+    if not run.shares or (run.shares == "seeds" and "more_seeds" not in run.parameters):
+        return []
+    name = "seed" if run.shares == "seeds" else "precisions"
+    return [one for one in to_do if {**one.parameters, name: None} == {**run.parameters, name: None}]
 
-    def others(one: Run) -> dict:
-        return {name: value for name, value in one.parameters.items() if name != "seed"}
 
-    return [one for one in to_do if run.shares and others(one) == others(run)]
+def with_companions(run: Run, companions: list[Run]) -> Run:
+    """Return a run whose process trains its companions, too."""
+    if not companions:
+        return run
+    more: dict[str, list] = {"more_seeds": [one.parameters["seed"] for one in companions]}
+    if run.shares == "precisions":
+        more = {"precisions": [one.precision for one in (run, *companions)]}
+    return run._replace(parameters={**run.parameters, **more})
 
 
 def count_companions(slot: DeviceSlot, queue: RunQueue, seconds: float) -> float:
@@ -349,9 +358,8 @@ def begin(slot: DeviceSlot, queue: RunQueue) -> None:
             return
         together = companions_of(slot.run, slot.to_do) if getattr(queue.executor, "SHARES_PROCESSES", False) else []
         slot.companions = [(run, signature(run.record_path)) for run in together]
-        seeds = [run.parameters["seed"] for run in together]
-        given = slot.run._replace(parameters={**slot.run.parameters, "more_seeds": seeds}) if seeds else slot.run
-        slot.running = queue.executor.launch(given, queue.study, queue.commit, slot.device, slot.attempt)
+        run = with_companions(slot.run, together)
+        slot.running = queue.executor.launch(run, queue.study, queue.commit, slot.device, slot.attempt)
     except nvml.GpuLost as error:
         slot.lost_in_run = False
         remove_device(slot, queue, str(error))

@@ -12,6 +12,8 @@ from ..errors import UserError
 from ..parameters import did_you_mean
 from .paths import expanded, relative_to_root
 
+SHARED = "one_process_for"  # key of a study: what is trained in one process
+SHARES = ("seeds", "precisions")  # its values
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 ENTRY_KEYS: dict[str, Any] = {
     "notebook": str,
@@ -38,6 +40,8 @@ def load_studies(path: Path) -> dict[str, dict]:
         entries = study.get("runs") if isinstance(study, dict) else None
         if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
             raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {HELP}.")
+        if study.get(SHARED, "seeds") not in SHARES:
+            raise UserError(f"study {name} in {path} must have `{SHARED}` as {' or '.join(SHARES)}; {HELP}.")
         for number, entry in enumerate(entries, 1):
             check_entry(entry, f"entry {number} of study {name} in {path}")
     return {str(name): study for name, study in studies.items()}

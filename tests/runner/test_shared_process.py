@@ -1,4 +1,4 @@
-"""Seeds that share a process: each has a record of its own, and what a process did not come to is made by the next."""
+"""Runs that share a process: each has a record of its own, and what a process did not come to is made by the next."""
 
 import json
 
@@ -6,9 +6,11 @@ import pytest
 import yaml
 from tiny_suite import PARAMETERS, START, call, entry, read_records, write_notebook
 
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.runner import process, ray_cluster
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.scheduler import companions_of
+from mixed_precision_study.runner.scheduler import companions_of, with_companions
+from mixed_precision_study.runner.studies import load_studies
 
 SEEDS = """
 for own in (seed, *more_seeds):
@@ -23,8 +25,9 @@ for own in (seed, *more_seeds):
         write_record(record, output_dir)
 """
 STUDIES = {
-    "together": {"seeds_share_a_process": True, "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
-    "dies": {"seeds_share_a_process": True, "runs": [entry("dies")]},
+    "together": {"one_process_for": "seeds", "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
+    "precisions": {"one_process_for": "precisions", "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
+    "dies": {"one_process_for": "seeds", "runs": [entry("dies")]},
     "alone": {"runs": [entry("ok")]},
 }
 
@@ -83,15 +86,54 @@ def test_without_the_key_each_seed_has_a_process_of_its_own(suite):
     assert processes_of(read_records(suite / "out")) == [[0], [1], [2], [3]]
 
 
-def test_only_runs_that_differ_in_nothing_but_the_seed_share_a_process(tmp_path):
-    def run(name, shares=True, **parameters):
-        return Run(
-            name, tmp_path / "tiny.ipynb", "fp32", {"seed": 0, "lr": 0.1, **parameters}, tmp_path, 1.0, 0, shares
-        )
+def test_one_process_trains_all_precisions_of_a_repetition(suite):
+    done = call(suite, "precisions", "--output-dir", suite / "out")
+    assert done.returncode == 0, done.stdout
+    records = read_records(suite / "out")
+    assert len(records) == 8
+    for seed in range(4):
+        assert len({record["process_id"] for record in records if record["seed"] == seed}) == 1
+    assert len({record["process_id"] for record in records}) == 4
+    assert done.stdout.count("begins") == 4
 
-    others = [run("b", seed=1), run("c", seed=1, lr=0.2), run("d", seed=2)]
-    assert [one.run_id for one in companions_of(run("a"), others)] == ["b", "d"]
-    assert companions_of(run("a", shares=False), others) == []
+
+def run_of(folder, name, shares, precision="fp32", **parameters):
+    """Return a run of the tiny notebook."""
+    given = {"seed": 0, "more_seeds": [], "lr": 0.1, "precisions": [precision], **parameters}
+    return Run(name, folder / "tiny.ipynb", precision, given, folder, 1.0, 0, shares)
+
+
+@pytest.mark.parametrize(("shares", "together"), [("seeds", ["b", "d"]), ("precisions", ["e"]), ("", [])])
+def test_only_runs_that_differ_in_nothing_else_share_a_process(tmp_path, shares, together):
+    others = [
+        run_of(tmp_path, "b", shares, seed=1),
+        run_of(tmp_path, "c", shares, seed=1, lr=0.2),
+        run_of(tmp_path, "d", shares, seed=2),
+        run_of(tmp_path, "e", shares, precision="tf32"),
+        run_of(tmp_path, "f", shares, precision="tf32", seed=1),
+    ]
+    run = run_of(tmp_path, "a", shares)
+    found = companions_of(run, others)
+    assert [one.run_id for one in found] == together
+    given = with_companions(run, found)
+    assert given.run_id == "a"
+    assert given.parameters["more_seeds"] == ([1, 2] if shares == "seeds" else [])
+    assert given.parameters["precisions"] == (["fp32", "tf32"] if shares == "precisions" else ["fp32"])
+
+
+def test_a_notebook_that_cannot_train_more_seeds_shares_none(tmp_path):
+    runs = [run_of(tmp_path, name, "seeds", seed=seed) for seed, name in enumerate("ab")]
+    for run in runs:
+        del run.parameters["more_seeds"]
+    assert companions_of(runs[0], runs[1:]) == []
+
+
+@pytest.mark.parametrize("value", ["models", True])
+def test_an_unknown_kind_of_sharing_is_refused_in_one_sentence(tmp_path, value):
+    path = tmp_path / "studies.yaml"
+    path.write_text(yaml.safe_dump({"odd": {"one_process_for": value, "runs": [entry()]}}))
+    with pytest.raises(UserError, match="one_process_for` as seeds or precisions"):
+        load_studies(path)
 
 
 def test_a_cluster_gives_each_seed_a_process_of_its_own():
