@@ -439,7 +439,9 @@ def test_device_that_is_lost_before_a_run_is_not_the_runs_fault(monkeypatch):
 def test_host_without_room_for_a_process_is_asked_again(capsys):
     error = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
     queue = Mock(**{"executor.launch.side_effect": error})
-    slot = scheduler.DeviceSlot(GPUS[1], run=types.SimpleNamespace(run_id="a-run", notebook=Path("tiny.ipynb")))
+    slot = scheduler.DeviceSlot(
+        GPUS[1], run=types.SimpleNamespace(run_id="a-run", notebook=Path("tiny.ipynb"), shares="")
+    )
     for attempt, seconds in ((2, "2.5"), (3, "4.5"), (4, "8.5")):
         scheduler.begin(slot, queue)
         assert (slot.attempt, slot.running) == (attempt, None)
