@@ -6,7 +6,8 @@ The rules, all from records:
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
   o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
-  of these, the one with the least memory is used, and fp32 or tf32 where memory is within 2%.
+  of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
+  Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
   Where tf32 is as good, the answer says that the other precision is there for its memory.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
 - Quality has the words of `quality_difference` alone: nothing is equivalent below five seeds.
@@ -33,6 +34,7 @@ from .training_curves import quality_against_fp32
 from .verdicts import mark_of, ratio_text, speedup_between
 from .words import count, plain, short, span
 
+EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
 NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")
 SMALLER_FORMATS = tuple(name for name in PRECISIONS if name not in ("fp32", "tf32"))
@@ -181,10 +183,13 @@ def ratio_over_fp32(report: Report, number: int, precision: str) -> float:
 
 def as_fast(report: Report, number: int, precision: str, fastest: str) -> bool:
     """Return whether a precision is as fast as the fastest, or the difference cannot be told."""
-    if ratio_over_fp32(report, number, fastest) < SMALLEST_CLAIMED * ratio_over_fp32(report, number, precision):
+    ratio = ratio_over_fp32(report, number, fastest) / ratio_over_fp32(report, number, precision)
+    if ratio < SMALLEST_CLAIMED:
         return True
     group = report.comparisons[number]
     speedup = speedup_between(ok_runs(group, fastest), ok_runs(group, precision))
+    if judge(speedup) in TOO_FEW_PROCESSES.values() and "cuda_graph" not in group["settings"].get("execution", ""):
+        return ratio < EAGER_SCATTER
     return judge(speedup) in NOT_TOLD
 
 
@@ -199,7 +204,9 @@ def recommended(report: Report, number: int) -> str | None:
     known = [value for value in memory.values() if value is not None]
     if len(known) < len(good):
         return fastest
-    return next(name for name in good if (memory[name] or 0) <= SMALLEST_CLAIMED * min(known))
+    least = [name for name in good if (memory[name] or 0) <= SMALLEST_CLAIMED * min(known)]
+    simple = [name for name in least if name not in SMALLER_FORMATS]
+    return simple[0] if simple else max(least, key=lambda name: ratio_over_fp32(report, number, name))
 
 
 def why_none(report: Report, number: int) -> str:

@@ -30,7 +30,7 @@ def judged(ratios, memory=None, **fields):
     report = Report(comparisons=[group], every_group=[group], used=[run for one in runs.values() for run in one])
     for name, ratio in ratios.items():
         ends = {"low": 0.97 * ratio, "high": 1.03 * ratio, "low90": 0.975 * ratio, "high90": 1.025 * ratio}
-        report.speedups[0, name, "fp32"] = gained(ratio, **ends, **fields)
+        report.speedups[0, name, "fp32"] = gained(ratio, **{**ends, **fields})
     return report
 
 
@@ -43,6 +43,25 @@ def test_of_two_that_are_as_fast_the_one_with_less_memory_is_used():
     report = judged({"tf32": 2.0, "amp_bf16": 1.99}, {"tf32": 4.0, "amp_bf16": 2.0})
     assert answer.recommended(report, 0) == "amp_bf16"
     assert answer.recommended(judged({"tf32": 1.99, "amp_bf16": 2.0}), 0) == "tf32"
+
+
+def test_of_two_16_bit_modes_with_the_same_memory_the_faster_one_is_used():
+    report = judged(
+        {"tf32": 2.02, "amp_fp16": 1.99, "amp_bf16": 2.01}, {"tf32": 4.0, "amp_fp16": 2.01, "amp_bf16": 2.0}
+    )
+    assert answer.recommended(report, 0) == "amp_bf16"
+
+
+@pytest.mark.parametrize(
+    ("execution", "ratio", "used"),
+    [("eager", 1.9, "amp_bf16"), ("eager", 1.6, "tf32"), ("cuda_graph", 1.9, "tf32"), ("cuda_graph", 1.99, "amp_bf16")],
+)
+def test_single_processes_in_eager_mode_are_as_fast_within_their_scatter(execution, ratio, used):
+    report = judged({"tf32": 2.0, "amp_bf16": ratio}, {"tf32": 4.0, "amp_bf16": 2.0}, processes=1, low=None, high=None)
+    report.comparisons[0]["settings"]["execution"] = f'"{execution}"'
+    assert answer.recommended(report, 0) == used
+    text = said(report)
+    assert ("for its memory" in text) == (used == "amp_bf16")
 
 
 def test_where_tf32_is_as_fast_the_answer_says_that_amp_is_for_its_memory():
