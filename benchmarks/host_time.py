@@ -1,7 +1,7 @@
 """Measure where the host's time goes in eager mode and under torch.compile, on one GPU.
 
     python benchmarks/host_time.py                                # ResNet-18 and the LSTM, on the GPU
-    python benchmarks/host_time.py --model lstm
+    python benchmarks/host_time.py --model lstm --executions eager compile "compile with cpp_wrapper"
     python benchmarks/host_time.py --device cpu --steps 2         # tiny: shows that it works, measures nothing
 
 The models, losses and steps are the notebooks' own, in amp_bf16, on one made-up batch that stays on the device. Every
@@ -54,6 +54,7 @@ EXECUTIONS: dict[str, tuple[str, str]] = {  # execution and compile mode of the 
     "compile": ("compile", "default"),
     "compile with cpp_wrapper": ("compile", "cpp_wrapper"),
 }
+USUAL = ["eager", "compile"]  # PyTorch 2.11 compiles the C++ wrapper for longer than a minute
 CPP_WRAPPER: dict = {"options": {"cpp_wrapper": True}}  # as an option, torch.compile keeps its code apart
 PHASES = ("forward", "backward", "optimizer", "zero_grad")
 BLOCKS = 5
@@ -406,7 +407,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", choices=MODELS, help="default: both")
     names = ", ".join(f'"{name}"' for name in EXECUTIONS)
     parser.add_argument(
-        "--executions", choices=EXECUTIONS, nargs="+", default=list(EXECUTIONS), metavar="NAME", help=f"of {names}"
+        "--executions", choices=EXECUTIONS, nargs="+", default=USUAL, metavar="NAME", help=f"of {names}"
     )
     parser.add_argument("--steps", type=positive, default=40, help="timed steps of a block; default: 40")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
