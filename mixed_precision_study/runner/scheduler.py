@@ -350,6 +350,19 @@ def count_companions(slot: DeviceSlot, queue: RunQueue, seconds: float) -> float
     return each
 
 
+def died(running: Any, outcome: RunOutcome) -> bool:
+    """Return whether a process ended before it was through, so that the record of its run says nothing of that run."""
+    return bool(outcome.record and outcome.record["status"] in RETRIED and running.process.returncode)
+
+
+def separate(slot: DeviceSlot, status: str) -> None:
+    """Give each run of a comparison a process of its own: it is not known which of them ended the shared one."""
+    say(f"{slot.device.label}  {slot.run.run_id}  {status} in a shared process; each run now gets one of its own")
+    slot.to_do = [one._replace(shares="") for one in (slot.run, *slot.to_do)]
+    slot.run = None
+    slot.attempt = 1
+
+
 def begin(slot: DeviceSlot, queue: RunQueue) -> None:
     """Start the run of a device. Where that fails, the run waits or goes to another device."""
     try:
@@ -410,7 +423,11 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
     slot.ended = slot.running
     slot.ended_at = time.monotonic()
     slot.running = None
+    shared = bool(slot.companions)
     seconds = count_companions(slot, queue, slot.ended_at - slot.ended.started)
+    if shared and not outcome.lost and died(slot.ended, outcome):
+        separate(slot, outcome.record["status"])
+        return
     if outcome.lost:
         losses = queue.losses.setdefault(run.run_id, [])
         if outcome.begun:

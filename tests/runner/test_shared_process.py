@@ -13,6 +13,8 @@ from mixed_precision_study.runner.scheduler import companions_of, with_companion
 from mixed_precision_study.runner.studies import load_studies
 
 SEEDS = """
+if mode == "apple" and "amp_bf16" in precisions:
+    os.kill(os.getpid(), signal.SIGKILL)
 for own in (seed, *more_seeds):
     if mode == "dies" and own == 2 and not Path(data_dir, "mended").exists():
         Path(data_dir, "mended").touch()
@@ -27,6 +29,7 @@ for own in (seed, *more_seeds):
 STUDIES = {
     "together": {"one_process_for": "seeds", "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
     "precisions": {"one_process_for": "precisions", "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
+    "apple": {"one_process_for": "precisions", "runs": [entry("apple", precisions=["amp_bf16", "fp32"])]},
     "dies": {"one_process_for": "seeds", "runs": [entry("dies")]},
     "alone": {"runs": [entry("ok")]},
 }
@@ -95,6 +98,17 @@ def test_one_process_trains_all_precisions_of_a_repetition(suite):
         assert len({record["process_id"] for record in records if record["seed"] == seed}) == 1
     assert len({record["process_id"] for record in records}) == 4
     assert done.stdout.count("begins") == 4
+
+
+def test_a_precision_that_ends_the_shared_process_costs_no_other_its_record(suite):
+    """Nobody knows which of them it was, so each gets a process of its own."""
+    done = call(suite, "apple", "--output-dir", suite / "out")
+    assert done.returncode == 1
+    status = {(record["seed"], record["precision"]): record["status"] for record in read_records(suite / "out")}
+    assert status == {
+        (seed, name): "killed" if name == "amp_bf16" else "ok" for seed in range(4) for name in ("amp_bf16", "fp32")
+    }
+    assert done.stdout.count("each run now gets one of its own") == 4
 
 
 def run_of(folder, name, shares, precision="fp32", **parameters):
