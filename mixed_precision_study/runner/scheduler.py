@@ -350,9 +350,9 @@ def count_companions(slot: DeviceSlot, queue: RunQueue, seconds: float) -> float
     return each
 
 
-def died(running: Any, outcome: RunOutcome) -> bool:
+def died(running: Any, record: dict) -> bool:
     """Return whether a process ended before it was through, so that the record of its run says nothing of that run."""
-    return bool(outcome.record and outcome.record["status"] in RETRIED and running.process.returncode)
+    return record["status"] in RETRIED and running.process.returncode != 0
 
 
 def separate(slot: DeviceSlot, status: str) -> None:
@@ -425,7 +425,7 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
     slot.running = None
     shared = bool(slot.companions)
     seconds = count_companions(slot, queue, slot.ended_at - slot.ended.started)
-    if shared and not outcome.lost and died(slot.ended, outcome):
+    if shared and outcome.record and not outcome.lost and died(slot.ended, outcome.record):
         separate(slot, outcome.record["status"])
         return
     if outcome.lost:
