@@ -203,7 +203,9 @@ def say_check(section: Section, report: Report) -> None:
         texts.append(f"Live blocks of memory confirm the parts in {len(right)} of {count(len(checked), 'run')}.")
     if texts:
         section.say(" ".join(texts))
+    names: dict[str, list[str]] = {}  # by the reason
     for number, record in checked:
-        if record["ledger_blocks_reason"]:
-            name = name_of(report, number, record["precision"])
-            section.say(f"Do not trust the parts of {name}: {plain(record['ledger_blocks_reason'])}.")
+        if reason := record["ledger_blocks_reason"]:
+            names.setdefault(reason, []).append(name_of(report, number, record["precision"]))
+    for reason, found in names.items():
+        section.say(f"Do not trust the parts of {'; '.join(dict.fromkeys(found))}: {plain(reason)}.")
