@@ -126,14 +126,16 @@ class Cifar(TrainingData):
         order = torch.randperm(count, **draw)
         window = torch.arange(self.side, device=self.device)
         places = 2 * self.padding + 1
-        rows = torch.randint(places, (count, 1), **draw) + window
+        tops = torch.randint(places, (count, 1), **draw)
         lefts = torch.randint(places, (count, 1), **draw)
-        columns = lefts + torch.where(torch.rand(count, 1, **draw) < 0.5, window, self.side - 1 - window)
+        straight = torch.rand(count, 1, **draw) < 0.5
         channels = torch.arange(3, device=self.device)[None, :, None, None]
         together = max(1, CROP_BYTES // (size * 12 * self.settings.image_size**2)) * size
-        parts = [part[: count // size * size].split(together) for part in (order, rows, columns)]
-        for chosen, row, column in zip(*parts, strict=True):
-            windows = (chosen[:, None, None, None], channels, row[:, None, :, None], column[:, None, None, :])
+        parts = [part[: count // size * size].split(together) for part in (order, tops, lefts, straight)]
+        for chosen, top, left, is_straight in zip(*parts, strict=True):
+            rows = top + window
+            columns = left + torch.where(is_straight, window, self.side - 1 - window)
+            windows = (chosen[:, None, None, None], channels, rows[:, None, :, None], columns[:, None, None, :])
             images = self.normalise(self.padded[windows], dtype)
             labels = self.train_labels[chosen]
             yield from zip(images.split(size), labels.split(size), strict=True)
