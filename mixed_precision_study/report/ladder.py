@@ -281,7 +281,8 @@ def draw_ladders(section: Section, report: Report, ladders: list[list[Step]]) ->
     handles: list = precision_patches(name for name in PRECISIONS if name in seen)
     handles.append(Line2D([], [], color=INTERVAL_GREY, linewidth=2.5, label="95% interval"))
     heights = [0.95 + 0.26 * len(steps) for steps in ladders]
-    figure, bands = start_chart(report, "The ladder: throughput, memory, quality", heights, handles)
+    drawn = [step.number for steps in ladders for step in steps]
+    figure, bands = start_chart(report, "The ladder: throughput, memory, quality", heights, handles, numbers=drawn)
     for band, steps in zip(bands, ladders, strict=True):
         speeds, memory, quality = band.subplots(1, 3, width_ratios=[2.4, 0.9, 0.7])
         draw_ladder(report, speeds, memory, quality, steps)

@@ -104,6 +104,22 @@ def test_the_chart_of_the_ladder_is_readable(ladder):
     assert "batch_size" not in ladder[1]  # one precision at two sizes is a step here, no comparison of precisions
 
 
+def test_the_mark_of_a_disturbed_step_is_explained_in_the_chart():
+    def write(folder):
+        made_up.write_ladder(folder)
+        for path in folder.rglob("*.json"):
+            record = json.loads(path.read_text())
+            if record.get("batch_size") == 512:  # of the last step, which no other chart shows
+                path.write_text(json.dumps(record | {"gpu_shared": True}))
+
+    report, charts = drawn(write, "ladder")
+    assert {number for number, _ in report.disturbed}.isdisjoint(report.charted)
+    figure = charts["ladder"]
+    above = [text.get_text() for part in figure.subfigs for text in part.texts]
+    assert any("throttled or GPU shared" in text for text in above)
+    assert sum("\N{DAGGER}" in text.get_text() for axes in figure.axes for text in axes.texts) == 1
+
+
 def test_what_was_made_for_the_ladder_alone_is_in_no_other_chart(ladder):
     report, charts = ladder
     shown_titles = [report.comparisons[number]["title"] for number in report.charted]
