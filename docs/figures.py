@@ -198,7 +198,7 @@ def headline(folders):
         "tf32",
         "AMP",
         "AMP as a compiled CUDA graph",
-        "memory: AMP, as a graph",
+        "peak memory: AMP, graph",
         "quality",
     ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]

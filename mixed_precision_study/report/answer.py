@@ -25,6 +25,7 @@ from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_
 from ..record import LEARNED, gain_over_chance, last_metric
 from .comparisons import ok_runs, runs_of
 from .crossover import find_widths
+from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
 from .report import Report
@@ -237,7 +238,7 @@ def quality_of(group: dict, precision: str) -> str:
         return f"{metric} {ends[1]}"
     change = f"{metric} {ends[0]} → {ends[1]}"
     if not (has_learned(group, "fp32") or has_learned(group, precision)):
-        return f"{change}: both are hardly better than a guess"
+        return f"{change}: neither is clearly better than a guess"
     found = quality_against_fp32(group, precision)
     if not found:
         return f"{change} (no common seed)"
@@ -455,7 +456,7 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         gains = span([one.step[1] for one in steps if one.step], "{:.2f}x")
         names = [one.model for one in steps]
         models = listed(names, "and") if len(names) <= NAMED else count(len(names), "model")
-        said.append(f"On top of that, the step in the last column makes {models} {gains} as fast.")
+        said.append(f"The step in the last column brings another {gains} ({models}).")
     elif without:
         said.append(f"Nothing can be said of {names_of(without)}: the table says why.")
     elif all(one.judged in TOO_FEW_PROCESSES.values() for one in told if one.ratio):
@@ -477,6 +478,11 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         )
     elif speedups:
         said.append("Every ratio over fp32 or tf32 has a 95% interval.")
+        steps = [step.over_first for steps in measured_ladders(report) for step in steps if step.over_first]
+        if single := sum(step["low"] is None for step in steps):
+            said.append(
+                f"{single} of {count(len(steps), 'step')} of the ladders {'has' if single == 1 else 'have'} none."
+            )
     if any(one.use for one in answers):
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"

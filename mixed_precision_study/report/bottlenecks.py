@@ -19,7 +19,6 @@ move memory. *Idle* is the time in which no kernel ran: another precision cannot
 CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a word
 CLEARLY_LESS = 0.8  # of fp32's arithmetic
 NAMED = 4  # of more comparisons those with each largest part are counted
-NAMES = dict(zip(STEP_STYLES, ("arithmetic", "memory traffic", "idle time"), strict=True))
 HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
 
 
@@ -77,31 +76,31 @@ def family_row(report: Report, key: Key, record: dict) -> dict:
     return names | {"share of kernel time": ", ".join(families)}
 
 
-def fastest_half(report: Report, number: int, stacks: dict[Key, dict[str, float]]) -> dict[str, float] | None:
-    """Return the parts of the shortest step in 16 bits of a comparison, or None."""
-    found = [stacks[number, name] for name in HALF if (number, name) in stacks]
-    return min(found, key=lambda parts: sum(parts.values()), default=None)
+def fastest_half(number: int, stacks: dict[Key, dict[str, float]]) -> Key | None:
+    """Return the run of a comparison with the shortest step in 16 bits, or None."""
+    found = [(number, name) for name in HALF if (number, name) in stacks]
+    return min(found, key=lambda key: sum(stacks[key].values()), default=None)
 
 
-def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]]) -> str:
-    """Return what 16 bits do to the arithmetic and what is left of a step, or nothing where that is not clear."""
+def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]], runs: dict[Key, dict]) -> str:
+    """Return what 16 bits do to the arithmetic and what limits them then, or nothing where that is not clear."""
     shares = []
-    left: dict[str, list[str]] = {}
+    limits: dict[str, list[str]] = {}
     for number, group in report.charted_groups:
-        half, base = fastest_half(report, number, stacks), stacks.get((number, "fp32"), {})
+        half, base = fastest_half(number, stacks), stacks.get((number, "fp32"), {})
         if half and base.get("arithmetic"):
-            shares.append(half["arithmetic"] / base["arithmetic"])
-            left.setdefault(max(half, key=half.__getitem__), []).append(group["model"])
+            shares.append(stacks[half]["arithmetic"] / base["arithmetic"])
+            limits.setdefault(find_bottleneck(runs[half])[0], []).append(group["model"])
     if not shares or max(shares) > CLEARLY_LESS:
         return ""
-    parts = sorted(left, key=lambda part: -len(left[part]))
+    cases = sorted(limits, key=lambda case: -len(limits[case]))
     if len(shares) <= NAMED:
-        largest = ", ".join(f"{NAMES[part]} ({', '.join(dict.fromkeys(left[part]))})" for part in parts)
+        named = ", ".join(f"{case} ({', '.join(dict.fromkeys(limits[case]))})" for case in cases)
     else:
-        counts = ", ".join(f"{NAMES[part]} in {len(left[part])}" for part in parts)
-        largest = f"{counts} of {len(shares)} comparisons"
+        counts = ", ".join(f"{case} in {len(limits[case])}" for case in cases)
+        named = f"{counts} of {len(shares)} comparisons"
     cut = span([100 * share for share in shares], "{:.0f}")
-    return f"In 16 bits arithmetic takes {cut}% of its time in fp32. The most is left in {largest}"
+    return f"In 16 bits arithmetic takes {cut}% of its time in fp32. Then the limit is {named}"
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:
@@ -158,7 +157,7 @@ def draw_steps(section: Section, report: Report, runs: dict[Key, dict]) -> None:
     for key, parts in stacks.items():
         total = sum(parts.values())
         labels[key] = f"{short(total)} ms, idle {parts['idle'] / total:.0%}"
-    finding = "" if report.on_cpu else finding_on_steps(report, stacks)
+    finding = "" if report.on_cpu else finding_on_steps(report, stacks, runs)
     title = finding or "Where the time of a step goes"
     about = "milliseconds of a training step"
     gaps = gap_reasons(report, "profile_reason")

@@ -328,5 +328,5 @@ def say_ladder(section: Section, report: Report, steps: list[Step]) -> None:
         text += f"; no speed-up by {', '.join(idle)}"
     open_steps = [label for label, _, word in judged if word not in DIFFERENT and label not in idle]
     if open_steps:
-        text += f"; it cannot be told of {', '.join(open_steps)}"
+        text += f"; it cannot be told for {', '.join(open_steps)}"
     section.say(f"{title}: {text}.")

@@ -62,7 +62,7 @@ class Saving:
     """What 16 bits save of a comparison's memory."""
 
     number: int  # of the comparison
-    saved: float  # share of fp32's memory
+    saved: list[float]  # share of fp32's memory, by each 16-bit mode
     activations: float  # those in 16 bits / those in fp32
     part: str  # the largest in fp32
     share: float  # of that part in fp32
@@ -70,21 +70,23 @@ class Saving:
     @property
     def kind(self) -> str:
         """Which of the clauses on savings the comparison belongs to."""
-        if self.saved >= NOTHING and self.activations <= 1 - NOTHING:
+        least = min(self.saved)
+        if least >= NOTHING and self.activations <= 1 - NOTHING:
             return "less"
-        return "other" if self.part == ACTIVATIONS or self.saved >= NOTHING else "nothing"
+        return "other" if self.part == ACTIVATIONS or least >= NOTHING else "nothing"
 
 
 def saving_of(number: int, stacks: dict[Key, dict[str, float]]) -> Saving | None:
-    """Return what the first mode of 16 bits saves against fp32, or None without both."""
+    """Return what the modes of 16 bits save against fp32, or None without both. The activations are the first one's."""
     base = stacks.get((number, "fp32"))
-    half = next((stacks[number, name] for name in HALF if (number, name) in stacks), None)
-    if not base or not half or not base.get(ACTIVATIONS):
+    halves = [stacks[number, name] for name in HALF if (number, name) in stacks]
+    if not base or not halves or not base.get(ACTIVATIONS):
         return None
     whole = sum(base.values())
     part = max(base, key=base.__getitem__)
-    left = half.get(ACTIVATIONS, 0) / base[ACTIVATIONS]
-    return Saving(number, 1 - sum(half.values()) / whole, left, part, base[part] / whole)
+    left = halves[0].get(ACTIVATIONS, 0) / base[ACTIVATIONS]
+    saved = [1 - sum(half.values()) / whole for half in halves]
+    return Saving(number, saved, left, part, base[part] / whole)
 
 
 def percents(shares: Iterable[float]) -> str:
@@ -94,7 +96,7 @@ def percents(shares: Iterable[float]) -> str:
 
 def clause_on(kind: str, savings: list[Saving]) -> str:
     """Return what 16 bits save in comparisons of one kind."""
-    saved = percents(max(0, saving.saved) for saving in savings)
+    saved = percents(max(0, saved) for saving in savings for saved in saving.saved)
     if kind == "less":
         halved = all(HALVED[0] <= saving.activations <= HALVED[1] for saving in savings)
         by = "" if halved else f" by {percents(1 - saving.activations for saving in savings)}"

@@ -149,7 +149,7 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "s/epoch": short(seconds) if seconds is not None else gap_text(group["runs"][precision]) or "-",
         "samples/s": cell_of(speed_of(runs)),
         "GiB": "-" if memory is None else f"{memory:.2f}",
-        "saved": "-" if saved is None else f"{saved:.0f}%",
+        "saved": "-" if saved is None else f"{round(saved)}%",
         "J per 1,000": cell_of(energy),
         "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",
         "limited by": find_bottleneck(runs[0])[0] if runs and not report.on_cpu else "-",

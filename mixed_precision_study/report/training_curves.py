@@ -19,7 +19,7 @@ from .verdicts import marked_in
 from .words import count, plain, span
 
 TITLE = "Training"
-ABOUT = "A curve is the median over seeds, in a band from the lowest to the highest."
+CURVES = "A curve is the median over seeds, in a band from the lowest to the highest."
 FEWEST_EPOCHS = 5  # of a curve
 CURVES_DRAWN = 3  # comparisons
 ROWS_DRAWN = 6  # comparisons that are too short for curves
@@ -85,10 +85,11 @@ def quality_against_fp32(group: dict, precision: str) -> dict | None:
 @chart_style()
 def section(report: Report) -> Section:
     """Return curves of long trainings, the last metrics of short ones, and what was reached on a test set."""
-    section = Section(TITLE, ABOUT)
+    section = Section(TITLE)
     long = [number for number, group in report.charted_groups if epochs_of(group) >= FEWEST_EPOCHS]
     short = [number for number in report.charted if number not in long]
     if long:
+        section.say(CURVES)
         draw_training_curves(section, report, long)
     if short:
         draw_last_metrics(section, report, short)

@@ -1,5 +1,7 @@
 """The answer on records of every kind."""
 
+import json
+
 import made_up_records as made_up
 import pytest
 from drawn_reports import flat, write_all
@@ -165,3 +167,13 @@ def test_one_line_says_what_a_folder_lacks():
     line = sections.absent_line([sections.ladder, sections.energy]).parts
     assert [part.text for part in line] == ["Not in this folder: a ladder, energy."]
     assert sections.absent_line([]).parts == []
+
+
+def test_trust_names_steps_of_a_ladder_without_an_interval(tmp_path):
+    made_up.write_ladder(tmp_path)
+    assert "1 of 14 steps of the ladders has none." in said(load(tmp_path))
+    records = {path: json.loads(path.read_text()) for path in tmp_path.rglob("*.json")}
+    larger = [path for path, record in sorted(records.items()) if record.get("batch_size") == 512]
+    for path in larger[1:]:  # one process is left of the last step
+        path.unlink()
+    assert "2 of 14 steps of the ladders have none." in said(load(tmp_path))

@@ -222,7 +222,7 @@ def test_most_is_gained_by_a_step_that_is_faster(tmp_path):
     report, _, steps = explore_steps(tmp_path, noisy)
     said = said_in("ladder", report)
     assert judgement(report, steps["tf32"].over_last) == CANNOT_BE_TOLD
-    assert "+ CUDA graph brings most, 2.00x" in said and re.search("cannot be told of tf32", said)
+    assert "+ CUDA graph brings most, 2.00x" in said and re.search("cannot be told for tf32", said)
     assert "no speed-up by tf32" not in said
 
 

@@ -63,6 +63,13 @@ def test_halved_activations_are_called_so(tmp_path):
     assert "halve the activations" in clause and " 40% of the memory" in clause and "resnet18" in clause
 
 
+def test_what_is_saved_is_told_of_every_16_bit_mode(tmp_path):
+    base = holding("fp32", activations=8000, context=2000)
+    halves = [holding("amp_fp16", activations=4000, context=2500), holding("amp_bf16", activations=4000, context=2000)]
+    (clause,) = found_in(tmp_path, base, *halves)
+    assert " 35 to 40% of the memory" in clause
+
+
 def test_other_cuts_are_given_as_a_share(tmp_path):
     (clause,) = found_in(tmp_path, holding("fp32", activations=1000), holding("amp_bf16", activations=700))
     assert "by 30%" in clause and "halve" not in clause

@@ -77,11 +77,24 @@ def test_the_finding_needs_less_arithmetic_in_16_bits(tmp_path):
     write_all(tmp_path, step(busy=1.0))
     write_all(tmp_path, step(1.0, 4.0, [["convolution", 0.1], ["copy", 0.9]], precision="amp_fp16"))
     report = load(tmp_path)
-    stacks = {key: parts_of_step(record) for key, record in profiled_runs(report).items()}
-    finding = finding_on_steps(report, stacks)
-    assert " 10% " in finding and "memory traffic (resnet18)" in finding
+    runs = profiled_runs(report)
+    stacks = {key: parts_of_step(record) for key, record in runs.items()}
+    finding = finding_on_steps(report, stacks, runs)
+    assert " 10% " in finding and "kernels that move memory (resnet18)" in finding
     stacks[0, "amp_fp16"]["arithmetic"] = 3.9
-    assert finding_on_steps(report, stacks) == ""
+    assert finding_on_steps(report, stacks, runs) == ""
+
+
+def test_the_finding_names_the_limit_that_the_list_below_names(tmp_path):
+    """Also where other kernels take longer than the idle time."""
+    write_all(tmp_path, step(busy=1.0))
+    write_all(tmp_path, step(0.7, 4.0, [["convolution", 0.1], ["copy", 0.9]], precision="amp_fp16"))
+    report = load(tmp_path)
+    runs = profiled_runs(report)
+    stacks = {key: parts_of_step(record) for key, record in runs.items()}
+    assert stacks[0, "amp_fp16"]["moves memory"] > stacks[0, "amp_fp16"]["idle"]
+    assert "kernel launches (resnet18)" in finding_on_steps(report, stacks, runs)
+    assert "kernel launches (amp_fp16)" in said_in("bottlenecks", report)
 
 
 def test_without_a_profile_the_section_is_absent(tmp_path):
