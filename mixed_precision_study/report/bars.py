@@ -51,6 +51,17 @@ def values_of(field: str, scale: float = 1) -> Read:
     return lambda record: [] if record[field] is None else [record[field] / scale]
 
 
+def with_shares(title: str, report: Report, bars: dict[Key, Bar]) -> str:
+    """Return a title with what share of fp32's height each precision has, over all comparisons."""
+    texts = []
+    for precision in list(PRECISIONS)[1:]:
+        pairs = [(bars.get((number, precision)), bars.get((number, "fp32"))) for number in report.charted]
+        shares = [own[0] / base[0] for own, base in pairs if own and base and base[0]]
+        if shares:
+            texts.append(f"{precision} {span([100 * share for share in shares], '{:.0f}')}%")
+    return f"{title}: {', '.join(texts)} of fp32's" if texts else title
+
+
 def draw_bar(axes: Axes, x: float, bar: Bar, width: float, precision: str) -> None:
     """Draw a bar with the range of its values."""
     height, low, high, _ = bar

@@ -3,7 +3,7 @@
 import statistics
 
 from ..record import SHORTEST_FOR_ENERGY
-from .bars import bar_chart, pool, values_in_words, values_of
+from .bars import bar_chart, pool, values_in_words, values_of, with_shares
 from .comparisons import ok_runs
 from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
@@ -11,7 +11,7 @@ from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
-from .words import short, span
+from .words import plain, short, span
 
 TITLE = "Energy"
 ABOUT = f"""What the whole GPU used in the timed epochs, for a thousand samples. The host and the cooling are not in it.
@@ -66,28 +66,18 @@ def spread_rows(report: Report) -> list[dict]:
     return rows
 
 
-def shares_of_fp32(report: Report, energy: dict[Key, Bar]) -> list[str]:
-    """Return what share of fp32's energy each precision takes, over all comparisons."""
-    texts = []
-    for precision in list(PRECISIONS)[1:]:
-        pairs = [(energy.get((n, precision)), energy.get((n, "fp32"))) for n in report.charted]
-        shares = [own[0] / base[0] for own, base in pairs if own and base and base[0]]
-        if shares:
-            texts.append(f"{precision} **{span(shares, '{:.0%}')}**")
-    return texts
-
-
 @chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of energy."""
     section = Section(TITLE, ABOUT)
     energy = energy_used(report)
     if energy:
+        title = with_shares("Energy of training", report, energy)
         if len(report.charted) <= 2 * MANY:
-            figure, _ = bar_chart(report, "Energy of training", energy_unit, energy, "runs", "unavailable")
+            figure, _ = bar_chart(report, title, energy_unit, energy, "runs", "unavailable")
             section.chart(figure, "energy", values_in_words(report, energy, energy_unit))
-        shares = "; ".join(shares_of_fp32(report, energy))
-        section.say(f"Of fp32's energy: {shares}." if shares else "No run in fp32 to compare with.")
+        else:
+            section.say(f"{plain(title)}.")
     if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):
         section.table(said_once(spread_rows(report)), "Energy over the processes of each precision")
         section.table(said_once([energy_row(report, *run) for run in report.timed]), "Energy of every run")

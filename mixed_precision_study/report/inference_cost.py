@@ -1,6 +1,6 @@
 """Section: inference."""
 
-from .bars import bar_chart, pool, values_in_words, values_of
+from .bars import bar_chart, pool, values_in_words, values_of, with_shares
 from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
@@ -57,8 +57,10 @@ def section(report: Report) -> Section:
 
 def draw_inference(section: Section, report: Report) -> None:
     """Draw latency and throughput."""
-    figure, _ = bar_chart(report, "Latency of one sample", lambda group: "ms", report.latency, "runs")
+    title = with_shares("Latency of one sample", report, report.latency)
+    figure, _ = bar_chart(report, title, lambda group: "ms", report.latency, "runs")
     section.chart(figure, "inference_latency", values_in_words(report, report.latency, lambda group: "ms"))
     served = pool(report, values_of("inference_samples_per_second"))
-    figure, _ = bar_chart(report, "Throughput of inference", sample_unit, served, "runs")
+    title = with_shares("Throughput of inference", report, served)
+    figure, _ = bar_chart(report, title, sample_unit, served, "runs")
     section.chart(figure, "inference_throughput", values_in_words(report, served, sample_unit))

@@ -23,7 +23,8 @@ def test_energy_that_is_unknown_is_no_zero(everything):
     row = energy_row(report, number, bare | {"temperature_celsius_max": 61})
     assert row["measured by"] == "no NVML" and row["mean power, W"] == row["energy, J"] == "unavailable"
     assert row["hottest, °C"] == "61"  # a count is shown as it is
-    assert "amp_bf16 **40%**" in said_in("energy", report)
+    title = " ".join(text.get_text() for part in charts["energy"].subfigs for text in part.texts)
+    assert "Energy of training: " in title and "amp_bf16 40%" in title and "of fp32's" in title
 
 
 def test_inference_has_charts_and_a_table(everything):
