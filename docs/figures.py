@@ -167,7 +167,7 @@ GRAPH = {"execution": "compile_cuda_graph", "channels_last": True}
 EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
     "ResNet-18, CIFAR-10, batch 128": (RESNET, "amp_bf16"),
     "EfficientNet-B0, 384 x 512, batch 32": (EFFICIENTNET, "amp_fp16"),
-    "LSTM 2 x 200, WikiText-2, batch 20": (LSTM, "amp_bf16"),
+    "LSTM 2 x 200, WikiText-2, batch 20, 1,000 steps": (LSTM, "amp_bf16"),
 }
 
 
@@ -192,7 +192,7 @@ def compared(runs, base_runs):
 def headline(folders):
     """Return the README's first table from lists of records, one for each card: what each way buys over fp32."""
     head = [
-        "times as fast as fp32",
+        "training; times as fast as fp32",
         "GPU",
         "fp32, an epoch",
         "tf32",
@@ -232,8 +232,8 @@ def where(records):
     cards = " and ".join(sorted({run["gpu_name"] for run in ok}))
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
     reading = "fp32 has TF32 off. 95% intervals from three processes; one process decides nothing. The graph has images"
-    reading += " in channels_last. Memory leaves out the data set. Equal quality takes five seeds. WikiText-2 has its"
-    reading += " last articles in another order."
+    reading += " in channels_last. Memory leaves out the data set. Equal quality takes five seeds. WikiText-2's last"
+    reading += " articles are reordered."
     return f"*{cards}, PyTorch {versions}. {reading}*"
 
 

@@ -97,6 +97,7 @@ def percents(shares: Iterable[float]) -> str:
 def clause_on(kind: str, savings: list[Saving]) -> str:
     """Return what 16 bits save in comparisons of one kind."""
     saved = percents(max(0, saved) for saving in savings for saved in saving.saved)
+    left = percents(saving.activations for saving in savings)
     if kind == "less":
         halved = all(HALVED[0] <= saving.activations <= HALVED[1] for saving in savings)
         by = "" if halved else f" by {percents(1 - saving.activations for saving in savings)}"
@@ -104,8 +105,7 @@ def clause_on(kind: str, savings: list[Saving]) -> str:
     if kind == "nothing":
         share = percents(saving.share for saving in savings)
         parts = " or ".join(dict.fromkeys(saving.part for saving in savings))
-        return f"16 bits save nothing where {parts} take {share}"
-    left = percents(saving.activations for saving in savings)
+        return f"16 bits save nothing: activations stay at {left} of fp32's, {parts} take {share}"
     return f"16 bits save {saved}: their activations are {left} of fp32's"
 
 

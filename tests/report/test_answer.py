@@ -177,3 +177,10 @@ def test_trust_names_steps_of_a_ladder_without_an_interval(tmp_path):
     for path in larger[1:]:  # one process is left of the last step
         path.unlink()
     assert "2 of 14 steps of the ladders have none." in said(load(tmp_path))
+
+
+def test_the_row_of_a_model_says_that_its_epochs_were_cut():
+    report = judged({"tf32": 1.5})
+    report.comparisons[0]["settings"]["max_steps"] = "1000"
+    (one,) = answer.answers_of(report)
+    assert one.settings == "resnet18 · 1,000 steps an epoch"
