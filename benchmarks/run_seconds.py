@@ -11,7 +11,6 @@ first of its kernel has no start-up times.
 import json
 import re
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -75,9 +74,8 @@ def rows_of(folder: Path) -> list[dict]:
     return rows
 
 
-def table_of(rows: Iterable[dict]) -> str:
+def table_of(rows: list[dict]) -> str:
     """Return the rows as a table in Markdown: seconds with one decimal."""
-    rows = list(rows)
     if not rows:
         return "no run ended well"
     lines = ["| " + " | ".join(rows[0]) + " |", "|---" + "|---:" * (len(rows[0]) - 1) + "|"]

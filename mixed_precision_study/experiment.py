@@ -382,10 +382,11 @@ class Experiment:
         batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
         with progress(None, f"{record.precision}, explaining: inference"):
             measure_inference(record, trainer, batches(), self.infer)
-        seconds = {"inference": time.perf_counter() - began}
-        seconds |= explain(record, trainer, batches, self.parameters.output_dir)
+        inference = time.perf_counter() - began
+        explained = explain(record, trainer, batches, self.parameters.output_dir)
         record.explanation_seconds = time.perf_counter() - began
-        if seconds.keys() - {"inference"}:
+        if explained:
+            seconds = {"inference": inference, **explained}
             parts = ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.items() if spent >= 0.05)
             print(f"{record.precision}: explained in {record.explanation_seconds:.1f} s ({parts})")
 

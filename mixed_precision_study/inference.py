@@ -16,6 +16,7 @@ from .timing import synchronize
 from .training import Trainer
 
 INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
+UNSEARCHED = {"benchmark": False, "deterministic": False}  # for one sample: PyTorch's default, as a search takes long
 COMPARED = 128  # samples at most whose outputs are compared with fp32's; memory holds three sets of them
 
 
@@ -67,16 +68,12 @@ def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Cal
     try:
         with torch.inference_mode():
             with autocast(trainer.precision, device):
-                with cudnn_flags(
-                    benchmark=False, deterministic=False
-                ):  # torch.compile compiles here, before anything is measured
+                with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)
-                infer(trainer.model, batch, count)  # here cuDNN searches, too
+                infer(trainer.model, batch, count)  # cuDNN searches; both are compiled before anything is measured
                 release_memory(device)
                 reset_peaks(device)
-                with cudnn_flags(
-                    benchmark=False, deterministic=False
-                ):  # PyTorch's default; a search would take longer than all of this
+                with cudnn_flags(**UNSEARCHED):
                     latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
                 seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
             record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency

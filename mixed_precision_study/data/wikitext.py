@@ -4,7 +4,6 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 """
 
 import hashlib
-import itertools
 import math
 import urllib.request
 from collections.abc import Iterator
@@ -98,11 +97,17 @@ class Text(TrainingData):
             )
         return words[: len(words) // columns * columns].view(columns, -1).t().contiguous().to(self.device)
 
-    def segments(self, columns: torch.Tensor) -> Iterator[Batch]:
-        """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last one is left out."""
+    def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
+        """Yield (words, next words), both (bptt, columns), from top to bottom; an incomplete last one is left out.
+
+        most: how many, 0 for all. joined: how many are joined as one, of more rows; the last ones may be fewer.
+        """
         bptt = self.settings.bptt
-        for start in range(0, len(columns) - bptt, bptt):
-            yield columns[start : start + bptt], columns[start + 1 : start + bptt + 1]
+        steps = (len(columns) - 1) // bptt
+        rows = bptt * min(steps, most or steps)
+        for start in range(0, rows, joined * bptt):
+            stop = min(start + joined * bptt, rows)
+            yield columns[start:stop], columns[start + 1 : stop + 1]
 
     def set_batch_size(self, size: int) -> None:
         """Keep the training text in `size` columns on the device."""
@@ -119,21 +124,16 @@ class Text(TrainingData):
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         """Return the segments of the training text, which is never shuffled."""
-        return itertools.islice(self.segments(self.text_for(size)), self.steps_per_epoch(size))
+        return self.segments(self.text_for(size), self.settings.max_steps)
 
     def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
-        """Yield the segments of a held-out text, at most max_steps of them, several joined as one batch.
+        """Return the segments of a held-out text, at most max_steps of them, several joined as one batch.
 
         A recurrent network carries its state over, so its loss is the same. A batch has at most as many words as a
         training batch of `size` columns, and so needs no more memory. A transformer sees no further than bptt words.
         """
-        bptt = self.settings.bptt
-        steps = (len(columns) - 1) // bptt
-        rows = bptt * min(steps, self.settings.max_steps or steps)
         joined = 1 if getattr(self.settings, "model", None) == "transformer" else max(1, size // EVAL_COLUMNS)
-        for start in range(0, rows, joined * bptt):
-            stop = min(start + joined * bptt, rows)
-            yield columns[start:stop], columns[start + 1 : stop + 1]
+        return self.segments(columns, self.settings.max_steps, joined)
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         """Return batches of the validation text, see held_out()."""

@@ -257,8 +257,8 @@ def plan(
                     if len(run_id) > LONGEST_NAME:
                         advice = "has too long a name for its files; use shorter values"
                         raise UserError(f"run {shortened(run_id)} {advice}.")
-                    shares = study.get(SHARED, "")
-                    run = Run(run_id, path, precision, one, folder, minutes * trainings_of(one), shares=shares)
+                    expected = minutes * trainings_of(one)
+                    run = Run(run_id, path, precision, one, folder, expected, shares=study.get(SHARED, ""))
                     runs.setdefault(run_id, run)
     ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
