@@ -514,20 +514,20 @@ def test_progress_is_seen_on_a_narrow_terminal(bare, tmp_path, columns):
 def test_a_run_never_falls_back_to_its_start(one_run):
     """Its cell is read while a process writes it, as the one that executes the notebook does."""
     private = run_process.private_folder()
-    code = "import sys, pathlib\nfor n in range(20_000): pathlib.Path(sys.argv[1]).write_text(f'{n % 60}/60')"
+    code = "import itertools, pathlib, sys\nfor n in itertools.count(): pathlib.Path(sys.argv[1]).write_text(f'{n % 60}/60')"
     with subprocess.Popen([sys.executable, "-c", code, str(private / "cell")]) as writer:
-        running = run_process.RunningProcess(one_run, Device(0, "cpu0"), None, writer, private, None)
-        wait_for(lambda: (private / "cell").exists() and (private / "cell").read_text())
-        run_process.note_signs_of_life(running)
-        while not running.progress:
-            run_process.note_signs_of_life(running)
-        seen = []
-        while writer.poll() is None:
-            seen.append(run_process.progress_of(running))
-            run_process.note_signs_of_life(running)
+        try:
+            running = run_process.RunningProcess(one_run, Device(0, "cpu0"), None, writer, private, None)
+            wait_for(lambda: run_process.note_signs_of_life(running) or running.progress)
+            seen = []
+            for _ in range(2_000):
+                run_process.note_signs_of_life(running)
+                seen.append(run_process.progress_of(running))
+        finally:
+            writer.kill()
     shutil.rmtree(private)
-    assert len(seen) > 100
     assert all(seen)
+    assert len(set(seen)) > 1  # the writer was at work all the while
 
 
 @pytest.mark.parametrize("option", ["--output-dir", "data_dir"])
