@@ -514,7 +514,7 @@ def test_progress_is_seen_on_a_narrow_terminal(bare, tmp_path, columns):
 def test_a_run_never_falls_back_to_its_start(one_run):
     """Its cell is read while a process writes it, as the one that executes the notebook does."""
     private = run_process.private_folder()
-    code = "import itertools, pathlib, sys\nfor n in itertools.count(): pathlib.Path(sys.argv[1]).write_text(f'{n % 60}/60')"
+    code = "import sys, pathlib\nn = 0\nwhile n := n + 1: pathlib.Path(sys.argv[1]).write_text(f'{n % 60}/60')"
     with subprocess.Popen([sys.executable, "-c", code, str(private / "cell")]) as writer:
         try:
             running = run_process.RunningProcess(one_run, Device(0, "cpu0"), None, writer, private, None)
