@@ -30,6 +30,9 @@ from .batches import Batch, TrainingData, device_batches, host_batches, ordinary
 from .cache import cached_arrays, decode_all, decoded, file_stats
 from .fingerprint import fingerprint_of, fingerprint_of_files
 
+ATTRIBUTION = """\
+Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
+https://github.com/zae-bayern/elpv-dataset"""
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
@@ -160,6 +163,8 @@ class NumberedImages(TrainingData):
         images, labels = self.example(size)
         print(f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch;", end=" ")
         print(f"labels {labels[:8].tolist()}")
+        if self.source == "package":
+            print(ATTRIBUTION)
         grid = torchvision.utils.make_grid(images[:4, :, ::4, ::4].float().cpu(), nrow=4, normalize=True)
         return torchvision.transforms.functional.to_pil_image(grid)
 

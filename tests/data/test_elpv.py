@@ -139,6 +139,15 @@ def test_elpv_comes_from_its_package_or_is_asked_for(monkeypatch, capsys):
         read("elpv")
 
 
+def test_pictures_of_elpv_come_with_their_authors_and_licence(tmp_path, capsys):
+    pytest.importorskip("elpv_dataset")
+    load(dataset="synthetic").show()
+    assert "CC BY" not in capsys.readouterr().out
+    load(dataset="elpv", loader="workers", num_workers=0, data_dir=str(tmp_path)).show()
+    printed = capsys.readouterr().out
+    assert "Buerhop-Lutz" in printed and "CC BY-NC-SA 4.0" in printed
+
+
 def test_elpvs_images_and_labels_are_those_of_its_own_loader():
     utils = pytest.importorskip("elpv_dataset.utils")
     pictures, probabilities, _ = utils.load_dataset()
