@@ -36,7 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import experiment_of  # noqa: E402
 
 from mixed_precision_study.environment import cpu_model  # noqa: E402
-from mixed_precision_study.errors import Unsupported  # noqa: E402
+from mixed_precision_study.errors import Unsupported, error_line  # noqa: E402
 from mixed_precision_study.experiment import Experiment  # noqa: E402
 from mixed_precision_study.parameters import COMPILE_MODES  # noqa: E402
 from mixed_precision_study.precision import check_supported, set_fp32_precision  # noqa: E402
@@ -178,9 +178,9 @@ def first_line(text: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """Return an error as one line: its first line and, below a compiler's command, the first line with an error."""
-    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason given"]
-    named = [line for line in others if re.search(r"error: |Error: ", line)]
-    return f"{type(error).__name__}: " + "; ".join(line[:200] for line in [first, *named[:1]])
+    others = str(error).strip().splitlines()[1:]
+    named = [line.strip()[:200] for line in others if re.search(r"error: |Error: ", line)]
+    return "; ".join([error_line(error), *named[:1]])
 
 
 def block_ms(contender: Contender, steps: int) -> float:
