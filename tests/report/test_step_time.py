@@ -73,12 +73,18 @@ def test_of_many_comparisons_the_table_says_what_limits_and_eight_are_drawn(tmp_
     assert said_in("bottlenecks", report).count("limited by") == 0
 
 
+def steps_of(folder):
+    """Return the report of a folder, its profiled runs and the parts of their steps."""
+    report = load(folder)
+    runs = profiled_runs(report)
+    stacks = {key: parts_of_step(record) for key, record in runs.items()}
+    return report, runs, stacks
+
+
 def test_the_finding_needs_less_arithmetic_in_16_bits(tmp_path):
     write_all(tmp_path, step(busy=1.0))
     write_all(tmp_path, step(1.0, 4.0, [["convolution", 0.1], ["copy", 0.9]], precision="amp_fp16"))
-    report = load(tmp_path)
-    runs = profiled_runs(report)
-    stacks = {key: parts_of_step(record) for key, record in runs.items()}
+    report, runs, stacks = steps_of(tmp_path)
     finding = finding_on_steps(report, stacks, runs)
     assert " 10% " in finding and "kernels that move memory (resnet18)" in finding
     stacks[0, "amp_fp16"]["arithmetic"] = 3.9
@@ -89,9 +95,7 @@ def test_the_finding_names_the_limit_that_the_list_below_names(tmp_path):
     """Also where other kernels take longer than the idle time."""
     write_all(tmp_path, step(busy=1.0))
     write_all(tmp_path, step(0.7, 4.0, [["convolution", 0.1], ["copy", 0.9]], precision="amp_fp16"))
-    report = load(tmp_path)
-    runs = profiled_runs(report)
-    stacks = {key: parts_of_step(record) for key, record in runs.items()}
+    report, runs, stacks = steps_of(tmp_path)
     assert stacks[0, "amp_fp16"]["moves memory"] > stacks[0, "amp_fp16"]["idle"]
     assert "kernel launches (resnet18)" in finding_on_steps(report, stacks, runs)
     assert "kernel launches (amp_fp16)" in said_in("bottlenecks", report)
