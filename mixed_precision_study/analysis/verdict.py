@@ -83,8 +83,8 @@ def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
     return f"MIND: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
 
 
-def verdict(record: dict, base: dict, speedup: dict | None) -> str:
-    """Return one sentence on a run against its baseline: how much, what that allows to say, and why.
+def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
+    """Return one sentence on a run against its baseline: how much, what that allows to say, and (`with_reason`) why.
 
     `speedup` is what paired_ratio returns for the two precisions. What disturbed either run comes first, unless the
     run did not train: then the sentence begins with that and calls nothing faster.
@@ -98,7 +98,8 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
         return f"{name} ran on the CPU: a smoke test, which measures nothing."
     case, because = find_bottleneck(record)
     if base["status"] != "ok":
-        return f"{name} has no {against} to be compared with ({base['status']}); {because}."
+        reason = f"; {because}" if with_reason else ""
+        return f"{name} has no {against} to be compared with ({base['status']}){reason}."
     warning = warning_of(record, base, speedup)
     word = judge(speedup)
     if speedup is None:
@@ -106,6 +107,9 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
     if word == NOT_TRAINED:
         ratio = f"{speedup['ratio']:.2f}x over {against}"
         return f"{speedup['untrained']}, so its {ratio} is no speed-up. {warning}".rstrip()
+    amount = amount_of(record, base, speedup) + judgement_text(speedup, word)
+    if not with_reason:
+        return f"{warning}{name} is {amount}."
     if word == SAME and case in ("data loading", "kernel launches"):
         because += ", so precision is not what limits you"
     if speedup["apart"]:
@@ -116,5 +120,4 @@ def verdict(record: dict, base: dict, speedup: dict | None) -> str:
         note = f"; {half:.0%} of kernel time is in fp16 all the same (autocast runs cuDNN's RNNs in fp16)"
     if reason := memory_reason(record, base):
         note += f"; {reason}"
-    amount = amount_of(record, base, speedup)
-    return f"{warning}{name} is {amount}{judgement_text(speedup, word)}; {because}{advice_of(case, record)}{note}."
+    return f"{warning}{name} is {amount}; {because}{advice_of(case, record)}{note}."

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -18,19 +19,20 @@ from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
 from .style import CPU_WARNING, PRECISIONS
 from .theme import chart_style
 
-COLUMNS = {  # title: (field of the record, digits)
+COLUMNS = {  # title: (field of the record, digits); a fraction is shown in percent
     "batch size": ("batch_size_used", 0),
     "s/epoch": ("epoch_seconds", 3),
     "ms/step": ("step_ms_median", 2),
     "samples/s": ("samples_per_second", 0),
-    "GPU busy": ("gpu_busy_fraction", 2),
-    "on Tensor Cores": ("tensor_core_fraction", 2),
+    "GPU busy, %": ("gpu_busy_fraction", 0),
+    "on Tensor Cores, %": ("tensor_core_fraction", 0),
     "peak MiB": ("peak_allocated_mib", 0),
     "device MiB": ("device_used_mib", 0),
     "J/1000 samples": ("joules_per_1000_samples", 1),
 }
 
 SIGNIFICANT_DIGITS = 4  # of the smallest number of a column
+LINE = 100  # characters of a sentence's line
 
 
 def as_text(table: pd.DataFrame) -> pd.DataFrame:
@@ -51,11 +53,12 @@ def column_as_text(column: pd.Series) -> list[str]:
 
 
 def decimals_of(numbers: pd.Series) -> int:
-    """Return how many decimals the numbers of a column get: none for whole ones, at most 4."""
+    """Return how many decimals the numbers of a column get: at most 4, and none that is 0 in every one of them."""
     sizes = [abs(number) for number in numbers if number]
-    if all(size == int(size) for size in sizes):
+    if not sizes:
         return 0
-    return min(4, max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(min(sizes)))))
+    decimals = min(4, max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(min(sizes)))))
+    return next(n for n in range(decimals + 1) if all(round(size, n) == round(size, decimals) for size in sizes))
 
 
 def show_table(table: pd.DataFrame) -> None:
@@ -73,10 +76,12 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
             value = getattr(record, field)
             if field == "epoch_seconds":
                 value = mean_or_none(value)
+            if field.endswith("_fraction") and value is not None:
+                value *= 100
             row[title] = None if value is None else round(value, digits)
         row["skipped steps"] = record.skipped_steps
         if record.metric:
-            row[record.metric_name or "metric"] = record.metric[-1]
+            row[(record.metric_name or "metric").replace("_", " ")] = record.metric[-1]
         rows[record.precision] = row | {"reason": record.reason or ""}
     return pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()  # whole numbers stay so beside a gap
 
@@ -87,7 +92,7 @@ def memory_table(records: list[RunRecord]) -> pd.DataFrame:
     rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
     measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
     table = pd.DataFrame.from_dict(measured, orient="index", columns=[f"{part} MiB" for part in parts])
-    return table.astype(float).round(1)
+    return table.astype(float).round(0)
 
 
 def probes_table(records: list[RunRecord]) -> pd.DataFrame:
@@ -107,7 +112,7 @@ def draw_bars(axes: Axes, records: list[RunRecord], values: list[float | None], 
         text = "not measured on the CPU" if record.status == "ok" else record.status
         if record.status == "ok" and value is not None:
             axes.barh(row, value, 0.75, color=PRECISIONS[record.precision].colour)
-            text = f"{value:.3g}"
+            text = f"{value:#.3g}".rstrip(".")
         place: dict = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
         axes.annotate(text, (value if record.status == "ok" and value else 0, row), (4, 0), **place)
     axes.set_title(title, size=9, loc="left")
@@ -177,23 +182,42 @@ def mean_or_none(numbers: list[float]) -> float | None:
 
 
 def read_results(records: list[RunRecord]) -> str:
-    """Return one sentence per precision and baseline: how much faster, whether that can be measured, and why."""
+    """Return an item per precision: how much faster than fp32 and tf32, whether that can be measured, and why."""
     if any(record.device_type == "cpu" for record in records):
         return "These runs were a smoke test on the CPU: they say nothing about what a precision buys."
     flat = {record.precision: flat_record(record) for record in records}
-    sentences = [
-        verdict(flat[name], flat[base], paired_ratio(paired_runs([flat[name]], [flat[base]])))
-        for base in ("fp32", "tf32")
-        for name in flat
-        if base in flat and name not in ("fp32", base)
-    ]
+    order = order_in_process(flat)
+    if order:  # said once, not in every sentence
+        flat = {name: one | {"runs_before_in_process": None} for name, one in flat.items()}
+    found = [compared(flat, name) for name in flat if name != "fp32"]
+    sentences = [" ".join(texts) for texts in found if texts]
     if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
         sentences = [f"{name}: {find_bottleneck(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
-    return "\n".join(sentences) or "No precision ended well, so there is nothing to compare."
+    if not sentences:
+        return "No precision ended well, so there is nothing to compare."
+    items = [textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in sentences]
+    return "\n".join([f"In one process, in this order: {', '.join(order)}."] * bool(order) + items)
+
+
+def order_in_process(flat: dict[str, dict]) -> list[str]:
+    """Return the precisions in the order in which one process ran them, or nothing where that is not known."""
+    places = {name: one["runs_before_in_process"] for name, one in flat.items() if one["status"] == "ok"}
+    if None in places.values() or len(set(places.values())) < max(2, len(places)):
+        return []
+    return sorted(places, key=places.__getitem__)
+
+
+def compared(flat: dict[str, dict], name: str) -> list[str]:
+    """Return what a precision is against fp32, with its reason, and then against tf32."""
+    bases = [base for base in ("fp32", "tf32") if base in flat and base != name]
+    if flat[name]["status"] != "ok":
+        bases = bases[:1]
+    ratios = [paired_ratio(paired_runs([flat[name]], [flat[base]])) for base in bases]
+    return [verdict(flat[name], flat[base], ratio, base == bases[0]) for base, ratio in zip(bases, ratios, strict=True)]
 
 
 def show(records: list[RunRecord]) -> None:
-    """Display the results of a notebook: tables, one figure, and a sentence for each precision."""
+    """Display the results of a notebook: tables, one figure, and an item for each precision."""
     show_table(results_table(records))
     memory = memory_table(records)
     if len(memory):

@@ -29,8 +29,8 @@ def test_the_table_has_a_row_for_every_precision_its_reason_and_what_explains_it
     assert list(table.index) == ["fp32", "tf32", "o3_fp16"]
     assert table.loc["fp32", ["s/epoch", "peak MiB", "accuracy"]].tolist() == [3, 7, 0.5]
     assert table.loc["o3_fp16", ["status", "reason"]].tolist() == ["oom", "because"]
-    columns = ["GPU busy", "on Tensor Cores", "J/1000 samples"]
-    assert table.loc["fp32", columns].tolist() == [0.88, 0.5, 12.3]
+    columns = ["GPU busy, %", "on Tensor Cores, %", "J/1000 samples"]
+    assert table.loc["fp32", columns].tolist() == [88, 50, 12.3]
     assert table.loc["tf32", columns].isna().all()  # never zero
 
 
@@ -82,7 +82,8 @@ def test_what_every_search_found_is_shown_without_gaps_by_name(monkeypatch, caps
         ([0.1171875, 0.9, None], ["0.1172", "0.9000", ""]),
         ([128, None], ["128", ""]),
         ([2.0, 3.0], ["2", "3"]),
-        ([0.0, 0.00001], ["0.0000", "0.0000"]),
+        ([0.0, 0.00001], ["0", "0"]),
+        ([67.9, 29.4], ["67.9", "29.4"]),
     ],
 )
 def test_a_column_has_one_number_of_decimals(numbers, texts):
@@ -97,13 +98,20 @@ def test_the_memory_table_has_a_row_for_every_precision_that_was_measured():
     table = results.memory_table(runs)
     assert list(table.index) == ["fp32", "tf32"]
     assert list(table.columns) == [f"{part} MiB" for part in PARTS]
-    assert table.loc["fp32"].tolist() == [0, 10, 20.1, 30.1, 40.2, 50.2, 60.2, 70.3]
+    assert table.loc["fp32"].tolist() == [0, 10, 20, 30, 40, 50, 60, 70]
     assert table.loc["tf32"].isna().tolist() == [part in ("data", "context") for part in PARTS]
     assert results.memory_table([run("fp32", (2.0,), device="cpu")]).empty
 
 
+def items_of(records):
+    """Return what read_results says, an item each, without its line breaks."""
+    text = results.read_results(records)
+    assert all(len(line) <= results.LINE for line in text.splitlines())
+    return text.replace("\n  ", " ").splitlines()
+
+
 def test_every_precision_is_compared_with_fp32_and_tf32():
-    sentences = results.read_results(
+    items = items_of(
         [
             run("fp32", (4.0,) * 6),
             run("tf32", (2.0,) * 6),
@@ -111,38 +119,52 @@ def test_every_precision_is_compared_with_fp32_and_tf32():
             run("amp_bf16", (5.0, 5.0, 5.0, 4.5, 5.0, 5.0)),
             run("o2_fp16", (1.0,), status="failed"),
         ]
-    ).splitlines()
-    starts = [
-        "tf32 is 2.00x as fast as fp32 (one process); ",
-        "amp_fp16 is 2.00x as fast as fp32 (one process); ",
-        "amp_bf16 is 0.81x as fast as fp32 (one process); ",
-        "o2_fp16 failed: because.",
-        "amp_fp16 is 1.00x as fast as tf32 (one process); ",
-        "amp_bf16 is 0.41x as fast as tf32 (one process); ",
-        "o2_fp16 failed: because.",
-    ]
-    assert len(sentences) == len(starts)
-    assert all(sentence.startswith(start) for sentence, start in zip(sentences, starts, strict=True))
+    )
+    reason = "; what limits it is not known (it was not profiled)."  # said once
+    assert items[0] == f"- tf32 is 2.00x as fast as fp32 (one process){reason}"
+    second = "amp_fp16 is 1.00x as fast as tf32 (one process)."
+    assert items[1] == f"- amp_fp16 is 2.00x as fast as fp32 (one process){reason} {second}"
+    assert items[2].startswith("- amp_bf16 is 0.81x as fast as fp32 (one process); ")
+    assert items[2].endswith(" amp_bf16 is 0.41x as fast as tf32 (one process).")
+    assert items[3:] == ["- o2_fp16 failed: because."]
+
+
+def test_the_order_in_one_process_is_said_once():
+    order = {"tf32": 0, "fp32": 1, "amp_fp16": 2}
+    records = [run(name, (4.0,), runs_before_in_process=place) for name, place in order.items()]
+    items = items_of(records)
+    assert items[0] == "In one process, in this order: tf32, fp32, amp_fp16."
+    assert len(items) == 3 and not any("MIND" in item for item in items)
+    records[0].runs_before_in_process = None  # unknown: no order can be told
+    assert "MIND: amp_fp16 was run 3 of its process, fp32 run 2." in " ".join(items_of(records))
+
+
+def test_without_fp32_that_ended_well_tf32_still_is_a_baseline():
+    records = [run("fp32", (4.0,), status="oom"), run("tf32", (2.0,)), run("amp_fp16", (1.0,))]
+    (tf32, amp) = items_of(records)
+    assert tf32.startswith("- tf32 has no fp32 to be compared with (oom); ")
+    assert amp.startswith("- amp_fp16 has no fp32 to be compared with (oom); ")
+    assert amp.endswith(" amp_fp16 is 2.00x as fast as tf32 (one process).")
 
 
 def test_one_notebook_is_one_process_whatever_its_blocks_show():
     for fields in ({"block_seconds": [0.5] * 8}, {}):
-        sentence = results.read_results([run("fp32", (4.0,), **fields), run("tf32", (2.0,), **fields)])
-        assert sentence.startswith("tf32 is 2.00x as fast as fp32 (one process); ")
+        (sentence,) = items_of([run("fp32", (4.0,), **fields), run("tf32", (2.0,), **fields)])
+        assert sentence.startswith("- tf32 is 2.00x as fast as fp32 (one process); ")
         assert "faster" not in sentence
 
 
 def test_a_run_that_did_not_train_is_no_speed_up():
     learned = {"metric": [0.9], "metric_better": "higher", "chance_metric": 0.1}
     runs = [run("fp32", (4.0,), **learned), run("amp_fp16", (2.0,), **{**learned, "metric": [0.3]})]
-    assert results.read_results(runs).startswith("amp_fp16 did not train as fp32 did: ")
+    assert results.read_results(runs).startswith("- amp_fp16 did not train as fp32 did: ")
 
 
 def test_a_sentence_says_why_and_what_disturbed_it():
     families = [["elementwise", 0.4], ["normalisation", 0.35], ["convolution", 0.25]]
     profiled = {"gpu_busy_fraction": 0.9, "kernel_family_fractions": families, "bandwidth_limit_fraction": 0.62}
     disturbed = {"throttled": True, "throttle_fractions": [["power cap", 0.25]], "gpu_shared": True}
-    sentence = results.read_results([run("fp32", (4.0,) * 6, **disturbed), run("amp_fp16", (2.0,) * 6, **profiled)])
+    (sentence,) = items_of([run("fp32", (4.0,) * 6, **disturbed), run("amp_fp16", (2.0,) * 6, **profiled)])
     for part in ("fp32 throttled (power cap 25% of the time)", "fp32 GPU shared", "75% of kernel time", "62% of"):
         assert part in sentence
 
@@ -150,9 +172,9 @@ def test_a_sentence_says_why_and_what_disturbed_it():
 def test_where_there_is_nothing_to_compare_each_run_says_what_limits_it():
     idle = {"gpu_busy_fraction": 0.4, "kernel_family_fractions": [["matmul", 1.0]]}
     runs = [run("amp_fp16", (2.0,), **idle), run("amp_bf16", (2.0,)), run("o3_fp16", status="oom")]
-    known, unknown = results.read_results(runs).splitlines()
-    assert known.startswith("amp_fp16: the GPU is idle 60% of the time")
-    assert unknown.startswith("amp_bf16: what limits it is not known")
+    known, unknown = items_of(runs)
+    assert known.startswith("- amp_fp16: the GPU is idle 60% of the time")
+    assert unknown.startswith("- amp_bf16: what limits it is not known")
     assert len(results.read_results([run("fp32", status="oom")]).splitlines()) == 1
 
 
@@ -180,7 +202,7 @@ def test_failures_are_labelled_gaps_and_disturbed_runs_have_a_star():
     ]
     assert [bar.get_width() for bar in times.patches] == [2.5]
     assert [bar.get_width() for bar in memory.patches] == [8.0]
-    assert rows_of(times) == ["2.5", "oom"] and rows_of(memory) == ["8", "oom"] and rows_of(quality) == ["0.5"]
+    assert rows_of(times) == ["2.50", "oom"] and rows_of(memory) == ["8.00", "oom"] and rows_of(quality) == ["0.5"]
     assert [label.get_text() for label in times.get_yticklabels()] == ["fp32*", "amp_fp16"]
     assert times.get_xlabel().startswith("*")
     plt.close(figure)
