@@ -9,7 +9,7 @@ from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALE
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import judge
 from mixed_precision_study.parameters import PRECISION_NAMES
-from mixed_precision_study.record import comparison_key, read_records
+from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -49,7 +49,7 @@ def memory_change(own, base):
 def runs_table(records):
     """Return a line for each comparison: seconds per epoch, peak memory and last metric in every precision."""
     comparisons = {}
-    for record in records:
+    for record in (record for record in records if not is_explanation(record)):
         comparisons.setdefault(comparison_key(record), {}).setdefault(record["precision"], []).append(record)
     present = [name for name in PRECISION_NAMES if any(name in runs for runs in comparisons.values())]
     lines = [f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |"]
@@ -172,8 +172,8 @@ EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
 
 
 def chosen(records, **wanted):
-    """Return the ok records with these values. A record without a field, such as the LSTM's layout, has any value."""
-    ok = [record for record in records if record["status"] == "ok"]
+    """Return the ok timed records with these values. One without a field, such as the LSTM's layout, has any value."""
+    ok = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
     return [record for record in ok if all(record.get(name, value) == value for name, value in wanted.items())]
 
 

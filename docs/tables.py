@@ -163,7 +163,8 @@ def generated_blocks(root):
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },
     }
-    for folder in ("reference", "quick-h100", "reference-h100", "executed-h100", "published", "fastest-h200", "scaling-h200"):
+    on_h100 = ("quick-h100", "reference-h100", "executed-h100")
+    for folder in (*on_h100, "reference", "published", "fastest-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 

@@ -286,6 +286,13 @@ def test_a_row_of_the_table_of_runs():
     assert figures.runs_figures([run | {"metric": [999.94]}]).endswith(", 999.9")
 
 
+def test_a_run_that_only_explains_is_in_no_table():
+    run = dict(only("lstm", "max", "tf32"))
+    explaining = run | {"purpose": "explain", "epoch_seconds": [0.001]}
+    assert figures.runs_table([run, explaining]) == figures.runs_table([run])
+    assert figures.chosen([run, explaining], precision="tf32") == [run]
+
+
 # outputs/ladder-h200 and the other folders
 
 
