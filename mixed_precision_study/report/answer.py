@@ -238,7 +238,10 @@ def quality_of(group: dict, precision: str) -> str:
         return f"{metric} {ends[1]}"
     change = f"{metric} {ends[0]} → {ends[1]}"
     if not (has_learned(group, "fp32") or has_learned(group, precision)):
-        return f"{change}: neither is clearly better than a guess"
+        chance = ok_runs(group, precision)[0]["chance_metric"]
+        if chance is None:
+            return f"{change}: whether they have learned is not known"
+        return f"{change}: neither has learned much; a guess reaches {short(chance)}"
     found = quality_against_fp32(group, precision)
     if not found:
         return f"{change} (no common seed)"

@@ -122,6 +122,19 @@ def test_one_seed_is_never_called_equivalent():
     assert "equivalent" not in one.quality
 
 
+@pytest.mark.parametrize(
+    ("chance", "words"), [(968.0, "neither has learned much; a guess reaches 968"), (None, "is not known")]
+)
+def test_a_short_training_is_told_beside_what_a_guess_reaches(chance, words):
+    report = judged({"amp_fp16": 2.0})
+    for runs in report.comparisons[0]["runs"].values():
+        for run in runs:
+            run |= {"metric": [443.0, 270.0], "metric_name": "perplexity", "metric_better": "lower"}
+            run["chance_metric"] = chance
+    (one,) = answer.answers_of(report)
+    assert one.quality.startswith("perplexity 270 → 270: ") and one.quality.endswith(words)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_one_precision_alone_recommends_nothing(tmp_path, precision):
     write_all(tmp_path, made_up.make("cifar_resnet", precision))

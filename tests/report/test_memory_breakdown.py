@@ -56,6 +56,14 @@ def test_without_the_context_the_sum_is_a_lower_bound():
     assert memory_parts_of(flat(made_up.make("cifar_resnet", "fp32", ledger_slack_mib=-1.0))) == {}
 
 
+def test_a_run_made_for_its_time_alone_has_no_parts(tmp_path):
+    unknown = {f"ledger_{name}_mib": None for name in PARTS if name not in ("slack", "context")}
+    half = made_up.make("cifar_resnet", "amp_fp16", **unknown, ledger_reason="the run was made for its time alone")
+    assert half.ledger_slack_mib and half.ledger_context_mib
+    assert memory_parts_of(flat(half)) == {}
+    assert found_in(tmp_path, holding("fp32", activations=900), half) == []
+
+
 def test_halved_activations_are_called_so(tmp_path):
     (clause,) = found_in(
         tmp_path, holding("fp32", activations=8000, context=2000), holding("amp_fp16", activations=4000, context=2000)
