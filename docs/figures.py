@@ -46,10 +46,15 @@ def memory_change(own, base):
     return f"{float(own['memory_mib']) / float(base['memory_mib']) - 1:+.0%}"
 
 
+def timed(records):
+    """Return the records without those of processes that only explain."""
+    return [record for record in records if not is_explanation(record)]
+
+
 def runs_table(records):
     """Return a line for each comparison: seconds per epoch, peak memory and last metric in every precision."""
     comparisons = {}
-    for record in (record for record in records if not is_explanation(record)):
+    for record in timed(records):
         comparisons.setdefault(comparison_key(record), {}).setdefault(record["precision"], []).append(record)
     present = [name for name in PRECISION_NAMES if any(name in runs for runs in comparisons.values())]
     lines = [f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |"]
@@ -173,7 +178,7 @@ EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
 
 def chosen(records, **wanted):
     """Return the ok timed records with these values. One without a field, such as the LSTM's layout, has any value."""
-    ok = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
+    ok = [record for record in timed(records) if record["status"] == "ok"]
     return [record for record in ok if all(record.get(name, value) == value for name, value in wanted.items())]
 
 

@@ -233,15 +233,15 @@ def quality_of(group: dict, precision: str) -> str:
         if not values:
             return "not known"
         ends.append(short(fmean(values)))
-    metric = (ok_runs(group, precision)[0]["metric_name"] or "metric").replace("_", " ")
+    one = ok_runs(group, precision)[0]
+    metric = (one["metric_name"] or "metric").replace("_", " ")
     if precision == "fp32":
         return f"{metric} {ends[1]}"
     change = f"{metric} {ends[0]} → {ends[1]}"
     if not (has_learned(group, "fp32") or has_learned(group, precision)):
-        chance = ok_runs(group, precision)[0]["chance_metric"]
-        if chance is None:
+        if one["chance_metric"] is None:
             return f"{change}: whether they have learned is not known"
-        return f"{change}: neither has learned much; a guess reaches {short(chance)}"
+        return f"{change}: neither has learned much; a guess reaches {short(one['chance_metric'])}"
     found = quality_against_fp32(group, precision)
     if not found:
         return f"{change} (no common seed)"

@@ -36,8 +36,6 @@ WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 def memory_parts_of(record: dict) -> dict[str, float]:
     """Return {part: GiB} of a run. It is empty where a part is negative, or none is known but slack and context."""
     values = {name: record[f"ledger_{name}_mib"] for names in FIELDS.values() for name in names}
-    if all(values[name] is None for part in (WEIGHTS, DATA, ACTIVATIONS) for name in FIELDS[part]):
-        return {}
     if any(mib is not None and mib < 0 for mib in values.values()):
         return {}
     parts = {}
@@ -45,7 +43,7 @@ def memory_parts_of(record: dict) -> dict[str, float]:
         known = [values[name] for name in names if values[name] is not None]
         if known:
             parts[part] = sum(known) / 1024
-    return parts
+    return parts if parts.keys() - {SLACK, CONTEXT} else {}
 
 
 def runs_with_breakdown(report: Report) -> dict[Key, dict]:

@@ -196,7 +196,8 @@ def read_results(records: list[RunRecord]) -> str:
     if not sentences:
         return "No precision ended well, so there is nothing to compare."
     items = [textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in sentences]
-    return "\n".join([f"In one process, in this order: {', '.join(order)}."] * bool(order) + items)
+    first = [f"In one process, in this order: {', '.join(order)}."] if order else []
+    return "\n".join([*first, *items])
 
 
 def order_in_process(flat: dict[str, dict]) -> list[str]:
@@ -212,8 +213,11 @@ def compared(flat: dict[str, dict], name: str) -> list[str]:
     bases = [base for base in ("fp32", "tf32") if base in flat and base != name]
     if flat[name]["status"] != "ok":
         bases = bases[:1]
-    ratios = [paired_ratio(paired_runs([flat[name]], [flat[base]])) for base in bases]
-    return [verdict(flat[name], flat[base], ratio, base == bases[0]) for base, ratio in zip(bases, ratios, strict=True)]
+    sentences: list[str] = []
+    for base in bases:
+        ratio = paired_ratio(paired_runs([flat[name]], [flat[base]]))
+        sentences.append(verdict(flat[name], flat[base], ratio, with_reason=not sentences))
+    return sentences
 
 
 def show(records: list[RunRecord]) -> None:
