@@ -1,8 +1,8 @@
 """The explanation of a precision's timed runs, where a run of its own made it."""
 
-from ..record import FIELDS, DiagnosticFields
+from ..record import FIELDS, EnvironmentFields
 
-OF_TIMED_EPOCHS = {  # fields of DiagnosticFields that every timed run measures itself
+OF_TIMED_EPOCHS = {  # what every timed run measures itself
     "overflow_steps",
     "energy_joules",
     "energy_source",
@@ -32,8 +32,8 @@ ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by a timed run a
 
 def fields_of(starts: tuple[str, ...]) -> list[str]:
     """Return the fields of a record that are measured together."""
-    measured_apart = [name for name in DiagnosticFields.__dataclass_fields__ if name in OF_TIMED_EPOCHS]
-    return [name for name in FIELDS if name.startswith(starts) and name not in measured_apart]
+    own = OF_TIMED_EPOCHS | EnvironmentFields.__dataclass_fields__.keys()  # of each process, such as kernel_forked
+    return [name for name in FIELDS if name.startswith(starts) and name not in own]
 
 
 def complete(record: dict, explanation: dict, kinds: tuple[tuple[str, ...], ...]) -> None:

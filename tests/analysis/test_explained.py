@@ -34,6 +34,13 @@ def test_timed_runs_get_what_they_lack_and_keep_what_they_measured():
     assert [run["inference_latency_ms"] for run in runs] == [2.0, None]  # measured once, so counted once
 
 
+def test_how_a_process_was_started_is_its_own_and_no_profile():
+    run = flat(kernel_forked=True, profile_reason="it was only timed")
+    explain([run], [explanation(kernel_forked=False)])
+    assert run["gpu_busy_fraction"] == 0.7 and run["kernel_family_fractions"] == DENSE
+    assert run["kernel_forked"] is True
+
+
 def test_the_newest_explanation_that_ended_well_counts():
     old = explanation(gpu_busy_fraction=0.1, finished_at="2026-01")
     new = explanation(gpu_busy_fraction=0.2, finished_at="2026-02")
