@@ -14,6 +14,7 @@ from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, p
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.record import comparison_key, read_records
+from mixed_precision_study.report.comparisons import group_runs
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
@@ -51,6 +52,8 @@ def only(model, batch_size, precision, execution="eager", **fields):
         ("published", 5_500_000, {"summary.html", "summary.csv", "results.csv"}),
         ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
         ("quick-h100", 1_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
+        ("reference-h100", 2_000_000, {"summary.html", "results.csv"}),
+        ("executed-h100", 1_000_000, {f"{name}.ipynb" for name in EXPERIMENTS}),
         ("host-time-h100", 10_000, {"resnet18.md", "lstm.md"}),
         ("fastest-h200", 2_000_000, set()),
         ("scaling-h200", 2_000_000, set()),
@@ -77,6 +80,8 @@ def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, m
         ("scaling-h200", 30, "NVIDIA H200"),
         ("inference-h200", 30, "NVIDIA H200"),
         ("quick-h100", 12, "NVIDIA H100 80GB HBM3"),
+        ("reference-h100", 29, "NVIDIA H100 80GB HBM3"),
+        ("executed-h100", 12, "NVIDIA H100 80GB HBM3"),
     ],
 )
 def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number, gpu):
@@ -85,6 +90,7 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number, 
     for record in records:
         assert (record["status"], record["gpu_name"], record["synthetic"]) == ("ok", gpu, False)
         assert record["gpu_shared"] is False
+    for record in figures.timed(records):
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"]
 
 
@@ -143,6 +149,14 @@ def test_every_reference_record_explains_itself():
         assert (record["tensor_core_fraction"] > 0) is (record["precision"] != "fp32")
         assert 0 < record["compute_limit_fraction"] < 1
         assert (record["gradient_flush_fraction_scale_1"] is None) is (record["precision"] != "amp_fp16")
+
+
+def test_what_a_process_of_its_own_explained_reaches_the_timed_runs():
+    groups = group_runs([dict(record) for record in read_folder("reference-h100")])  # it fills records in
+    (eager,) = [group["runs"] for group in groups if json.loads(group["settings"]["execution"]) == "eager"]
+    timed = [run for runs in eager.values() for run in runs]
+    assert len(timed) == 12
+    assert all(run["kernel_family_fractions"] and run["ledger_activations_mib"] for run in timed)
 
 
 def test_the_same_comparison_three_times_agrees_within_a_percent():

@@ -108,12 +108,12 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
         ratio = f"{speedup['ratio']:.2f}x over {against}"
         return f"{speedup['untrained']}, so its {ratio} is no speed-up. {warning}".rstrip()
     amount = amount_of(record, base, speedup) + judgement_text(speedup, word)
+    if speedup["apart"]:
+        amount += f"; its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer"
     if not with_reason:
         return f"{warning}{name} is {amount}."
     if word == SAME and case in ("data loading", "kernel launches"):
         because += ", so precision is not what limits you"
-    if speedup["apart"]:
-        because = f"its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer; {because}"
     half = record["fp16_kernel_fraction"] or 0
     note = ""
     if name == "amp_bf16" and half >= DISTURBED:

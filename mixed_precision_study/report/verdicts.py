@@ -5,7 +5,6 @@ import statistics
 from collections.abc import Callable
 from itertools import groupby
 
-from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import flags_of
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
@@ -103,16 +102,10 @@ def example(group: dict, precision: str) -> dict:
     return runs[0]
 
 
-def sentence_on(group: dict, precision: str, baseline: str, speedup: dict | None) -> str:
+def sentence_on(group: dict, precision: str, baseline: str, speedup: dict | None, with_reason: bool = True) -> str:
     """Return the verdict on two precisions of a comparison; a speed-up without pairs counts as none."""
     paired = speedup if speedup and speedup["processes"] else None
-    return verdict(example(group, precision), example(group, baseline), paired)
-
-
-def without_bottleneck(sentence: str, record: dict) -> str:
-    """Return a verdict without what limits the run, which an earlier sentence has said."""
-    head, found, _ = sentence.partition(f"; {find_bottleneck(record)[1]}")
-    return f"{head}." if found else sentence
+    return verdict(example(group, precision), example(group, baseline), paired, with_reason)
 
 
 def marked_in(report: Report, number: int) -> str:
@@ -194,8 +187,9 @@ def verdicts_on(report: Report, number: int) -> str:
     said = set()
     for precision, baseline in (key[1:] for key in report.sentences if key[0] == number):
         sentence = report.sentences[number, precision, baseline]
-        if precision in said:
-            sentence = without_bottleneck(sentence, example(group, precision))
+        if precision in said:  # and with it why
+            speedup = report.speedups[number, precision, baseline]
+            sentence = sentence_on(group, precision, baseline, speedup, with_reason=False)
         said.add(precision)
         lines.append(f"- {plain(sentence)} {mark_of(report, number, precision, baseline)}")
     lines = lines or ["- fp32 alone: nothing to compare."]

@@ -135,6 +135,8 @@ def test_a_run_that_did_not_train_is_not_called_faster():
 
 def test_a_median_block_that_parts_from_the_total_time_is_said():
     text = verdict(profiled(), FP32, gained(apart=True, median_ratio=1.11))
+    short = verdict(profiled(), FP32, gained(apart=True, median_ratio=1.11), with_reason=False)
+    assert text.startswith(short.removesuffix(".") + "; ") and short.endswith("so some blocks took far longer.")
     assert "median block is 1.11x" in text
     assert_reads_well(text)
 
