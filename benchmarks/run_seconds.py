@@ -1,11 +1,11 @@
-"""Print where the seconds of each run of a study went, as a table in Markdown.
+"""Print where the seconds of the runs of a study went, as a table in Markdown. Equal runs (n) are one row of medians.
 
     python benchmarks/run_seconds.py outputs/quick
 
 The parts of a training come from its record, the whole from the study's own clock (logs/batch.json). "start" is what
 comes before the notebook's first cell, "end" what comes after its last. They need logs/batch.log and the executed
 notebook. "rest" is in none of the parts: other cells, and start and end where they are not known. A run that is not the
-first of its kernel has no start-up times.
+first of its kernel has no start-up times. A row named "explained" is of processes that only explain.
 """
 
 import json
@@ -14,10 +14,11 @@ import sys
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from mixed_precision_study.record import read_records  # noqa: E402
+from mixed_precision_study.record import is_explanation, read_records  # noqa: E402
 from mixed_precision_study.runner.estimates import read_seconds  # noqa: E402
 
 STARTUP = ("import", "preflight", "data", "model", "warmup")
@@ -68,10 +69,24 @@ def rows_of(folder: Path) -> list[dict]:
     rows = []
     for record in sorted(ended, key=lambda one: one["started_at"] or ""):
         name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
+        name += " explained" if is_explanation(record) else ""
         run_id = record["run_id"]
         outside = start_and_end(folder, run_id, wholes.get(run_id), began)
         rows.append({"run": name, **seconds_of(record, wholes.get(run_id), outside)})
     return rows
+
+
+def medians(rows: list[dict]) -> list[dict]:
+    """Return a row of medians, and their number n, for the rows of each name; None where no row knows a part."""
+    named: dict[str, list[dict]] = {}
+    for row in rows:
+        named.setdefault(row["run"], []).append(row)
+    found = []
+    for name, same in named.items():
+        known = {part: [row[part] for row in same if row[part] is not None] for part in same[0] if part != "run"}
+        parts = {part: median(values) if values else None for part, values in known.items()}
+        found.append({"run": name, "n": str(len(same)), **parts})
+    return found
 
 
 def table_of(rows: list[dict]) -> str:
@@ -95,7 +110,7 @@ def main(words: list[str]) -> int:
     if len(words) != 1 or not Path(words[0]).is_dir():
         print("run_seconds.py: give one folder of records, for example outputs/quick.", file=sys.stderr)
         return 2
-    print(table_of(rows_of(Path(words[0]))))
+    print(table_of(medians(rows_of(Path(words[0])))))
     return 0
 
 

@@ -146,9 +146,12 @@ def generated_blocks(root):
     def records(folder):
         return read_records(outputs / folder)[0]
 
+    def on_h100():
+        return [*records("reference-h100"), *records("quick-h100")]
+
     blocks = {
         root / "README.md": {
-            "headline": lambda: figures.headline([records("ladder-h200"), records("quick-h100")]),
+            "headline": lambda: figures.headline([records("ladder-h200"), on_h100()]),
             "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
         },
         root / "docs" / "measurements.md": {
@@ -163,8 +166,8 @@ def generated_blocks(root):
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },
     }
-    on_h100 = ("quick-h100", "reference-h100", "executed-h100")
-    for folder in (*on_h100, "reference", "published", "fastest-h200", "scaling-h200"):
+    h100 = ("quick-h100", "reference-h100", "executed-h100")
+    for folder in (*h100, "reference", "published", "fastest-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 

@@ -53,6 +53,23 @@ def test_start_and_end_of_a_run_come_from_the_log_and_the_executed_notebook(tmp_
     assert cells["rest"] == "3.0"  # 7 s of cells, of which 4 s of training
 
 
+def test_equal_runs_are_one_row_of_medians_and_what_explains_is_another(tmp_path):
+    seconds = {"one": 10.0, "two": 14.0, "three": 40.0, "four": 9.0}
+    for run_id, purpose in zip(seconds, ("time", "time", "time", "explain"), strict=True):
+        record = RunRecord(run_id, "cifar_resnet", "fp32", {**PARAMETERS, "purpose": purpose}, status="ok")
+        record.epoch_seconds = [4.0]
+        record.startup_import_seconds = 2.0 if run_id == "one" else None
+        write_record(record, tmp_path)
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(json.dumps({"run_seconds": seconds}))
+    head, _, *rows = call(tmp_path).stdout.splitlines()
+    names = head.strip("| ").split(" | ")
+    cells = {row["run"]: row for row in (dict(zip(names, text.strip("| ").split(" | "), strict=True)) for text in rows)}
+    timed = cells["cifar_resnet resnet18 eager fp32"]
+    assert (timed["n"], timed["whole"], timed["import"]) == ("3", "14.0", "2.0")
+    assert cells["cifar_resnet resnet18 eager fp32 explained"]["whole"] == "9.0"
+
+
 def test_a_wrong_folder_is_one_sentence(tmp_path):
     for words in ((), (tmp_path / "none",)):
         done = call(*words)

@@ -20,7 +20,7 @@ ALL = (*EXPERIMENTS, "summary")
 def copy(tmp_path):
     """A copy of the suite's notebooks, settings and README, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for folder in ("ladder-h200", "quick-h100"):  # the README's first table is computed from their records
+    for folder in ("ladder-h200", "quick-h100", "reference-h100"):  # of the README's first table
         (tmp_path / "outputs" / folder).mkdir(parents=True)
         for path in (ROOT / "outputs" / folder).glob("*.json"):
             shutil.copy(path, tmp_path / "outputs" / folder / path.name)
@@ -147,9 +147,25 @@ def test_the_headline_is_computed_from_the_records_of_a_ladder():
     assert cells[:2] == ["T4", "4.00 s"]
     assert cells[2] == "1.99x (1.97 to 2.01), faster"
     assert cells[3].startswith("amp_bf16: 1.21x (") and cells[3].endswith("cannot be told")
-    assert cells[4] == "4.00x (4.00 to 4.00), faster"
-    assert cells[5].startswith("-50%, ")  # of the peak without the data set
-    assert cells[6] == "1 seed: too few"
+    assert cells[4] == "-"  # no graph of fp32
+    assert cells[5] == "amp_bf16: 4.00x (4.00 to 4.00), faster"
+    assert cells[6].startswith("-50%, ")  # of the peak without the data set
+    assert cells[7] == "1 seed: too few"
+
+
+def test_the_headline_compares_graphs_with_graphs_and_names_the_faster_amp_mode():
+    seconds = {"fp32": 4.0, "amp_bf16": 2.0, "amp_fp16": 1.0}
+    graphs = [run(name, value, execution="cuda_graph") for name, value in seconds.items()]
+    (row,) = [line for line in figures.headline([[*ladder(), *graphs]]).splitlines() if line.startswith("| ResNet-18")]
+    assert row.split("|")[6].strip() == "amp_fp16: 4.00x (one process)"
+
+
+def test_the_headline_tells_hosts_apart():
+    other = {"host_id": "b", "host_cores": 16, "gpu_uuid": "v"}
+    elsewhere = [run("fp32", 4.0, **other), run("tf32", 1.0, **other)]
+    (row,) = [line for line in figures.headline([[*ladder(), *elsewhere]]).splitlines() if line.startswith("| ResNet")]
+    assert row.split("|")[4].strip() == "1.99x (1.97 to 2.01), faster; elsewhere 4.00x"
+    assert "elsewhere" not in row.split("|")[5]
 
 
 def test_the_headline_has_a_line_for_each_card_and_a_dash_for_what_was_not_measured():
@@ -157,7 +173,7 @@ def test_the_headline_has_a_line_for_each_card_and_a_dash_for_what_was_not_measu
     first, second = figures.headline([ladder(), other]).splitlines()[2:4]
     assert first.startswith("| ResNet-18") and first.split("|")[2].strip() == "T4"
     cells = [cell.strip() for cell in second.split("|")[1:-1]]
-    assert cells == ["", "H9", "3.00 s", "-", "amp_bf16: 2.00x (one process)", "-", "+0%", "1 seed: too few"]
+    assert cells == ["", "H9", "3.00 s", "-", "amp_bf16: 2.00x (one process)", "-", "-", "+0%", "1 seed: too few"]
 
 
 def test_the_headline_of_one_process_gives_numbers_alone():

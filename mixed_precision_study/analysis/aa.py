@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import stdev
 
 from ..record import comparison_key
+from .conditions import host_of
 from .speedup import paired_ratio
 from .verdict import DIFFERENT, OUTCOMES, judge
 
@@ -34,7 +35,7 @@ def equal_runs(records: Iterable[dict]) -> list[list[dict]]:
     groups: dict[tuple, list[dict]] = {}
     for record in records:
         if is_equal_run(record) and record["status"] == "ok":
-            place = (record.get("host_id"), record.get("gpu_uuid"), record.get("code_hash"))
+            place = (host_of(record), record.get("gpu_uuid"), record.get("code_hash"))
             key = (comparison_key(record), record["precision"], record["seed"], place)
             groups.setdefault(key, []).append(record)
     return [sorted(group, key=place_in_time) for group in groups.values()]
@@ -44,8 +45,8 @@ def same_host(own: dict, other: dict) -> bool:
     """Return whether two records are of one kind of GPU in one host; where a host is not named, its cores tell."""
     if own["gpu_name"] != other["gpu_name"]:
         return False
-    if own.get("host_id") and other.get("host_id"):
-        return own["host_id"] == other["host_id"]
+    if host_of(own) and host_of(other):
+        return host_of(own) == host_of(other)
     return own["host_cores"] == other["host_cores"]
 
 

@@ -20,6 +20,14 @@ HOST = {"host_id": "host", "host_cpu": "CPU model", "host_cores": "cores of the 
 Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
+def host_of(record: dict) -> tuple | None:
+    """Return what tells the host of a run from others, or None where it is not named.
+
+    Machines made from one image have the same name and identity, so their processors tell, too.
+    """
+    return tuple(record.get(field) for field in HOST) if record.get("host_id") else None
+
+
 def slowdowns(record: dict) -> dict[str, float]:
     """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
     if record.get("throttled") is False:

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from ..analysis.bottleneck import find_bottleneck
+from ..analysis.conditions import host_of
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
@@ -473,7 +474,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
-    hosts = {run["host_id"] for run in report.used} - {None}
+    hosts = {host_of(run) for run in report.used} - {None}
     said = []
     if few == len(speedups) > 0:
         said.append("No ratio has an interval: that takes three processes a precision.")

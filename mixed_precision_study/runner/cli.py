@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -311,12 +311,11 @@ def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namesp
     return 0 if all(succeeded) else 1
 
 
-def forked_runs(study: PlannedStudy, devices: Sized, args: Namespace) -> tuple[list[Run], list[Run]]:
+def forked_runs(study: PlannedStudy, args: Namespace) -> tuple[list[Run], list[Run]]:
     """Return the runs whose kernels come from one process that has loaded everything, and those with one each.
 
     By default the runs whose times get no interval share a process. The processes behind an interval have nothing in
-    common but the host: each is forked from a process of its own, or on several devices starts by itself, because
-    nothing may load while another device is timed.
+    common but the host: each is forked from a process of its own.
     """
     if args.ray or args.kernels == "fresh" or sys.platform != "linux":
         return [], []
@@ -329,7 +328,7 @@ def forked_runs(study: PlannedStudy, devices: Sized, args: Namespace) -> tuple[l
                 continue
             if args.kernels == "forked" or no_interval:
                 shared.append(run)
-            elif len(devices) == 1:
+            else:
                 alone.append(run)
     return shared if len(shared) >= FEWEST_FORKED else [], alone
 
@@ -346,7 +345,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for run in runs})
     try:
-        with process.forked_kernels(name, folder, *forked_runs(study, devices, args)):
+        with process.forked_kernels(name, folder, *forked_runs(study, args), len(devices)):
             run_comparisons(name, comparisons, devices, args, suite_commit(), executor)
         say(table(comparisons))
         summary_made = summarise(name, folder, args.file.parent / "summary.ipynb")

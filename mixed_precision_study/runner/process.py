@@ -52,7 +52,8 @@ OWNER_FILE = "output_folder"  # in a private folder: whose run it is
 PREPARED_MODULE = "mixed_precision_study.runner.prepared"
 SOCKET = "fork"  # of a prepared process, in its private folder
 LISTEN_SECONDS = 10  # for it to listen, before it loads anything
-MOST_AT_ONCE = 8  # prepared processes that load at the same time
+A_CORE = 4  # prepared processes for each core that load at the same time
+FEWEST_CORES = 4  # for several to load at the same time
 LOADED_BYTES = 2 * 2**30  # of memory that each of them may need; about 0.8 GiB was seen
 PRIVATE_FOLDERS_FILE = ".private"  # in logs/: the private folders that the next start removes after a SIGKILL
 OOM_COUNTERS = (
@@ -204,12 +205,16 @@ class Forking:
     """The runs of a study whose kernels are forked.
 
     shared: from one process for all of them. alone: each from a process of its own, which forks no other.
+    devices: on how many the study runs. On several, processes load before the first run only, as nothing may load while
+    another device is timed.
     """
 
     study: str
     folder: Path
     shared: set[str]
     alone: set[str]
+    devices: int = 1
+    filled: bool = False  # processes for `alone` have been started
 
 
 @dataclass
@@ -237,9 +242,11 @@ PREPARED: list[PreparedProcess] = []  # those that have been started
 
 
 @contextmanager
-def forked_kernels(study: str, folder: Path, shared: Iterable[Run], alone: Iterable[Run] = ()) -> Iterator[None]:
+def forked_kernels(
+    study: str, folder: Path, shared: Iterable[Run], alone: Iterable[Run] = (), devices: int = 1
+) -> Iterator[None]:
     """Let the kernels of these runs be forked in this block, see Forking. What forks them is started when needed."""
-    FORKING.append(Forking(study, folder, {run.run_id for run in shared}, {run.run_id for run in alone}))
+    FORKING.append(Forking(study, folder, {run.run_id for run in shared}, {run.run_id for run in alone}, devices))
     try:
         yield
     finally:
@@ -275,9 +282,17 @@ def end_prepared(which: Iterable[PreparedProcess] | None = None) -> None:
 
 
 def most_at_once() -> int:
-    """Return how many processes may load at the same time: half the cores, and what fits in memory."""
+    """Return how many processes may load at the same time: what fits in memory, and 0 where few cores gain nothing."""
+    cores = os.cpu_count() or 1
     room = psutil.virtual_memory().available // LOADED_BYTES
-    return int(min(MOST_AT_ONCE, (os.cpu_count() or 1) // 2, room))
+    return int(min(A_CORE * cores, room)) if cores >= FEWEST_CORES else 0
+
+
+def is_over(prepared: PreparedProcess, forking: Forking) -> bool:
+    """Return whether a prepared process is of no use any more. On several devices its kernel may still run."""
+    if prepared.taken and forking.devices > 1:
+        return prepared.process.poll() is not None
+    return not prepared.is_usable()
 
 
 def prepared_for(run: Run) -> PreparedProcess | None:
@@ -286,13 +301,16 @@ def prepared_for(run: Run) -> PreparedProcess | None:
         return None
     forking = FORKING[0]
     once = run.run_id in forking.alone
-    end_prepared([one for one in PREPARED if one.once == once and not one.is_usable()])
-    if not any(one.once == once for one in PREPARED):
+    end_prepared([one for one in PREPARED if one.once == once and is_over(one, forking)])
+    if not any(one.once == once and one.is_usable() for one in PREPARED):
         count = min(most_at_once(), len(forking.alone)) if once else 0
-        if once and count < 2:
+        if once and (count < 2 or (forking.filled and forking.devices > 1)):
             return None
         start_prepared(forking.study, forking.folder, count)
-    found = next(one for one in PREPARED if one.once == once)
+        forking.filled |= once
+    found = next((one for one in PREPARED if one.once == once and one.is_usable()), None)
+    if found is None:  # it has ended at once
+        return None
     if once:
         forking.alone.discard(run.run_id)
         found.taken = True

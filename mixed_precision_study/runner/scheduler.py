@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ..data_files import data_files_hash
 from ..gpu import nvml
-from ..record import STATUSES, comparison_key, find_diverged, utc_now, write_flat
+from ..record import STATUSES, comparison_key, find_diverged, is_explanation, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
 from .notebook_file import MALFORMED
@@ -221,7 +221,16 @@ def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool =
     elif retry_failed:
         again = RETRIED
     found = [(run, read_record(run.record_path)) for run in comparison]
-    return [run for run, record in found if not record or outdated(run, record) or record["status"] in again]
+    return [
+        run
+        for run, record in found
+        if not record or outdated(run, record) or record["status"] in again or is_unexplained(record)
+    ]
+
+
+def is_unexplained(record: dict) -> bool:
+    """Return whether a run that was to explain was ended before it had. A timed run keeps its time without that."""
+    return is_explanation(record) and record["status"] == "ok" and record.get("explanation_seconds") is None
 
 
 def home_of(comparison: Comparison, devices: list[Device]) -> Device | None:

@@ -132,12 +132,13 @@ def test_equal_runs_are_one_run_on_one_gpu_in_their_order():
         ({"gpu_name": "NVIDIA A100"}, False),
         ({"host_id": "b"}, False),
         ({"host_id": "b", "host_cores": 8}, False),
-        ({"host_cores": 8}, True),  # a host that is named is told by that
+        ({"host_cores": 8}, False),  # machines made from one image share a name
+        ({"host_cpu": "EPYC"}, False),
         ({"host_id": None}, True),
         ({"host_id": None, "host_cores": 8}, False),
     ],
 )
-def test_a_host_is_told_by_its_identity_else_by_its_cores(changes, same):
+def test_a_host_is_told_by_its_identity_and_processor_else_by_its_cores(changes, same):
     record = {"gpu_name": "NVIDIA H200", "host_id": "a", "host_cores": 16}
     assert same_host(record, {**record, **changes}) is same
     assert same_host({**record, **changes}, record) is same

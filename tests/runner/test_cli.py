@@ -637,6 +637,15 @@ def test_record_that_a_person_has_spoilt_is_made_again(one_run, changes):
     assert unfinished([one_run]) == [one_run]
 
 
+def test_run_that_was_ended_before_it_explained_is_made_again_but_not_one_that_was_timed(one_run):
+    for purpose, seconds, again in (("explain", None, True), ("explain", 3.5, False), ("all", None, False)):
+        record = {**SOUND, "run_id": one_run.run_id, "purpose": purpose, "explanation_seconds": seconds}
+        one_run.record_path.write_text(json.dumps(record))
+        assert unfinished([one_run]) == ([one_run] if again else [])
+    one_run.record_path.write_text(json.dumps({**record, "purpose": "explain", "status": "oom", "reason": "too much"}))
+    assert unfinished([one_run]) == []
+
+
 def test_records_of_other_code_are_never_overwritten(one_run, tmp_path):
     for number in range(3):
         record = {**SOUND, "run_id": one_run.run_id, "code_hash": "../a", "number": number}

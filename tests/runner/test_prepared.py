@@ -33,7 +33,7 @@ cli.FEWEST_FORKED = 1
 if sys.argv[1] == "alone":
     del sys.argv[1]
     process.most_at_once = lambda: 2
-    cli.forked_runs = lambda study, devices, args: ([], [run for runs in study.comparisons for run in runs])
+    cli.forked_runs = lambda study, args: ([], [run for runs in study.comparisons for run in runs])
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -167,7 +167,24 @@ def test_process_that_forks_one_kernel_only_is_never_given_to_two_runs(tmp_path,
     assert not run_process.PREPARED
 
 
-@pytest.mark.parametrize("cores, gib, most", [(16, 100, 8), (8, 100, 4), (16, 5, 2), (2, 100, 1)])
+def test_on_several_devices_nothing_loads_once_a_run_may_be_timed_and_no_kernel_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(run_process, "most_at_once", lambda: 2)
+    runs = [Run(name, Path("cifar_resnet.ipynb"), "fp32", {}, tmp_path, 1.0) for name in ("a", "b", "c", "d")]
+    with run_process.forked_kernels("alone", tmp_path, [], runs, devices=2):
+        first, second = map(run_process.prepared_for, runs[:2])
+        assert first is not second and first.once and second.once
+        assert run_process.prepared_for(runs[2]) is None  # two more would load beside what is timed
+        assert first.process.poll() is None and second.process.poll() is None  # their kernels may still run
+        assert len(run_process.PREPARED) == 2
+        first.process.kill()
+        first.process.wait()
+        assert run_process.prepared_for(runs[3]) is None
+        assert [second] == run_process.PREPARED
+    assert not run_process.PREPARED
+
+
+@pytest.mark.parametrize("cores, gib, most", [(16, 500, 64), (4, 500, 16), (16, 5, 2), (3, 500, 0)])
 def test_no_more_processes_load_at_once_than_cores_and_memory_allow(monkeypatch, cores, gib, most):
     monkeypatch.setattr(run_process.os, "cpu_count", lambda: cores)
     memory = SimpleNamespace(available=gib * 2**30)
@@ -176,17 +193,16 @@ def test_no_more_processes_load_at_once_than_cores_and_memory_allow(monkeypatch,
 
 
 @pytest.mark.parametrize(
-    "study, repeats, kernels, devices, shared, alone",
+    "study, repeats, kernels, shared, alone",
     [
-        ("quick", 1, "auto", 1, "all", "none"),
-        ("quick", 3, "auto", 1, "explain", "timed"),  # three processes a precision: an interval
-        ("reference", 3, "auto", 1, "explain", "timed"),
-        ("reference", 3, "auto", 2, "explain", "none"),  # nothing may load while the other device is timed
-        ("reference", 3, "forked", 1, "all", "none"),
-        ("quick", 1, "fresh", 1, "none", "none"),
+        ("quick", 1, "auto", "all", "none"),
+        ("quick", 3, "auto", "explain", "timed"),  # three processes a precision: an interval
+        ("reference", 3, "auto", "explain", "timed"),
+        ("reference", 3, "forked", "all", "none"),
+        ("quick", 1, "fresh", "none", "none"),
     ],
 )
-def test_kernels_behind_an_interval_share_no_process(tmp_path, study, repeats, kernels, devices, shared, alone):
+def test_kernels_behind_an_interval_share_no_process(tmp_path, study, repeats, kernels, shared, alone):
     file = ROOT / "notebooks" / "studies.yaml"
     repeated = parse_overrides([("repeats", str(repeats))])
     comparisons, _ = plan(load_studies(file)[study], file.parent, tmp_path, repeated, True)
@@ -196,7 +212,7 @@ def test_kernels_behind_an_interval_share_no_process(tmp_path, study, repeats, k
     assert len(explaining) == (0 if repeats == 1 else 4 * len(comparisons))
     timed = [run for run in runs if run not in explaining]
     expected = {"all": runs, "explain": explaining, "timed": timed, "none": []}
-    found = cli.forked_runs(planned, range(devices), cli.parse_arguments(["--kernels", kernels]))
+    found = cli.forked_runs(planned, cli.parse_arguments(["--kernels", kernels]))
     assert found == (expected[shared], expected[alone])
 
 
