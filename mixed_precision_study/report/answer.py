@@ -43,7 +43,11 @@ SMALLER_FORMATS = tuple(name for name in PRECISIONS if name not in ("fp32", "tf3
 NAMED = 3  # models; of more their number is given
 COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
 NOT_TOLD = (CANNOT_BE_TOLD, SAME)
-STEPS = {"compile": "compiled", "cuda_graph": "as a CUDA graph", "compile_cuda_graph": "as a compiled CUDA graph"}
+STEPS = {
+    "compile": "compiled",
+    "cuda_graph": "as one CUDA graph",
+    "compile_cuda_graph": "as one compiled CUDA graph",
+}
 FORMATS = {  # of precisions whose names do not say it
     "o2_fp16": "Apex's O2, fp16 weights with an fp32 copy",
     "o3_fp16": "Apex's O3, fp16 throughout",
@@ -82,7 +86,7 @@ class ModelAnswer:
     limit: str = "-"
     next: str = "-"
     step: tuple[str, float] | None = None  # the best measured step from `use`: its label and its gain
-    eager: bool = False
+    execution: str = "eager"
 
 
 def kind_of(report: Report) -> str:
@@ -263,9 +267,14 @@ def cause_of(record: dict) -> str:
     return CAUSES.get(case, case)
 
 
+def execution_of(group: dict) -> str:
+    """Return how the steps of a comparison were executed."""
+    return group["settings"].get("execution", '"eager"').strip('"')
+
+
 def label_of_step(precision: str, group: dict) -> str:
     """Return a precision with its layout and execution as a label."""
-    execution = STEPS.get(group["settings"].get("execution", "").strip('"'), "")
+    execution = STEPS.get(execution_of(group), "")
     layout = "in channels_last" if group["settings"].get("channels_last") == "true" else ""
     scaler = "with the device scaler" if group["settings"].get("scaler") == '"device"' and not execution else ""
     return " ".join(filter(None, [precision, layout, execution or "in eager mode", scaler]))
@@ -365,7 +374,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
     record = ok_runs(group, use)[0]
-    found.eager = record.get("execution", "eager") == "eager"
+    found.execution = execution_of(group)
     found.limit = cause_of(record)
     if best := next_measured(report, number, use):
         found.step = best[:2]
@@ -387,7 +396,10 @@ def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
 
 
 def answers_of(report: Report) -> list[ModelAnswer]:
-    """Return an answer for each model, data set and device: of its settings, those that most runs share."""
+    """Return an answer for each model, data set and device: of its settings, those that most runs share.
+
+    Where these were run in eager mode and otherwise, both are told, eager mode first.
+    """
     numbers: dict[tuple, list[int]] = {}
     for number, group in enumerate(report.comparisons):
         numbers.setdefault((group["notebook"], group["device"], group["model"]), []).append(number)
@@ -397,7 +409,31 @@ def answers_of(report: Report) -> list[ModelAnswer]:
         shared = sum(other["batch"] == group["batch"] for other in report.comparisons)
         return sum(bool(ok_runs(group, name)) for name in PRECISIONS), len(runs_of([group])), shared
 
-    return [answer_on(report, max(same, key=size)) for same in numbers.values()]
+    both = kind_of(report) == "reference" and not report.on_cpu
+    found = []
+    for same in numbers.values():
+        most = max(same, key=size)
+        told = [answer_on(report, number) for number in in_both_ways(report, most)] if both else []
+        found += told if len(told) > 1 and all(one.use for one in told) else [answer_on(report, most)]
+    return found
+
+
+def in_both_ways(report: Report, number: int) -> list[int]:
+    """Return the numbers of a comparison's training in eager mode and in the fastest other execution, if there are."""
+
+    def fixed(group: dict) -> tuple:
+        return group["model"], group["device"], {**group["settings"], "execution": None}
+
+    def shortest(one: int) -> float:
+        group = report.comparisons[one]
+        return min(seconds_of_epoch(runs) for name in PRECISIONS if (runs := ok_runs(group, name)))
+
+    groups = report.comparisons
+    alike = [one for one, group in enumerate(groups) if fixed(group) == fixed(groups[number]) and runs_of([group])]
+    alike = [one for one in alike if any(ok_runs(groups[one], name) for name in PRECISIONS)]
+    eager = [one for one in alike if execution_of(groups[one]) == "eager"]
+    others = sorted((one for one in alike if one not in eager), key=shortest)
+    return [*eager[:1], *others[:1]]
 
 
 def memory_in_words(one: ModelAnswer) -> str:
@@ -409,18 +445,35 @@ def memory_in_words(one: ModelAnswer) -> str:
     return f" with {abs(one.saved):.0f}% {'less' if one.saved > 0 else 'more'} memory"
 
 
-def said_of_model(one: ModelAnswer) -> str:
-    """Return one sentence on a model."""
+def said_of_model(one: ModelAnswer, other: ModelAnswer | None = None) -> str:
+    """Return one sentence on a model: of its first execution, or of `other` with the first at the end."""
+    if other:
+        return f"{said_of_model(other)[:-1]}; {said_of_eager(one)}."
+    way = STEPS.get(one.execution, "")
     if one.use == "fp32":
-        where = " in eager mode" if one.eager else ""
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
-        return f"For {one.model}{where} nothing is shown to be faster than fp32{rest}."
+        return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}."
+    use = f"For {one.model} {way} use {one.use}" if way else f"For {one.model} use {one.use}"
     fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
     if one.saved_of_tf32 is not None:
         less = f"{one.saved_of_tf32:.0f}% less than in tf32"
-        fast += " and not shown to be faster than tf32"
-        return f"For {one.model} use {one.use} for its memory, {less}: it is {fast}."
-    return f"For {one.model} use {one.use}: {fast}{memory_in_words(one)}."
+        if one.judged in NOT_TOLD:
+            return f"{use} for its memory, {less}: it is not shown to be faster than fp32 or tf32."
+        return f"{use} for its memory, {less}: it is {fast} and not shown to be faster than tf32."
+    if one.judged in NOT_TOLD:
+        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32."
+    return f"{use}: {fast}{memory_in_words(one)}."
+
+
+def said_of_eager(one: ModelAnswer) -> str:
+    """Return what the sentence on a model adds on eager mode."""
+    if one.use == "fp32":
+        return "in eager mode nothing is shown to be faster"
+    if one.saved_of_tf32 is not None:
+        return f"in eager mode {one.use}, for its memory"
+    if one.judged in NOT_TOLD:
+        return f"in eager mode {one.use}, not shown to be faster"
+    return f"in eager mode {one.use}" + (f", {one.ratio:.2f}x" if one.ratio else "")
 
 
 def said_of_many(by_use: dict[str, list[ModelAnswer]], asked: int) -> list[str]:
@@ -452,8 +505,11 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         why = reasons[0] if len(reasons) == 1 else "the table says why"
         return [f"No precision can be recommended: {why}." if answers else "No comparison has a fixed batch size."]
     told = [one for one in answers if one.use]
-    if len(told) <= NAMED:
-        said = [said_of_model(one) for one in told]
+    models: dict[tuple, list[ModelAnswer]] = {}
+    for one in told:
+        models.setdefault((one.model, one.device), []).append(one)
+    if len(models) <= NAMED:
+        said = [said_of_model(*same) for same in models.values()]
     else:
         said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
     steps = [one for one in told if one.step and one.use != "fp32"]

@@ -73,6 +73,50 @@ def test_where_tf32_is_as_fast_the_answer_says_that_amp_is_for_its_memory():
     assert "use amp\\_bf16: 2.00x as fast as fp32 with 50% less memory." in text
 
 
+def both_ways(eager, graph, **fields):
+    """Return a report of one training in eager mode and as one CUDA graph, each with these ratios over fp32."""
+    reports = [judged(ratios, **fields) for ratios in (eager, graph)]
+    whole = Report()
+    for number, (report, execution) in enumerate(zip(reports, ("eager", "cuda_graph"), strict=True)):
+        (group,) = report.comparisons
+        group["settings"]["execution"] = f'"{execution}"'
+        for run in (run for runs in group["runs"].values() for run in runs):
+            run |= {"execution": execution, "gpu_uuid": execution}  # on two cards
+        whole.comparisons.append(group)
+        whole.every_group.append(group)
+        whole.used += report.used
+        whole.speedups |= {(number, *key[1:]): value for key, value in report.speedups.items()}
+    return whole
+
+
+def test_eager_mode_and_a_graph_are_both_told_the_graph_first():
+    report = both_ways({"tf32": 1.5}, {"tf32": 2.0, "amp_fp16": 3.0})
+    assert "For resnet18 as one CUDA graph use amp\\_fp16: 3.00x as fast as fp32" in said(report)
+    assert "; in eager mode tf32, 1.50x." in said(report)
+    assert [one.execution for one in answer.answers_of(report)] == ["eager", "cuda_graph"]
+    slower = {"low": 0.80, "high": 0.90, "low90": 0.81, "high90": 0.89}
+    report = both_ways({"tf32": 1.5}, {"amp_fp16": 3.0})
+    report.speedups[0, "tf32", "fp32"] |= {"ratio": 0.85, **slower}
+    assert "; in eager mode nothing is shown to be faster." in said(report)
+
+
+def test_of_a_graph_alone_the_sentence_says_that_it_is_one():
+    report = judged({"amp_fp16": 3.0})
+    report.comparisons[0]["settings"]["execution"] = '"cuda_graph"'
+    assert "For resnet18 as one CUDA graph use amp\\_fp16: 3.00x as fast as fp32" in said(report)
+
+
+def test_a_ratio_that_cannot_be_told_is_no_figure_of_the_answer():
+    memory = {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}
+    report = judged({"tf32": 1.3, "amp_bf16": 1.29}, memory)
+    report.speedups[0, "amp_bf16", "fp32"] |= {"low": 0.95, "high": 1.52, "low90": 1.0, "high90": 1.4}
+    text = said(report)
+    assert (
+        "use amp\\_bf16 for its memory, 50% less than in tf32: it is not shown to be faster than fp32 or tf32" in text
+    )
+    assert "1.29x" not in text
+
+
 def test_times_divide_to_the_ratio_and_memory_to_its_share():
     report = judged({"amp_fp16": 2.0}, {"fp32": 4.0, "amp_fp16": 3.0})
     for name, seconds in (("fp32", [10.0, 10.0, 40.0]), ("amp_fp16", [5.0, 20.0, 5.0])):
