@@ -5,10 +5,10 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from mixed_precision_study.analysis.conditions import host_of
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
+from mixed_precision_study.analysis.holm import stand_together
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
-from mixed_precision_study.analysis.verdict import judge
+from mixed_precision_study.analysis.verdict import DIFFERENT, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
@@ -197,58 +197,59 @@ def compared(runs, base_runs):
     return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
 
 
-def compared_on_hosts(runs, base_runs):
-    """Return compared() of the host with most processes, and the ratios of the others, as text.
-
-    A comparison stays on one GPU of a host, and machines made from one image have one name: so the GPU tells, too.
-    """
-    hosts = {}
-    for pair in paired_runs(runs, base_runs):
-        hosts.setdefault((host_of(pair[0]), pair[0]["gpu_uuid"]), []).append(pair)
-    if not hosts:
-        return "not paired"
-    most, *others = sorted(hosts.values(), key=len, reverse=True)
-    text = compared(*(list(side) for side in zip(*most, strict=True)))
-    ratios = [f"{paired_ratio(pairs)['ratio']:.2f}x" for pairs in others]
-    return f"{text}; elsewhere {', '.join(ratios)}" if ratios else text
-
-
 def headline(folders):
     """Return the README's first table from lists of records, one for each card: what each way buys over fp32."""
     head = [
         "training; times as fast as fp32",
         "GPU",
-        "fp32, an epoch",
-        "tf32",
-        "AMP",
-        "AMP, both as CUDA graphs",
+        "eager fp32, an epoch",
+        "tf32, eager",
+        "AMP, eager",
+        "AMP over fp32, both as one CUDA graph",
         "AMP, compiled graph over eager fp32",
-        "memory: AMP, compiled graph",
+        "memory: AMP eager, compiled graph",
         "quality",
     ]
+    found = [
+        (name, ways_of(experiment, records)) for name, (experiment, _) in EXPERIMENTS.items() for records in folders
+    ]
+    found = [(name, ways) for name, ways in found if ways["base"] and ways["amp"]]
+    weak = weak_pairs([pair for _, ways in found for pair in ways["pairs"]])
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for name, (experiment, _) in EXPERIMENTS.items():
-        rows = [headline_row(experiment, records) for records in folders]
-        for number, row in enumerate(filter(None, rows)):
-            lines.append(f"| {'' if number else name} | {' | '.join(row)} |")
-    return "\n".join([*lines, "", where([record for records in folders for record in records])])
+    named = ""
+    for name, ways in found:
+        lines.append(f"| {'' if name == named else name} | {' | '.join(headline_cells(ways, weak))} |")
+        named = name
+    return "\n".join([*lines, "", where([record for records in folders for record in records], bool(weak))])
 
 
-def headline_row(experiment, records):
-    """Return the cells of an experiment on one card, None where AMP or fp32 was not measured on it."""
+def ways_of(experiment, records):
+    """Return the runs of an experiment on one card: fp32, AMP and compiled AMP, and the pairs that are compared."""
     base = chosen(records, **experiment, **EAGER, precision="fp32")
     amp = fastest_amp(records, **experiment, **EAGER)
-    if not (base and amp):
-        return None
+    compiled = fastest_amp(records, **experiment, **GRAPH)
     tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
     graph = fastest_amp(records, **experiment, **GRAPH_ALONE)
     graph_base = chosen(records, **experiment, **GRAPH_ALONE, precision="fp32")
-    compiled = fastest_amp(records, **experiment, **GRAPH)
     pairs = [(tf32, base), (amp, base), (graph, graph_base), (compiled, base)]
+    return {"base": base, "amp": amp, "compiled": compiled, "pairs": pairs}
+
+
+def weak_pairs(pairs):
+    """Return those pairs whose outcome does not stand when the ratios of all pairs are corrected."""
+    speedups = [(pair, paired_ratio(paired_runs(*pair))) for pair in pairs if all(pair)]
+    known = [(pair, speedup) for pair, speedup in speedups if speedup and speedup["p"] is not None]
+    stands = stand_together([speedup["p"] for _, speedup in known])
+    return [pair for (pair, one), stand in zip(known, stands, strict=True) if judge(one) in DIFFERENT and not stand]
+
+
+def headline_cells(ways, weak):
+    """Return the cells of an experiment on one card. An outcome that does not stand among all is marked."""
+    base, amp, compiled = ways["base"], ways["amp"], ways["compiled"]
     card = base[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
-    cells = [card, f"{seconds_of_epoch(base):.2f} s", *(ratio_cell(*pair) for pair in pairs)]
+    ratios = [ratio_cell(*pair) + ("\\*" if pair in weak else "") for pair in ways["pairs"]]
     saved = [f"{highest_peak(runs) / highest_peak(base) - 1:+.0%}" for runs in (amp, compiled) if runs]
-    return [*cells, ", ".join(saved), quality(compiled or amp, base)]
+    return [card, f"{seconds_of_epoch(base):.2f} s", *ratios, ", ".join(saved), quality(compiled or amp, base)]
 
 
 def fastest_amp(records, **wanted):
@@ -262,18 +263,19 @@ def ratio_cell(runs, base_runs):
     if not (runs and base_runs):
         return "-"
     name = f"{runs[0]['precision']}: " if runs[0]["precision"] in AMP else ""
-    return name + compared_on_hosts(runs, base_runs)
+    return name + compared(runs, base_runs)
 
 
-def where(records):
+def where(records, weak):
     """Return on what the records of the first table were made, and how to read it."""
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
-    reading = "fp32 has TF32 off. 95% intervals from three processes; one process decides nothing. The compiled graph"
+    reading = "fp32 has TF32 off. 95% intervals from three to six processes. The compiled graph"
     reading += " has channels_last images. Memory leaves out the data set. WikiText-2's last articles are reordered."
-    return f"*PyTorch {versions}. {reading}*"
+    mark = " \\*: does not stand when all of them are corrected (Holm)." if weak else ""
+    return f"*PyTorch {versions}. {reading}{mark}*"
 
 
 def quality(runs, base_runs):

@@ -146,12 +146,9 @@ def generated_blocks(root):
     def records(folder):
         return read_records(outputs / folder)[0]
 
-    def on_h100():
-        return [*records("reference-h100"), *records("quick-h100")]
-
     blocks = {
         root / "README.md": {
-            "headline": lambda: figures.headline([records("ladder-h200"), on_h100()]),
+            "headline": lambda: figures.headline([records("ladder-h200"), records("reference-h100")]),
             "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
         },
         root / "docs" / "measurements.md": {

@@ -1,5 +1,6 @@
 """The device, the software and the host: what is missing, what is used, what a record says about them."""
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -19,7 +20,7 @@ import psutil
 from . import __version__
 from .commit import suite_commit
 from .errors import UserError
-from .gpu.nvml import MIB, NvmlGpu, remember_gpus
+from .gpu.nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 from .record import RunRecord
 
 if TYPE_CHECKING:
@@ -99,12 +100,14 @@ def cpu_model() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
+@functools.cache
 def host_identity() -> str | None:
     """Return 12 hex digits that tell this host from others and give no name away; None where nothing identifies it.
 
-    The images of containers may share a machine's identity, so the host's name goes into the hash, too.
+    Containers may share a machine's identity, and machines made from one image their name as well. So the host's name
+    and the UUIDs of its GPUs go into the hash, too.
     """
-    identity = platform.node()
+    identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
     with suppress(OSError):
         identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
     return hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12] if identity else None
@@ -127,6 +130,7 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
     record.host_platform = platform.platform(terse=True)
     allowed = getattr(os, "sched_getaffinity", None)  # taskset and containers may allow fewer cores than there are
     record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
+    record.host_threads = torch.get_num_threads()
     record.host_cpu = cpu_model()
     record.host_id = host_identity()
     record.process_id = process_identity()

@@ -106,6 +106,7 @@ class EnvironmentFields:
     python_version: str | None = None  # version in use
     host_platform: str | None = None  # the host, as this process sees it
     host_cores: int | None = None  # the host, as this process sees it
+    host_threads: int | None = None  # that PyTorch uses on the CPU
     host_cpu: str | None = None  # the host, as this process sees it
     host_id: str | None = None  # hash that tells hosts apart
     process_id: str | None = None  # hash that tells processes apart

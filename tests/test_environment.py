@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
+from mixed_precision_study import environment
 from mixed_precision_study.commit import suite_commit
 from mixed_precision_study.environment import describe_environment, require_packages
 from mixed_precision_study.errors import UserError
@@ -47,13 +48,22 @@ def test_the_hosts_cores_are_those_that_the_process_may_use():
 
 def test_the_host_is_described_and_not_named(monkeypatch):
     record, other = make_record(), make_record()
+    environment.host_identity.cache_clear()
     describe_environment(record, CPU)
     assert record.host_cpu and record.package_version
     assert re.fullmatch("[0-9a-f]{12}", record.host_id)
     monkeypatch.setattr(platform, "node", lambda: "another")
+    environment.host_identity.cache_clear()
     describe_environment(other, CPU)
     assert other.host_id != record.host_id
     assert platform.node() not in json.dumps(flat_record(other))
+    monkeypatch.setattr(environment, "installed_gpus", lambda: [(0, "GPU-2", "H100"), (1, "GPU-1", "H100")])
+    environment.host_identity.cache_clear()
+    first = environment.host_identity()
+    monkeypatch.setattr(environment, "installed_gpus", lambda: [(0, "GPU-3", "H100")])  # of the same image
+    environment.host_identity.cache_clear()
+    assert len({first, environment.host_identity(), other.host_id}) == 3
+    environment.host_identity.cache_clear()
 
 
 def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):

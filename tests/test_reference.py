@@ -165,7 +165,7 @@ def test_what_a_process_of_its_own_explained_reaches_the_timed_runs():
 
 
 def test_what_the_readme_says_of_graphs_stands_in_the_records():
-    """ "As one CUDA graph, AMP is 1.3 to 1.5 times as fast as TF32", and three processes differ by 1%."""
+    """One graph: AMP 1.3 to 1.5 times as fast as TF32 in the better 16-bit format; processes differ by 1%."""
     graphs = figures.chosen(read_folder("reference-h100"), **figures.GRAPH_ALONE)
     for experiment, _ in figures.EXPERIMENTS.values():
         tf32 = figures.chosen(graphs, **experiment, precision="tf32")

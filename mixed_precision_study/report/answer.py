@@ -24,6 +24,7 @@ from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
+from .bottlenecks import profiled_runs
 from .comparisons import ok_runs, runs_of
 from .crossover import find_widths
 from .ladder import measured_ladders
@@ -62,7 +63,9 @@ SUBJECTS = {
     "largest": "The largest batch",
     "reference": "Mixed precision",
 }
-CAUSES = {"kernels that move memory": "memory traffic"}  # names of limits that a reader does not know
+MOVES_MEMORY = "kernels that move memory"
+MEMORY_BOUND = 0.6  # of the copying speed: from there on memory traffic is the limit
+CAUSES = {MOVES_MEMORY: "memory traffic"}  # names of limits that a reader does not know
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -264,6 +267,9 @@ def cause_of(record: dict) -> str:
         return f"kernel launches: the GPU idles {1 - busy:.0%} of the step"
     if case == "data loading":
         return f"data loading: the loop waits for it {waiting:.0%} of the time"
+    speed = record["bandwidth_limit_fraction"]
+    if case == MOVES_MEMORY and speed is not None and speed < MEMORY_BOUND:
+        return f"{case}, at {speed:.0%} of the copying speed"
     return CAUSES.get(case, case)
 
 
@@ -315,7 +321,7 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
     if case == "kernel launches" and busy and record.get("execution") in ("eager", "compile"):
-        return f"a CUDA graph alone: at most {1 / busy:.1f}x"
+        return f"a CUDA graph alone: about {1 / busy:.1f}x"
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
     ways = []
@@ -373,7 +379,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
         found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
-    record = ok_runs(group, use)[0]
+    record = profiled_runs(report).get((number, use)) or ok_runs(group, use)[0]
     found.execution = execution_of(group)
     found.limit = cause_of(record)
     if best := next_measured(report, number, use):
@@ -505,11 +511,11 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         why = reasons[0] if len(reasons) == 1 else "the table says why"
         return [f"No precision can be recommended: {why}." if answers else "No comparison has a fixed batch size."]
     told = [one for one in answers if one.use]
-    models: dict[tuple, list[ModelAnswer]] = {}
+    by_model: dict[tuple, list[ModelAnswer]] = {}
     for one in told:
-        models.setdefault((one.model, one.device), []).append(one)
-    if len(models) <= NAMED:
-        said = [said_of_model(*same) for same in models.values()]
+        by_model.setdefault((one.model, one.device), []).append(one)
+    if len(by_model) <= NAMED:
+        said = [said_of_model(*same) for same in by_model.values()]
     else:
         said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
     steps = [one for one in told if one.step and one.use != "fp32"]
@@ -522,7 +528,7 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
     elif without:
         said.append(f"Nothing can be said of {names_of(without)}: the table says why.")
     elif all(one.judged in TOO_FEW_PROCESSES.values() for one in told if one.ratio):
-        said.append("These are single processes: in eager mode two of them differ by up to a fifth.")
+        said.append("These are single processes: in eager mode two of them differ by up to a third.")
     return said
 
 

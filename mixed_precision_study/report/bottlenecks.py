@@ -39,7 +39,10 @@ def parts_of_step(record: dict) -> dict[str, float]:
 
 
 def without_idle(record: dict) -> float | None:
-    """Return how many times as fast a run could be at most if the GPU were never idle, or None."""
+    """Return about how many times as fast a run could be if the GPU were never idle, or None.
+
+    It is no bound: as one graph the kernels themselves take less time, too.
+    """
     busy = record["gpu_busy_fraction"]
     return 1 / busy if busy and busy <= 1 else None
 
@@ -128,7 +131,7 @@ def limits_of(report: Report, number: int, runs: dict[Key, dict]) -> str:
     text = "; ".join(f"{case} ({', '.join(names)})" for case, names in cases.items())
     bounds = {name: without_idle(record) for name, record in here.items()}
     clear = [f"{name} {bound:.2f}x" for name, bound in bounds.items() if bound and bound >= CLEAR_BOUND]
-    gain = f" Without idle time at most: {', '.join(clear)}." if clear else ""
+    gain = f" Without idle time about: {', '.join(clear)}." if clear else ""
     return f"- **{plain(report.comparisons[number]['title'])}** is limited by {text}.{gain}"
 
 

@@ -179,7 +179,7 @@ def say_savings(section: Section, report: Report) -> None:
         if known:
             texts.append(f"{precision} {span(known, '{}%')}")
     if texts:
-        section.say(f"Saved of fp32's peak in PyTorch, without the data set: {', '.join(texts)}.")
+        section.say(f"Saved of fp32's peak in PyTorch, without the data set (below 0: more): {', '.join(texts)}.")
 
 
 def say_warm_up(section: Section, report: Report) -> None:

@@ -129,7 +129,22 @@ def finding_of(report: Report, numbers: list[int]) -> str:
 
 
 def median_finding(report: Report, numbers: list[int]) -> str:
-    """Return the medians of the precisions that most comparisons have, over those comparisons that have them all."""
+    """Return the medians over comparisons: of those in eager mode and of graphs apart, where there are some of each."""
+    ways: dict[str, list[int]] = {}
+    for number in numbers:
+        graph = "cuda_graph" in report.comparisons[number]["settings"].get("execution", "")
+        ways.setdefault("as one graph" if graph else "eager", []).append(number)
+    found = {way: medians for way in sorted(ways, reverse=True) if (medians := medians_of_ratios(report, ways[way]))}
+    if len(found) == len(ways) > 1:
+        texts = [f"{way} {medians} (median of {size})" for way, (medians, size) in found.items()]
+        return f"Over fp32: {'; '.join(texts)}"
+    if whole := medians_of_ratios(report, numbers):
+        return f"Over fp32: {whole[0]} (median of {whole[1]} comparisons)"
+    return "Speed-up over fp32"
+
+
+def medians_of_ratios(report: Report, numbers: list[int]) -> tuple[str, int] | None:
+    """Return the medians of the precisions that most comparisons have, over those that have them all, and how many."""
     ratios: dict[str, dict[int, float]] = {}
     for (number, precision, base), speedup in report.speedups.items():
         if number in numbers and base == "fp32" and not is_no_speedup(speedup):
@@ -137,6 +152,6 @@ def median_finding(report: Report, numbers: list[int]) -> str:
     common = {name: ratios[name] for name in PRECISIONS if 2 * len(ratios.get(name, {})) >= len(numbers)}
     shared = set.intersection(*map(set, common.values())) if common else set()
     if len(shared) < 2:
-        return "Speed-up over fp32"
+        return None
     medians = [f"{name} {statistics.median(found[number] for number in shared):.2f}x" for name, found in common.items()]
-    return f"Over fp32: {', '.join(medians)} (median of {len(shared)} comparisons)"
+    return ", ".join(medians), len(shared)

@@ -128,6 +128,12 @@ def medians_of(runs: list[dict], read: Callable[[dict], float | None]) -> float 
     return statistics.median(values) if values else None
 
 
+def mean_of(runs: list[dict], read: Callable[[dict], float | None]) -> float | None:
+    """Return the mean of a figure over the runs that have it, as differences of quality are differences of means."""
+    values = [value for run in runs if (value := read(run)) is not None]
+    return statistics.fmean(values) if values else None
+
+
 def overview_row(report: Report, number: int, precision: str, judged: dict[tuple, dict]) -> dict:
     """Return all figures of one precision of a comparison as a row of the table. `judged`: rows of summary.csv."""
     group = report.comparisons[number]
@@ -153,7 +159,7 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "J per 1,000": cell_of(energy),
         "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",
         "limited by": find_bottleneck(runs[0])[0] if runs and not report.on_cpu else "-",
-        "last metric": cell_of(medians_of(runs, last_metric)),
+        "last metric": cell_of(mean_of(runs, last_metric)),
         "change": change_text(over_fp32) if over_fp32 else "-",
         "quality": (over_fp32 or {}).get("quality_verdict") or "-",
         "seeds": (over_fp32 or {}).get("quality_seeds") or "-",

@@ -181,8 +181,10 @@ def say_unlearned(section: Section, report: Report) -> None:
     for number in report.charted:
         for precision in shown_in(report, number):
             gains = [gain_over_chance(run) for run in ok_runs(report.comparisons[number], precision)]
-            if any(gain is not None and gain <= 0 for gain in gains):
-                unlearned.append(name_of(report, number, precision))
+            no_better = sum(gain is not None and gain <= 0 for gain in gains)
+            if no_better:
+                of_all = "" if no_better == len(gains) else f" ({no_better} of {count(len(gains), 'run')})"
+                unlearned.append(name_of(report, number, precision) + of_all)
     if unlearned:
         named = unlearned if len(unlearned) <= NAMED else [*unlearned[:NAMED], f"and {len(unlearned) - NAMED} more"]
         section.say(f"**No better than a model that ignores its input**: {'; '.join(named)}.")
@@ -198,4 +200,4 @@ def say_test_metrics(section: Section, report: Report) -> None:
                 words.append(f"{span(tested, '{:.4g}')} in {precision}")
         if words:
             metric = plain(metric_of(group)[0])
-            section.say(f"Test {metric}: {plain(group['model'])} {', '.join(words)}.")
+            section.say(f"Test {metric} of {plain(group['title'])}: {', '.join(words)}.")

@@ -32,7 +32,7 @@ may be said of it, what limits the run, and what to try.
 | *other conditions* | heat, hardware or another clock slowed one side only |
 | *too short to tell* | less than two seconds of timed training |
 
-Processes of one precision differ by up to a fifth in eager mode. Epochs within a process do not show that.
+Processes of one precision differ by up to a third in eager mode. Epochs within a process do not show that.
 `run_all.py` with `-p repeats 3` gives intervals, and `-p repeats 5` gives intervals about half as wide."""
 
 
@@ -237,7 +237,7 @@ def say_ratios(section: Section, report: Report) -> None:
             if judge(speedup) in DIFFERENT and key not in report.standing
         ]
         names = [f"{name_of(report, *key[:2])} against {key[2]}" for key in fallen]
-        text += f" These do not: {plain('; '.join(names))}." if names else ""
+        text += f" These do not: {'; '.join(names)}." if names else ""
     section.say(text)
     if few:
         section.say(

@@ -244,7 +244,9 @@ def devices_for(args: Namespace) -> Iterator[tuple[Any, list[Device]]]:
         with ray_cluster.connected(args.ray, args.jobs, args.gpus != "none") as cluster:
             yield cluster, cluster.devices
     else:
-        yield process, choose_devices(args.gpus, args.jobs)
+        devices = choose_devices(args.gpus, args.jobs)
+        process.share_cores(len(devices))
+        yield process, devices
 
 
 def plan_studies(studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace) -> list[PlannedStudy]:

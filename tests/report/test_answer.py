@@ -100,6 +100,14 @@ def test_eager_mode_and_a_graph_are_both_told_the_graph_first():
     assert "; in eager mode nothing is shown to be faster." in said(report)
 
 
+def test_memory_traffic_is_the_limit_only_near_the_copying_speed():
+    record = {"gpu_busy_fraction": 0.99, "data_wait_fraction": 0.0, "kernel_family_fractions": [["elementwise", 1.0]]}
+    record = {**judged({"tf32": 2.0}).used[0], **record, "tensor_core_fraction": 0.1, "misaligned_flops_fraction": 0.0}
+    assert answer.cause_of({**record, "bandwidth_limit_fraction": 0.7}) == "memory traffic"
+    slower = answer.cause_of({**record, "bandwidth_limit_fraction": 0.23})
+    assert slower == "kernels that move memory, at 23% of the copying speed"
+
+
 def test_of_a_graph_alone_the_sentence_says_that_it_is_one():
     report = judged({"amp_fp16": 3.0})
     report.comparisons[0]["settings"]["execution"] = '"cuda_graph"'

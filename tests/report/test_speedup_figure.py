@@ -91,6 +91,16 @@ def test_the_title_names_all_that_are_equally_fast(tmp_path):
     assert "tf32 and amp_fp16 2.00x on resnet18" in title and "amp_bf16" not in title
 
 
+def test_of_many_comparisons_the_title_has_medians_of_eager_mode_and_of_graphs_apart(tmp_path):
+    for batch_size in (64, 128):
+        shared = {"batch_size": batch_size}
+        write_repeats(tmp_path, modes={"fp32": 4.0, "tf32": 2.0, "amp_fp16": 4.0}, parameters=shared)
+        write_repeats(tmp_path, modes=MODES, parameters={**shared, "execution": "cuda_graph"})
+    title = finding_of(load(tmp_path), [0, 1, 2, 3])
+    eager, graphs = "tf32 2.00x, amp_fp16 1.00x (median of 2)", "tf32 2.00x, amp_fp16 4.00x (median of 2)"
+    assert title == f"Over fp32: eager {eager}; as one graph {graphs}"
+
+
 def test_figures_of_two_gpus_are_marked_as_not_paired(tmp_path):
     for precision, seconds, gpu in (("fp32", 4.0, "GPU-1"), ("tf32", 2.0, "GPU-2"), ("amp_fp16", 1.0, "GPU-1")):
         write_all(tmp_path, timed(precision, seconds, gpu_uuid=gpu))

@@ -50,6 +50,26 @@ def test_every_run_is_a_row_of_results_csv_with_what_was_judged_of_it(tmp_path):
     assert results[results["precision"] == "fp32"]["speed_up_over_fp32"].isna().all()
 
 
+def test_the_last_metric_is_a_mean_like_the_change_beside_it(tmp_path):
+    for precision, ends in (("fp32", (0.5, 0.5, 0.8)), ("amp_fp16", (0.6, 0.6, 0.9))):
+        for seed, end in enumerate(ends):
+            run = made_up.make("cifar_resnet", precision, parameters={"seed": seed}, metric=[0.2, 0.3, end])
+            write_all(tmp_path, run)
+    table, _ = table_in(tmp_path)
+    assert [row["last metric"] for row in table.rows] == ["0.600", "0.700"]
+    assert table.rows[1]["change"].startswith("+10.00 points")
+
+
+def test_runs_that_are_no_better_than_a_guess_are_counted(tmp_path):
+    for repeat, end in enumerate((0.05, 0.12, 0.13)):
+        values = {"repeats": 3, "repeat": repeat}
+        run = made_up.make("cifar_resnet", "fp32", parameters=values, metric=[0.2, 0.3, end], chance_metric=0.1)
+        write_all(tmp_path, run)
+    parts = SECTION["training_curves"](load(tmp_path)).parts
+    (text,) = [part.text for part in parts if "ignores its input" in getattr(part, "text", "")]
+    assert text.endswith("(1 of 3 runs).")
+
+
 def test_what_cannot_be_linked_to_has_no_link(tmp_path):
     (tmp_path / "sub").mkdir()
     record = made_up.make("cifar_resnet", "fp32")

@@ -8,6 +8,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 from tiny_suite import PARAMETERS, START, WRITE, call, read_records, write_notebook, write_suite
 
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
+from mixed_precision_study.runner import process
 from mixed_precision_study.runner.plan import Run, in_order, plan
 from mixed_precision_study.runner.process import child_environment
 from mixed_precision_study.runner.scheduler import unfinished
@@ -32,12 +33,14 @@ def write_run(run, **fields):
     write_record(record, run.folder)
 
 
-@pytest.mark.parametrize(("study", "pairs", "processes"), [("reference", [], 3), ("quick", [("repeats", "5")], 5)])
-def test_several_processes_are_timed_alone_and_one_more_explains_after_all_of_them(study, pairs, processes):
+@pytest.mark.parametrize(
+    ("study", "pairs", "processes", "modes"), [("reference", [], 3, 8), ("quick", [("repeats", "5")], 5, 4)]
+)
+def test_several_processes_are_timed_alone_and_one_more_explains_after_all_of_them(study, pairs, processes, modes):
     for runs in planned(study, *pairs):
-        assert purposes(runs) == ["time"] * 4 * processes + ["explain"] * 4
+        assert purposes(runs) == ["time"] * modes * processes + ["explain"] * modes
         assert [run.order for run in runs] == list(range(len(runs)))
-        explaining = runs[4 * processes :]
+        explaining = runs[modes * processes :]
         assert {run.precision for run in explaining} == {"fp32", "tf32", "amp_fp16", "amp_bf16"}
         assert len({run.run_id for run in runs}) == len(runs)
         for run in runs:
@@ -58,7 +61,7 @@ def test_a_purpose_that_is_given_is_kept():
         assert purposes(runs) == ["aa"] * 24
         assert len({run.precision for run in runs}) == 1
     for runs in planned("reference", ("purpose", "time")):
-        assert purposes(runs) == ["time"] * 12
+        assert purposes(runs) == ["time"] * 24
 
 
 @pytest.mark.parametrize("study", REPEATED)
@@ -87,7 +90,7 @@ def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device():
 def test_the_order_does_not_depend_on_what_is_finished_or_on_the_folder(tmp_path):
     runs = planned("quick", ("repeats", "3"), folder=tmp_path)[0]
     for run in runs[::2]:
-        write_run(run, epoch_seconds=[1.0])
+        write_run(run, epoch_seconds=[1.0], explanation_seconds=1.0)
     again = planned("quick", ("repeats", "3"), folder=tmp_path)[0]
     assert again == runs
     assert unfinished(again) == runs[1::2]
@@ -98,7 +101,7 @@ def test_the_order_does_not_depend_on_what_is_finished_or_on_the_folder(tmp_path
 
 def test_comparisons_have_orders_of_their_own():
     orders = {tuple(run.precision for run in runs) for runs in planned("reference")}
-    assert len(orders) == 6
+    assert len(orders) == 3
 
 
 def test_repetitions_come_one_after_the_other_in_whatever_order_they_are_asked_for(tmp_path):
@@ -115,6 +118,19 @@ def test_a_run_is_told_its_place_by_its_environment(tmp_path, monkeypatch):
     assert child_environment("a", tmp_path, order=0)["MIXED_PRECISION_ORDER"] == "0"
     monkeypatch.setenv("MIXED_PRECISION_ORDER", "5")  # of a study that starts another one
     assert "MIXED_PRECISION_ORDER" not in child_environment("a", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("devices", "given", "threads"), [(1, None, None), (2, None, "4"), (16, None, "1"), (2, "3", "3")]
+)
+def test_runs_at_a_time_share_the_cores(tmp_path, monkeypatch, devices, given, threads):
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(process, "SHARED", {})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    process.share_cores(devices)
+    assert child_environment("a", tmp_path).get("OMP_NUM_THREADS") == threads
 
 
 def test_what_explains_shows_no_times(tmp_path):
