@@ -22,7 +22,10 @@ LETTERS = 20  # of a line of a name
 
 
 def rows_of(report: Report) -> list[list[int]]:
-    """Return the comparisons in the figure: up to six in one row or two; of more, one for each experiment or model."""
+    """Return the comparisons in the figure: up to six in one row or two; of more, one for each experiment or model.
+
+    Where models come several times, as eager and as a graph, each has a row: their times and sizes differ most.
+    """
     numbers = report.charted
     if len(numbers) > IN_TWO_ROWS:
         experiments: dict[str, list[int]] = {}
@@ -32,6 +35,11 @@ def rows_of(report: Report) -> list[list[int]]:
         if len(experiments) == 1:
             firsts = most_compared(report, numbers, IN_A_ROW)
         return [firsts[:IN_A_ROW]]
+    models: dict[tuple, list[int]] = {}
+    for number, group in report.charted_groups:
+        models.setdefault((group["notebook"], group["model"]), []).append(number)
+    if 1 < len(models) <= IN_A_ROW < len(numbers) and max(map(len, models.values())) <= IN_A_ROW:
+        return list(models.values())
     return [numbers[start : start + IN_A_ROW] for start in range(0, len(numbers), IN_A_ROW)]
 
 

@@ -189,6 +189,15 @@ def made_up_few(folder):
     return folder
 
 
+def test_models_that_come_twice_have_a_row_each(tmp_path):
+    for model in ("resnet18", "resnet50"):
+        for execution in ("eager", "cuda_graph"):
+            write_repeats(tmp_path, parameters={"model": model, "execution": execution})
+    report = load(tmp_path)
+    models = [[report.comparisons[number]["model"] for number in row] for row in rows_of(report)]
+    assert models == [["resnet18"] * 2, ["resnet50"] * 2]
+
+
 def test_the_alternative_texts_hold_the_numbers(tmp_path):
     write_repeats(tmp_path)
     speedup, bars = [part for part in section(load(tmp_path)) if isinstance(part, Chart)]
