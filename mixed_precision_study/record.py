@@ -611,7 +611,8 @@ def gain_over_chance(record: dict) -> float | None:
     """Return how far the last metric is from chance (0) to perfect (1); None if it is not known.
 
     A metric of which more is better is perfect at 1, one of which less is better at 0. A perplexity is an exponential:
-    its logarithm is taken. Below 0 a run is worse than chance.
+    its logarithm is taken, and half of chance's counts as perfect, as no text is known beforehand. Below 0 a run is
+    worse than chance.
     """
     last = last_metric(record)
     chance = record.get("chance_metric")
@@ -623,7 +624,7 @@ def gain_over_chance(record: dict) -> float | None:
     if chance <= 0:
         return None
     if record.get("metric_name") == "perplexity" and chance > 1:
-        return 1 - math.log(max(last, 1)) / math.log(chance)
+        return 2 * (1 - math.log(max(last, 1)) / math.log(chance))
     return 1 - last / chance
 
 

@@ -83,4 +83,5 @@ def test_the_metric_on_a_test_set_is_said(tmp_path):
                 tmp_path,
                 made_up.make("lstm_language_model", precision, parameters={"seed": seed}, test_metric=end),
             )
-    assert "lstm 142 to 143 in fp32, 144.5 in amp_fp16." in said_in("training_curves", load(tmp_path))
+    said = said_in("training_curves", load(tmp_path))
+    assert "Test perplexity of lstm · wikitext-2" in said and ": 142 to 143 in fp32, 144.5 in amp_fp16." in said
