@@ -164,7 +164,7 @@ def generated_blocks(root):
         },
     }
     h100 = ("quick-h100", "reference-h100", "executed-h100")
-    for folder in (*h100, "reference", "published", "fastest-h200", "scaling-h200"):
+    for folder in (*h100, "first-h200", "published", "fastest-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 

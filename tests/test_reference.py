@@ -48,7 +48,7 @@ def only(model, batch_size, precision, execution="eager", **fields):
 @pytest.mark.parametrize(
     ("name", "most", "needed"),
     [
-        ("reference", 5_200_000, {"summary.html", "summary.ipynb", "results.csv", "speedup.png"}),
+        ("first-h200", 5_200_000, {"summary.html", "summary.ipynb", "results.csv", "speedup.png"}),
         ("published", 5_500_000, {"summary.html", "summary.csv", "results.csv"}),
         ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
         ("quick-h100", 1_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
@@ -75,7 +75,7 @@ def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, m
 @pytest.mark.parametrize(
     ("name", "number", "gpu"),
     [
-        ("reference", 12, "NVIDIA H200"),
+        ("first-h200", 12, "NVIDIA H200"),
         ("ladder-h200", 58, "NVIDIA H200"),
         ("fastest-h200", 27, "NVIDIA H200"),
         ("scaling-h200", 30, "NVIDIA H200"),
@@ -101,7 +101,7 @@ def same_runs():
     The study of several GPUs has most of them: the same LSTM again and again.
     """
     alike = {}
-    for name in ("reference", "ladder-h200", "fastest-h200", "published", "batches-h200"):
+    for name in ("first-h200", "ladder-h200", "fastest-h200", "published", "batches-h200"):
         for record in read_folder(name):
             if record["status"] == "ok" and record["batch_size"] != "max":
                 key = (name, record["precision"], record["commit"], comparison_key(record))
@@ -126,18 +126,18 @@ def test_three_stored_runs_are_seldom_called_faster_than_three_others_of_the_sam
     assert sum(word in DIFFERENT for word in words) <= 0.1 * len(words)
 
 
-# outputs/reference
+# outputs/first-h200
 
 
 def test_the_reference_has_every_precision_of_every_experiment():
-    records = read_folder("reference")
+    records = read_folder("first-h200")
     assert all(set(record) >= EXPLANATION for record in records)
     quick = {(r["notebook"], r["precision"]) for r in records if not r.get("channels_last")}
     assert quick == {(name, precision) for name in EXPERIMENTS for precision in list(PRECISIONS)[:4]}
 
 
 def test_every_reference_record_explains_itself():
-    for record in read_folder("reference"):
+    for record in read_folder("first-h200"):
         reasons = {name: value for name, value in record.items() if name.endswith("_reason") and value}
         assert reasons == {}, record["run_id"]
         assert record["host_syncs_per_step"] == (1 if record["precision"] == "amp_fp16" else 0)

@@ -12,7 +12,7 @@ from mixed_precision_study.report import section
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.sections import SECTIONS
 
-REFERENCE = ROOT / "outputs" / "reference"
+REFERENCE = ROOT / "outputs" / "first-h200"
 LONG = "x" * 1_000
 ODD = {  # name: a JSON text that some field does not expect
     "empty list": "[]",

@@ -32,7 +32,7 @@ assert not loaded, loaded
 
 
 def test_the_report_is_drawn_without_pytorch_and_leaves_nothing_behind(tmp_path):
-    folder = ROOT / "outputs" / "reference"
+    folder = ROOT / "outputs" / "first-h200"
     command = [sys.executable, "-c", DRAW, str(folder)]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
