@@ -19,6 +19,7 @@ from .verdicts import marked_in
 from .words import count, plain, span
 
 TITLE = "Training"
+NEAR = 3  # ranges of the marks: chance that lies farther away is told in words
 CURVES = "A curve is the median over seeds, in a band from the lowest to the highest."
 FEWEST_EPOCHS = 5  # of a curve
 CURVES_DRAWN = 3  # comparisons
@@ -126,6 +127,12 @@ def draw_training_curves(section: Section, report: Report, numbers: list[int]) -
         section.say(f"{len(shown)} of {len(numbers)} comparisons are drawn; the table has the last metric of all.")
 
 
+def is_near(value: float, ends: list[float]) -> bool:
+    """Return whether a value lies so near some others that all can be told apart on one axis."""
+    span = max(ends) - min(ends)
+    return min(ends) - NEAR * span <= value <= max(ends) + NEAR * span
+
+
 def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> None:
     """Draw the last held-out metric of trainings that are too short for a curve, beside what chance reaches."""
     shown = most_compared(report, numbers, ROWS_DRAWN)
@@ -149,11 +156,15 @@ def draw_last_metrics(section: Section, report: Report, numbers: list[int]) -> N
             values = list(last_metrics(group, name).values())
             axes.plot(values, [-slot] * len(values), **style)
         chance = {run["chance_metric"] for run in runs_of([group])} - {None}
-        for value in chance if len(chance) == 1 else ():
-            axes.axvline(value, color=GAP_GREY, linestyle="--", linewidth=1)
         metric, better = metric_of(group)
         epochs = count(epochs_of(group), "epoch")
-        text = f"{group['title']}: {metric} after {epochs} ({better} is better) {marked_in(report, number)}".rstrip()
+        about_it = f"{better} is better"
+        for value in chance if len(chance) == 1 else ():
+            if is_near(value, [end for name in names for end in last_metrics(group, name).values()]):
+                axes.axvline(value, color=GAP_GREY, linestyle="--", linewidth=1)
+            else:
+                about_it += f", chance is {value:.4g}"
+        text = f"{group['title']}: {metric} after {epochs} ({about_it}) {marked_in(report, number)}".rstrip()
         axes.set_title(chart_text(text), size=8.5, loc="left")
         axes.set(yticks=[], ylim=(-len(names) + 0.3, 0.7))
         axes.margins(x=0.06)

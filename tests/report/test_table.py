@@ -4,7 +4,8 @@ import io
 
 import made_up_records as made_up
 import pandas as pd
-from drawn_reports import SECTION, write_all
+import pytest
+from drawn_reports import SECTION, explore, write_all
 
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.section import File, Table
@@ -68,6 +69,18 @@ def test_runs_that_are_no_better_than_a_guess_are_counted(tmp_path):
     parts = SECTION["training_curves"](load(tmp_path)).parts
     (text,) = [part.text for part in parts if "ignores its input" in getattr(part, "text", "")]
     assert text.endswith("(1 of 3 runs).")
+
+
+@pytest.mark.parametrize(("chance", "drawn"), [(0.1, False), (0.55, True)])
+def test_chance_that_lies_far_from_all_runs_is_told_in_words(tmp_path, chance, drawn):
+    for repeat, end in enumerate((0.60, 0.62)):
+        values = {"repeats": 2, "repeat": repeat}
+        write_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=values, metric=[end], chance_metric=chance))
+    _, charts = explore(tmp_path, "training_curves")
+    axes = charts["last_metrics"].axes[0]
+    assert ("chance is 0.1" in axes.get_title(loc="left")) is not drawn
+    assert any(line.get_linestyle() == "--" for line in axes.lines) is drawn
+    assert axes.get_xlim()[0] > 0.5
 
 
 def test_what_cannot_be_linked_to_has_no_link(tmp_path):
