@@ -6,12 +6,12 @@ from itertools import groupby
 from pathlib import Path
 
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
-from mixed_precision_study.analysis.holm import stand_together
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import DIFFERENT, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
+from mixed_precision_study.report.verdicts import stand_after_correction
 
 HALF = ("amp_fp16", "o2_fp16")
 
@@ -239,7 +239,7 @@ def weak_pairs(pairs):
     """Return those pairs whose outcome does not stand when the ratios of all pairs are corrected."""
     speedups = [(pair, paired_ratio(paired_runs(*pair))) for pair in pairs if all(pair)]
     known = [(pair, speedup) for pair, speedup in speedups if speedup and speedup["p"] is not None]
-    stands = stand_together([speedup["p"] for _, speedup in known])
+    stands = stand_after_correction([speedup for _, speedup in known])
     return [pair for (pair, one), stand in zip(known, stands, strict=True) if judge(one) in DIFFERENT and not stand]
 
 
@@ -274,8 +274,9 @@ def where(records, weak):
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
     reading = "fp32 has TF32 off. 95% intervals from three to six processes. The compiled graph"
     reading += " has channels_last images. Memory leaves out the data set. WikiText-2's last articles are reordered."
+    hosts = " Hosts and n: [H200](outputs/ladder-h200/README.md), [H100](outputs/reference-h100/README.md)."
     mark = " \\*: does not stand when all of them are corrected (Holm)." if weak else ""
-    return f"*PyTorch {versions}. {reading}{mark}*"
+    return f"*PyTorch {versions}. {reading}{hosts}{mark}*"
 
 
 def quality(runs, base_runs):

@@ -52,6 +52,11 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
     return case, f"{share}, {on_tensor_cores:.0%} of it on Tensor Cores{reached}"
 
 
+def is_memory_bound(record: dict) -> bool:
+    """Return whether kernels that move memory come near the speed at which the GPU copies."""
+    return round(record["bandwidth_limit_fraction"] or 0, 2) >= MEMORY_BOUND
+
+
 def memory_text(record: dict, families: dict, arithmetic: float) -> str:
     """Return which kernels move memory, and how near they come to the speed at which the GPU copies."""
     others = sorted(((share, name) for name, share in families.items() if name not in ARITHMETIC), reverse=True)
@@ -60,7 +65,7 @@ def memory_text(record: dict, families: dict, arithmetic: float) -> str:
     speed = record["bandwidth_limit_fraction"]
     if not speed:
         return text
-    bound = " (memory-bound)" if round(speed, 2) >= MEMORY_BOUND else ""
+    bound = " (memory-bound)" if is_memory_bound(record) else ""
     return f"{text}, at {speed:.0%} of this card's copying speed{bound}"
 
 

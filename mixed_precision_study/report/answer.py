@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from ..analysis.bottleneck import find_bottleneck
+from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import host_of
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
-from .bottlenecks import profiled_runs
-from .comparisons import ok_runs, runs_of
+from .bottlenecks import profiled_run
+from .comparisons import execution_of, ok_runs, runs_of
 from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
@@ -64,8 +64,6 @@ SUBJECTS = {
     "reference": "Mixed precision",
 }
 MOVES_MEMORY = "kernels that move memory"
-MEMORY_BOUND = 0.6  # of the copying speed: from there on memory traffic is the limit
-CAUSES = {MOVES_MEMORY: "memory traffic"}  # names of limits that a reader does not know
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -197,7 +195,7 @@ def as_fast(report: Report, number: int, precision: str, fastest: str) -> bool:
         return True
     group = report.comparisons[number]
     speedup = speedup_between(ok_runs(group, fastest), ok_runs(group, precision))
-    if judge(speedup) in TOO_FEW_PROCESSES.values() and "cuda_graph" not in group["settings"].get("execution", ""):
+    if judge(speedup) in TOO_FEW_PROCESSES.values() and "cuda_graph" not in execution_of(group):
         return ratio < EAGER_SCATTER
     return judge(speedup) in NOT_TOLD
 
@@ -268,14 +266,9 @@ def cause_of(record: dict) -> str:
     if case == "data loading":
         return f"data loading: the loop waits for it {waiting:.0%} of the time"
     speed = record["bandwidth_limit_fraction"]
-    if case == MOVES_MEMORY and speed is not None and speed < MEMORY_BOUND:
-        return f"{case}, at {speed:.0%} of the copying speed"
-    return CAUSES.get(case, case)
-
-
-def execution_of(group: dict) -> str:
-    """Return how the steps of a comparison were executed."""
-    return group["settings"].get("execution", '"eager"').strip('"')
+    if case != MOVES_MEMORY or speed is None:
+        return case
+    return "memory traffic" if is_memory_bound(record) else f"{case}, at {speed:.0%} of the copying speed"
 
 
 def label_of_step(precision: str, group: dict) -> str:
@@ -286,18 +279,26 @@ def label_of_step(precision: str, group: dict) -> str:
     return " ".join(filter(None, [precision, layout, execution or "in eager mode", scaler]))
 
 
+def same_but_for(report: Report, number: int, names: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the comparisons that differ from one in these settings at most; its own is among them."""
+
+    def others_of(group: dict) -> dict:
+        return {name: value for name, value in group["settings"].items() if name not in names}
+
+    wanted = others_of(report.comparisons[number])
+    return [one for one, group in enumerate(report.comparisons) if others_of(group) == wanted]
+
+
 def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
     """Return the best other execution or layout of the same training, or None where none gained.
 
     It comes as its label, its gain over `use`, and this gain with its memory as text.
     """
     group = report.comparisons[number]
-    steps = ("execution", "channels_last", "scaler")
-    fixed = {name: value for name, value in group["settings"].items() if name not in steps}
     best: tuple[float, str, str] = (SMALLEST_GAIN, "", "")
-    for other in report.comparisons:
-        same = {name: value for name, value in other["settings"].items() if name not in steps} == fixed
-        for precision in PRECISIONS if same and other is not group else ():
+    for other_number in same_but_for(report, number, ("execution", "channels_last", "scaler")):
+        other = report.comparisons[other_number]
+        for precision in PRECISIONS if other is not group else ():
             if precision in NO_FP32_WEIGHTS and not has_learned(other, precision):
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
@@ -325,7 +326,7 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
     ways = []
-    if case == "kernels that move memory":
+    if case == MOVES_MEMORY:
         ways += [] if was_tried(report, group, "channels_last", "true") else ["channels_last"]
         ways += [] if was_tried(report, group, "execution", "compile") else ["torch.compile"]
     if record["sample_unit"] != "images":
@@ -379,7 +380,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
         found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
-    record = profiled_runs(report).get((number, use)) or ok_runs(group, use)[0]
+    record = profiled_run(ok_runs(group, use)) or ok_runs(group, use)[0]
     found.execution = execution_of(group)
     found.limit = cause_of(record)
     if best := next_measured(report, number, use):
@@ -426,20 +427,15 @@ def answers_of(report: Report) -> list[ModelAnswer]:
 
 def in_both_ways(report: Report, number: int) -> list[int]:
     """Return the numbers of a comparison's training in eager mode and in the fastest other execution, if there are."""
-
-    def fixed(group: dict) -> tuple:
-        return group["model"], group["device"], {**group["settings"], "execution": None}
-
-    def shortest(one: int) -> float:
+    eager, others = [], []
+    for one in same_but_for(report, number, ("execution",)):
         group = report.comparisons[one]
-        return min(seconds_of_epoch(runs) for name in PRECISIONS if (runs := ok_runs(group, name)))
-
-    groups = report.comparisons
-    alike = [one for one, group in enumerate(groups) if fixed(group) == fixed(groups[number]) and runs_of([group])]
-    alike = [one for one in alike if any(ok_runs(groups[one], name) for name in PRECISIONS)]
-    eager = [one for one in alike if execution_of(groups[one]) == "eager"]
-    others = sorted((one for one in alike if one not in eager), key=shortest)
-    return [*eager[:1], *others[:1]]
+        seconds = [seconds_of_epoch(runs) for name in PRECISIONS if (runs := ok_runs(group, name))]
+        if seconds and execution_of(group) == "eager":
+            eager.append(one)
+        elif seconds:
+            others.append((min(seconds), one))
+    return [*eager[:1], *(one for _, one in sorted(others)[:1])]
 
 
 def memory_in_words(one: ModelAnswer) -> str:

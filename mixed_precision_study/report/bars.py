@@ -287,14 +287,19 @@ def gap_reasons(report: Report, reason: str) -> dict[Key, str]:
     return {(number, record["precision"]): record[reason] for number, record in report.timed if record[reason]}
 
 
+def middle_run(runs: list[dict], size: Callable[[dict], Any]) -> dict | None:
+    """Return the run with the median of `size(record)`, of those where that is known."""
+    known = sorted((record for record in runs if size(record)), key=size)
+    return known[(len(known) - 1) // 2] if known else None
+
+
 def middle_runs(report: Report, size: Callable[[dict], Any]) -> dict[Key, dict]:
-    """Return {(comparison number, precision): the ok run with the median of `size(record)`} where that is known."""
+    """Return {(comparison number, precision): the middle of the ok runs} where there is one."""
     found = {}
     for number, group in report.charted_groups:
         for precision in PRECISIONS:
-            runs = sorted((record for record in ok_runs(group, precision) if size(record)), key=size)
-            if runs:
-                found[number, precision] = runs[(len(runs) - 1) // 2]
+            if run := middle_run(ok_runs(group, precision), size):
+                found[number, precision] = run
     return found
 
 

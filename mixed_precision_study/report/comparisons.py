@@ -58,6 +58,11 @@ def group_runs(records: list[dict]) -> list[dict]:
     return sorted(groups, key=lambda group: [natural(group[name]) for name in named])
 
 
+def execution_of(group: dict) -> str:
+    """Return how the steps of a comparison were executed."""
+    return group["settings"].get("execution", '"eager"').strip('"')
+
+
 def setting_text(name: str, value: str) -> str:
     """Return a parameter as a short label; `value` is JSON."""
     text = value.strip('"').removesuffix(".0")

@@ -122,16 +122,12 @@ def ratio_cells(row: dict | None) -> tuple[str, str]:
     return f"{row['speed_up']:.2f}x{interval}{mark}", row["verdict"] + mind
 
 
-def medians_of(runs: list[dict], read: Callable[[dict], float | None]) -> float | None:
-    """Return the median of a figure over the runs that have it."""
+def over_runs(
+    runs: list[dict], read: Callable[[dict], float | None], combine: Callable[[list[float]], float] = statistics.median
+) -> float | None:
+    """Return the median of a figure over the runs that have it, or what else `combine` makes of them."""
     values = [value for run in runs if (value := read(run)) is not None]
-    return statistics.median(values) if values else None
-
-
-def mean_of(runs: list[dict], read: Callable[[dict], float | None]) -> float | None:
-    """Return the mean of a figure over the runs that have it, as differences of quality are differences of means."""
-    values = [value for run in runs if (value := read(run)) is not None]
-    return statistics.fmean(values) if values else None
+    return combine(values) if values else None
 
 
 def overview_row(report: Report, number: int, precision: str, judged: dict[tuple, dict]) -> dict:
@@ -140,11 +136,11 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
     runs = ok_runs(group, precision)
     over_fp32, over_tf32 = (judged.get((number, precision, baseline)) for baseline in ("fp32", "tf32"))
     faster, than_tf32 = ratio_cells(over_fp32), ratio_cells(over_tf32)
-    idle = medians_of(runs, lambda run: run["gpu_busy_fraction"])
+    idle = over_runs(runs, lambda run: run["gpu_busy_fraction"])
     memory = highest_peak(runs)
     saved = over_fp32["memory_saved_percent"] if over_fp32 else None
     seconds = seconds_of_epoch(runs) if runs else None
-    energy = medians_of(runs, lambda run: run["joules_per_1000_samples"])
+    energy = over_runs(runs, lambda run: run["joules_per_1000_samples"])
     return {
         "comparison": group["title"],
         "precision": precision,
@@ -159,7 +155,8 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "J per 1,000": cell_of(energy),
         "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",
         "limited by": find_bottleneck(runs[0])[0] if runs and not report.on_cpu else "-",
-        "last metric": cell_of(mean_of(runs, last_metric)),
+        # a mean, as the change beside it is a difference of means
+        "last metric": cell_of(over_runs(runs, last_metric, statistics.fmean)),
         "change": change_text(over_fp32) if over_fp32 else "-",
         "quality": (over_fp32 or {}).get("quality_verdict") or "-",
         "seeds": (over_fp32 or {}).get("quality_seeds") or "-",

@@ -109,7 +109,7 @@ class RunOutcome(NamedTuple):
 def share_cores(devices: int) -> None:
     """Let each of several runs at a time use its share of the cores, where the user has not set it.
 
-    With all cores each, two kernels on two cores started three times as slowly as with one each.
+    With all cores each, they slow each other down.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     SHARED.clear()
@@ -307,6 +307,11 @@ def is_over(prepared: PreparedProcess, forking: Forking) -> bool:
     return not prepared.is_usable()
 
 
+def next_usable(once: bool) -> PreparedProcess | None:
+    """Return the first prepared process of a kind that can fork the next kernel, or None."""
+    return next((one for one in PREPARED if one.once == once and one.is_usable()), None)
+
+
 def prepared_for(run: Run) -> PreparedProcess | None:
     """Return the process that is to fork the kernel of a run, or None where the kernel starts by itself."""
     if not FORKING or run.run_id not in FORKING[0].shared | FORKING[0].alone:
@@ -314,14 +319,14 @@ def prepared_for(run: Run) -> PreparedProcess | None:
     forking = FORKING[0]
     once = run.run_id in forking.alone
     end_prepared([one for one in PREPARED if one.once == once and is_over(one, forking)])
-    if not any(one.once == once and one.is_usable() for one in PREPARED):
+    if not next_usable(once):
         count = min(most_at_once(), len(forking.alone)) if once else 0
         if once and (count < 2 or (forking.filled and forking.devices > 1)):
             return None
         start_prepared(forking.study, forking.folder, count)
         forking.filled |= once
-    found = next((one for one in PREPARED if one.once == once and one.is_usable()), None)
-    if found is None:  # it has ended at once
+    found = next_usable(once)
+    if not found:  # it has ended at once
         return None
     if once:
         forking.alone.discard(run.run_id)
