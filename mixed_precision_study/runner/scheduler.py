@@ -251,11 +251,12 @@ def jobs_of(comparisons: list[Comparison], devices: list[Device], args: Namespac
 
 
 def take_job(waiting: list[Job], device: Device) -> Job | None:
-    """Remove and return the next job that may go to the device, or None."""
-    for job in waiting:
-        if job.home in (None, device):
-            waiting.remove(job)
-            return job
+    """Remove and return the next job for the device, or None. Those that no other device may take go first."""
+    for home in (device, None):
+        for job in waiting:
+            if job.home == home:
+                waiting.remove(job)
+                return job
     return None
 
 
