@@ -4,6 +4,7 @@ import csv
 import re
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
@@ -177,6 +178,7 @@ EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
     "LSTM 2 x 200, WikiText-2, batch 20, 1,000 steps": (LSTM, "amp_bf16"),
 }
 AMP = ("amp_fp16", "amp_bf16")
+DAGGER = "\u2020"
 
 
 def chosen(records, **wanted):
@@ -197,8 +199,11 @@ def compared(runs, base_runs):
     return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
 
 
-def headline(folders):
-    """Return the README's first table from lists of records, one for each card: what each way buys over fp32."""
+def headline(cards):
+    """Return the README's first table: what each way buys over fp32.
+
+    cards: one list of batches for each card. A batch is a list of records. The first one comes first.
+    """
     head = [
         "training; times as fast as fp32",
         "GPU",
@@ -210,46 +215,87 @@ def headline(folders):
         "memory: AMP eager, compiled graph",
         "quality",
     ]
-    found = [
-        (name, ways_of(experiment, records)) for name, (experiment, _) in EXPERIMENTS.items() for records in folders
-    ]
-    found = [(name, ways) for name, ways in found if ways["base"] and ways["amp"]]
-    weak = weak_pairs([pair for _, ways in found for pair in ways["pairs"]])
+    found = [(name, ways_of(experiment, batches)) for name, (experiment, _) in EXPERIMENTS.items() for batches in cards]
+    found = [(name, ways) for name, ways in found if ways[1].pair]
+    weak = weak_pairs([way.pair for _, ways in found for way in ways if way.pair])
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     named = ""
     for name, ways in found:
         lines.append(f"| {'' if name == named else name} | {' | '.join(headline_cells(ways, weak))} |")
         named = name
-    return "\n".join([*lines, "", where([record for records in folders for record in records], bool(weak))])
+    second = any(way.second for _, ways in found for way in ways)
+    records = [record for batches in cards for batch in batches for record in batch]
+    return "\n".join([*lines, "", where(records, over_batches(cards), bool(weak), second)])
 
 
-def ways_of(experiment, records):
-    """Return the runs of an experiment on one card: fp32, AMP and compiled AMP, and the pairs that are compared."""
+class Way(NamedTuple):
+    """One way to train: its runs and those it is compared with, or None, and whether they are of a second batch."""
+
+    pair: tuple | None
+    second: bool = False
+
+
+def ways_of(experiment, batches):
+    """Return tf32 and AMP, AMP as a graph, and as a compiled graph: each from the first batch with an interval for it.
+
+    Where no batch has one, it comes from the first that has the runs.
+    """
+    ways = []
+    for pairs in zip(*(pairs_in(experiment, records) for records in batches), strict=True):
+        there = [place for place, pair in enumerate(pairs) if all(pair)]
+        told = [place for place in there if (paired_ratio(paired_runs(*pairs[place])) or {}).get("low") is not None]
+        place = next(iter([*told, *there]), None)
+        ways.append(Way(None) if place is None else Way(pairs[place], place > 0))
+    return ways
+
+
+def pairs_in(experiment, records):
+    """Return the pairs of a batch that are compared, in the order of the table. A side that was not run is empty."""
     base = chosen(records, **experiment, **EAGER, precision="fp32")
-    amp = fastest_amp(records, **experiment, **EAGER)
-    compiled = fastest_amp(records, **experiment, **GRAPH)
     tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
-    graph = fastest_amp(records, **experiment, **GRAPH_ALONE)
     graph_base = chosen(records, **experiment, **GRAPH_ALONE, precision="fp32")
-    pairs = [(tf32, base), (amp, base), (graph, graph_base), (compiled, base)]
-    return {"base": base, "amp": amp, "compiled": compiled, "pairs": pairs}
+    amp, graph, compiled = (fastest_amp(records, **experiment, **way) for way in (EAGER, GRAPH_ALONE, GRAPH))
+    return [(tf32, base), (amp, base), (graph, graph_base), (compiled, base)]
+
+
+def over_batches(cards):
+    """Return how far the eager ratios of an experiment lie apart from batch to batch, as text."""
+    batches = [batch for batches in cards for batch in batches]
+    texts = []
+    for name, (experiment, half) in EXPERIMENTS.items():
+        ranges = []
+        for precision in ("tf32", half):
+            ratios = []
+            for records in batches:
+                own, base = (chosen(records, **experiment, **EAGER, precision=one) for one in (precision, "fp32"))
+                if speedup := paired_ratio(paired_runs(own, base)):
+                    ratios.append(speedup["ratio"])
+            if len(ratios) > 1:
+                ranges.append(f"{precision} {min(ratios):.2f}x to {max(ratios):.2f}x")
+        if ranges:
+            texts.append(f"{name.split()[0].rstrip(',')} {', '.join(ranges)}")
+    if not texts:
+        return ""
+    return f" Eager, {len(batches)} batches on different hosts: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
     """Return those pairs whose outcome does not stand when the ratios of all pairs are corrected."""
-    speedups = [(pair, paired_ratio(paired_runs(*pair))) for pair in pairs if all(pair)]
+    speedups = [(pair, paired_ratio(paired_runs(*pair))) for pair in pairs]
     known = [(pair, speedup) for pair, speedup in speedups if speedup and speedup["p"] is not None]
     stands = stand_after_correction([speedup for _, speedup in known])
     return [pair for (pair, one), stand in zip(known, stands, strict=True) if judge(one) in DIFFERENT and not stand]
 
 
 def headline_cells(ways, weak):
-    """Return the cells of an experiment on one card. An outcome that does not stand among all is marked."""
-    base, amp, compiled = ways["base"], ways["amp"], ways["compiled"]
+    """Return the cells of an experiment on one card, with marks for what is weak or of a second batch."""
+    _, (amp, base), (graph, graph_base), (compiled, compiled_base) = (way.pair or ([], []) for way in ways)
     card = base[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
-    ratios = [ratio_cell(*pair) + ("\\*" if pair in weak else "") for pair in ways["pairs"]]
-    saved = [f"{highest_peak(runs) / highest_peak(base) - 1:+.0%}" for runs in (amp, compiled) if runs]
-    return [card, f"{seconds_of_epoch(base):.2f} s", *ratios, ", ".join(saved), quality(compiled or amp, base)]
+    ratios = [ratio_cell(way, weak) for way in ways]
+    saved = [f"{highest_peak(a) / highest_peak(b) - 1:+.0%}" for a, b in ((amp, base), (compiled, compiled_base)) if a]
+    last = next((a, b) for a, b in ((compiled, compiled_base), (graph, graph_base), (amp, base)) if a)
+    first = f"{seconds_of_epoch(base):.2f} s" + DAGGER * ways[1].second
+    return [card, first, *ratios, ", ".join(saved), quality(*last)]
 
 
 def fastest_amp(records, **wanted):
@@ -258,25 +304,27 @@ def fastest_amp(records, **wanted):
     return min(filter(None, modes), key=seconds_of_epoch, default=[])
 
 
-def ratio_cell(runs, base_runs):
+def ratio_cell(way, weak):
     """Return the cell of one way against fp32, a dash where one of the two was not measured."""
-    if not (runs and base_runs):
+    if not way.pair:
         return "-"
+    runs, base_runs = way.pair
     name = f"{runs[0]['precision']}: " if runs[0]["precision"] in AMP else ""
-    return name + compared(runs, base_runs)
+    return name + compared(runs, base_runs) + "\\*" * (way.pair in weak) + DAGGER * way.second
 
 
-def where(records, weak):
-    """Return on what the records of the first table were made, and how to read it."""
+def where(records, apart, weak, second):
+    """Return on what the records of the first table were made, and how to read it. apart: what over_batches() says."""
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
     reading = "fp32 has TF32 off. 95% intervals from three to six processes. The compiled graph"
     reading += " has channels_last images. Memory leaves out the data set. WikiText-2's last articles are reordered."
-    hosts = " Hosts and n: [H200](outputs/ladder-h200/README.md), [H100](outputs/reference-h100/README.md)."
-    mark = " \\*: does not stand when all of them are corrected (Holm)." if weak else ""
-    return f"*PyTorch {versions}. {reading}{hosts}{mark}*"
+    hosts = " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
+    marks = " \\*: does not stand when all of them are corrected (Holm)." if weak else ""
+    marks += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
+    return f"*PyTorch {versions}. {reading}{apart}{hosts}{marks}*"
 
 
 def quality(runs, base_runs):
@@ -317,6 +365,41 @@ def ladder_table(records):
         if len(lines) > 2:
             parts.append("\n".join(lines))
     return "\n\n".join(parts)
+
+
+def graphs_table(records):
+    """Return what one CUDA graph adds to eager fp32, and what AMP adds within it."""
+    lines = [
+        "| training | fp32, graph over eager | AMP over fp32, as graphs | both, over eager fp32 |",
+        "|---|---|---|---|",
+    ]
+    for name, (experiment, _) in EXPERIMENTS.items():
+        eager = chosen(records, **experiment, **EAGER, precision="fp32")
+        graph = chosen(records, **experiment, **GRAPH_ALONE, precision="fp32")
+        amp = fastest_amp(records, **experiment, **GRAPH_ALONE)
+        cells = [compared(graph, eager), f"{amp[0]['precision']}: {compared(amp, graph)}", compared(amp, eager)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+KERNELS = ((RESNET, "normalisation"), (EFFICIENTNET, "normalisation"), (EFFICIENTNET, "depthwise convolution"))
+
+
+def kernels_table(records):
+    """Return the ms a step that KERNELS take in each precision, from the runs that profiled a graph."""
+    precisions = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+    names = {id(experiment): name.split(",")[0] for name, (experiment, _) in EXPERIMENTS.items()}
+    lines = [f"| ms a step | {' | '.join(precisions)} |", "|---" * 5 + "|"]
+    for experiment, family in KERNELS:
+        wanted = {**experiment, **GRAPH_ALONE, "purpose": "explain"}
+        runs = {
+            record["precision"]: dict(record["kernel_family_fractions"])[family] * record["gpu_busy_ms_per_step"]
+            for record in records
+            if all(record.get(name) == value for name, value in wanted.items())
+        }
+        cells = [f"{runs[precision]:.1f}" if precision in runs else "-" for precision in precisions]
+        lines.append(f"| {names[id(experiment)]}: {family} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 ALONE = {"execution": "eager", "keep_batchnorm_fp32": False}

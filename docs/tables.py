@@ -138,6 +138,9 @@ def with_blocks(text, blocks):
     return text
 
 
+CARDS = (("reference-h200", "ladder-h200"), ("reference-h100", "quick-h100"))  # batches of the README's first table
+
+
 def generated_blocks(root):
     """Return {document: {name of a block: what makes it}}."""
     outputs = root / "outputs"
@@ -148,7 +151,7 @@ def generated_blocks(root):
 
     blocks = {
         root / "README.md": {
-            "headline": lambda: figures.headline([records("ladder-h200"), records("reference-h100")]),
+            "headline": lambda: figures.headline([[records(name) for name in card] for card in CARDS]),
             "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
         },
         root / "docs" / "measurements.md": {
@@ -156,6 +159,8 @@ def generated_blocks(root):
             "cases": lambda: cases_table(root / "tests" / "built_cases"),
         },
         root / "docs" / "findings.md": {
+            "graphs": lambda: figures.graphs_table(records("reference-h200")),
+            "kernels": lambda: figures.kernels_table(records("reference-h100")),
             "compared": lambda: figures.compared_table(outputs),
         },
         outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
@@ -163,8 +168,8 @@ def generated_blocks(root):
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },
     }
-    h100 = ("quick-h100", "reference-h100", "executed-h100")
-    for folder in (*h100, "first-h200", "published", "fastest-h200", "scaling-h200"):
+    newest = ("quick-h100", "reference-h100", "reference-h200", "executed-h100")
+    for folder in (*newest, "first-h200", "published", "fastest-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 
