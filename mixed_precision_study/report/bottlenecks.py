@@ -4,6 +4,7 @@ from itertools import groupby
 
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
 from .bars import ONE_COLUMN, gap_reasons, middle_run, middle_runs, stack_chart
+from .comparisons import way_of
 from .layout import MANY
 from .report import Key, Report
 from .section import Section
@@ -98,22 +99,35 @@ def fastest_half(number: int, stacks: dict[Key, dict[str, float]]) -> Key | None
 def finding_on_steps(report: Report, stacks: dict[Key, dict[str, float]], runs: dict[Key, dict]) -> str:
     """Return what 16 bits do to the arithmetic and what limits them then, or nothing where that is not clear."""
     shares = []
-    limits: dict[str, list[str]] = {}
+    limits: list[tuple[str, str, str]] = []
     for number, group in report.charted_groups:
         half, base = fastest_half(number, stacks), stacks.get((number, "fp32"), {})
         if half and base.get("arithmetic"):
             shares.append(stacks[half]["arithmetic"] / base["arithmetic"])
-            limits.setdefault(find_bottleneck(runs[half])[0], []).append(group["model"])
+            limits.append((way_of(group), find_bottleneck(runs[half])[0], group["model"]))
     if not shares or max(shares) > CLEARLY_LESS:
         return ""
-    cases = sorted(limits, key=lambda case: -len(limits[case]))
-    if len(shares) <= NAMED:
-        named = ", ".join(f"{case} ({', '.join(dict.fromkeys(limits[case]))})" for case in cases)
-    else:
-        counts = ", ".join(f"{case} in {len(limits[case])}" for case in cases)
-        named = f"{counts} of {len(shares)} comparisons"
     cut = span([100 * share for share in shares], "{:.0f}")
-    return f"In 16 bits arithmetic takes {cut}% of its time in fp32. Then the limit is {named}"
+    return f"In 16 bits arithmetic takes {cut}% of its time in fp32. Then the limit is {limits_in_words(limits)}"
+
+
+def limits_in_words(limits: list[tuple[str, str, str]]) -> str:
+    """Return what limits the trainings; `limits` are (way of execution, limit, model) of each.
+
+    Eager mode and graphs are told apart where each has one limit. Otherwise the models of a few are named.
+    """
+    by_way: dict[str, set[str]] = {}
+    models: dict[str, list[str]] = {}
+    for way, limit, model in limits:
+        by_way.setdefault(way, set()).add(limit)
+        models.setdefault(limit, []).append(model)
+    if len(by_way) > 1 and all(len(found) == 1 for found in by_way.values()):
+        return ", ".join(f"{limit} ({way})" for way in sorted(by_way, reverse=True) for limit in by_way[way])
+    ordered = sorted(models, key=lambda limit: -len(models[limit]))
+    if len(limits) <= NAMED:
+        return ", ".join(f"{limit} ({', '.join(dict.fromkeys(models[limit]))})" for limit in ordered)
+    counts = ", ".join(f"{limit} in {len(models[limit])}" for limit in ordered)
+    return f"{counts} of {len(limits)} comparisons"
 
 
 def alternative_text(report: Report, stacks: dict[Key, dict[str, float]], title: str) -> str:

@@ -63,6 +63,11 @@ def execution_of(group: dict) -> str:
     return group["settings"].get("execution", '"eager"').strip('"')
 
 
+def way_of(group: dict) -> str:
+    """Return "as one graph" where the steps of a comparison were CUDA graphs, else "eager"."""
+    return "as one graph" if "cuda_graph" in execution_of(group) else "eager"
+
+
 def setting_text(name: str, value: str) -> str:
     """Return a parameter as a short label; `value` is JSON."""
     text = value.strip('"').removesuffix(".0")

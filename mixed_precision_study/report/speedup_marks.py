@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from ..analysis.conditions import host_of
 from ..analysis.speedup import SMALLEST_CLAIMED, paired_ratio, paired_runs
-from .comparisons import execution_of, ok_runs
+from .comparisons import ok_runs, way_of
 from .report import PairKey, Report
 from .style import DARK_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
 from .verdicts import ends_of, mark_of
@@ -132,8 +132,7 @@ def median_finding(report: Report, numbers: list[int]) -> str:
     """Return the medians over comparisons: of those in eager mode and of graphs apart, where there are some of each."""
     ways: dict[str, list[int]] = {}
     for number in numbers:
-        graph = "cuda_graph" in execution_of(report.comparisons[number])
-        ways.setdefault("as one graph" if graph else "eager", []).append(number)
+        ways.setdefault(way_of(report.comparisons[number]), []).append(number)
     found = {way: medians for way in sorted(ways, reverse=True) if (medians := medians_of_ratios(report, ways[way]))}
     if len(found) == len(ways) > 1:
         texts = [f"{way} {medians} (median of {size})" for way, (medians, size) in found.items()]

@@ -6,6 +6,7 @@ from drawn_reports import explore, flat, panel_of, said_in, tables_of, texts, wr
 
 from mixed_precision_study.report.bottlenecks import (
     finding_on_steps,
+    limits_in_words,
     parts_of_step,
     profiled_runs,
     section,
@@ -99,6 +100,15 @@ def test_the_finding_names_the_limit_that_the_list_below_names(tmp_path):
     assert stacks[0, "amp_fp16"]["moves memory"] > stacks[0, "amp_fp16"]["idle"]
     assert "kernel launches (resnet18)" in finding_on_steps(report, stacks, runs)
     assert "kernel launches (amp_fp16)" in said_in("bottlenecks", report)
+
+
+def test_the_finding_tells_eager_mode_and_graphs_apart():
+    launches, memory = ("eager", "kernel launches"), ("as one graph", "kernels that move memory")
+    both = [(*launches, "resnet18"), (*memory, "resnet18"), (*launches, "lstm"), (*memory, "lstm")]
+    assert limits_in_words(both) == "kernel launches (eager), kernels that move memory (as one graph)"
+    mixed = [*both[:3], ("as one graph", "kernel launches", "lstm")]
+    assert limits_in_words(mixed) == "kernel launches (resnet18, lstm), kernels that move memory (resnet18)"
+    assert limits_in_words([*mixed, both[1]]).startswith("kernel launches in 3, kernels that move memory in 2 of 5")
 
 
 def test_without_a_profile_the_section_is_absent(tmp_path):
