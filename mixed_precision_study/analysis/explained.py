@@ -20,6 +20,8 @@ OF_TIMED_EPOCHS = {  # what every timed run measures itself
     "card_samples_all",
     "card_reason",
 }
+TIME_ALONE = "the run was made for its time alone"  # the reason that a timed run gives
+NOT_YET = "the run that measures it is missing"
 STARTS = (  # fields that are measured together: one is taken over only if none of its kind was measured
     ("gradient_",),
     ("gpu_busy_", "kernel", "tensor_core_", "fp16_kernel_", "profile_"),
@@ -64,11 +66,16 @@ def explain(records: list[dict], explanations: list[dict]) -> None:
     """Give the timed records of one comparison and precision what they lack from the newest ok explanation.
 
     Every record gets profile, limits, memory breakdown and gradients. Inference goes to the first record only,
-    because it was measured once.
+    because it was measured once. Without an explanation their reason says that it is missing.
     """
     known = [record for record in explanations if record["status"] == "ok"]
     timed = [record for record in records if record["status"] == "ok"]
-    if not known or not timed:
+    if not timed:
+        return
+    if not known:
+        for record in timed:
+            if record.get("purpose") == "time":  # nothing explains an A/A run
+                record.update({name: NOT_YET for name, value in record.items() if value == TIME_ALONE})
         return
     newest = max(known, key=lambda record: record.get("finished_at") or "")
     for record in timed:

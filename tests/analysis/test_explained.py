@@ -2,7 +2,8 @@
 
 from made_up_runs import DENSE, flat
 
-from mixed_precision_study.analysis.explained import explain
+from mixed_precision_study import experiment
+from mixed_precision_study.analysis.explained import NOT_YET, TIME_ALONE, explain
 
 FOUND = {
     "gpu_busy_fraction": 0.7,
@@ -51,6 +52,15 @@ def test_the_newest_explanation_that_ended_well_counts():
     run = flat()
     explain([run], [failed])
     assert run["gpu_busy_fraction"] is None
+
+
+def test_where_the_explanation_is_missing_the_reason_says_so():
+    alone = {"profile_reason": TIME_ALONE, "energy_reason": "no NVML"}
+    runs = [flat(parameters={"purpose": purpose}, **alone) for purpose in ("time", "aa")]
+    explain(runs, [])
+    assert [run["profile_reason"] for run in runs] == [NOT_YET, TIME_ALONE]
+    assert {run["energy_reason"] for run in runs} == {"no NVML"}
+    assert experiment.TIME_ALONE == TIME_ALONE
 
 
 def test_runs_that_did_not_end_well_are_left_as_they_are():
