@@ -339,7 +339,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
     """Run one study and its summary. Return whether nothing failed."""
     name, comparisons, folder, _ = study
     runs = [run for comparison in comparisons for run in comparison]
-    set_aside_records(comparisons)
+    set_aside_records(comparisons, devices, args.retry_failed)
     finished = len(runs) - len(unfinished(runs, args.fresh, args.retry_failed))
     on_devices = ", ".join(f"{device.label} ({device.name})" for device in devices)
     where = f"{len(runs)} runs into {shown(folder)} on {on_devices}"

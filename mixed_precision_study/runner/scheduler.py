@@ -11,7 +11,7 @@ import json
 import re
 import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,9 @@ NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are noted every 5 s
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
 DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
+
+
+ELSEWHERE = ("other_gpu", "are of another GPU than the rest of their repetition")  # a folder, and what it holds
 
 
 class Job(NamedTuple):
@@ -189,14 +192,18 @@ def not_asked_for(runs: list[Run]) -> list[tuple[Run, dict]]:
     return found
 
 
-def set_aside_records(comparisons: list[Comparison]) -> None:
-    """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
+def set_aside_records(
+    comparisons: list[Comparison], devices: Sequence[Device] = (), retry_failed: bool = False
+) -> None:
+    """Move outdated and stranded records and their notebooks into a folder beside them, and say so. Nothing is deleted.
 
     Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
     """
     files_now.cache_clear()
     runs = [run for comparison in comparisons for run in comparison]
     found = [(run, outdated(run, read_record(run.record_path)), "and run again") for run in runs]
+    for comparison in comparisons:
+        found += [(run, ELSEWHERE, "and run again") for run in stranded(comparison, devices, retry_failed)]
     found += [(run, other_code(run, record), "without being run again") for run, record in not_asked_for(runs)]
     moved: dict[tuple, int] = {}
     for run, aside, then in found:
@@ -228,12 +235,37 @@ def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool =
     ]
 
 
+def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bool = False) -> list[Run]:
+    """Return the timed runs that ended well on another GPU than the rest of their repetition has or will have.
+
+    A ratio compares runs of one GPU, so they would be compared with nothing. Seeds that share a process are for
+    quality, which any GPU shows.
+    """
+    if not devices or not all(device.visible for device in devices):
+        return []
+    home = home_of(comparison, devices)
+    waiting = unfinished(comparison, retry_failed=retry_failed)
+    repetitions: dict[tuple, list[tuple[Run, bool | None]]] = {}
+    for run in comparison:
+        if run.parameters.get("purpose") != "explain" and run.shares != "seeds":
+            record = {} if run in waiting else read_record(run.record_path) or {}
+            uuid = record.get("gpu_uuid") if record.get("status") == "ok" else None
+            at_home = bool(home and home.visible.endswith(uuid)) if uuid else None
+            key = (run.parameters.get("seed"), run.parameters.get("repeat"))
+            repetitions.setdefault(key, []).append((run, at_home))
+    found = []
+    for runs in repetitions.values():
+        if any(at_home or run in waiting for run, at_home in runs):
+            found += [run for run, at_home in runs if at_home is False]
+    return found
+
+
 def is_unexplained(record: dict) -> bool:
     """Return whether a run that was to explain was ended before it had. A timed run keeps its time without that."""
     return is_explanation(record) and record["status"] == "ok" and record.get("explanation_seconds") is None
 
 
-def home_of(comparison: Comparison, devices: list[Device]) -> Device | None:
+def home_of(comparison: Comparison, devices: Sequence[Device]) -> Device | None:
     """Return the GPU on which finished runs of the comparison ran, or None."""
     uuids = [(read_record(run.record_path) or {}).get("gpu_uuid") for run in comparison]
     return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
@@ -246,7 +278,10 @@ def jobs_of(comparisons: list[Comparison], devices: list[Device], args: Namespac
     first that people see.
     """
     expected = estimates.estimator([run for runs in comparisons for run in runs], seconds)
-    jobs = [Job(runs, unfinished(runs, args.fresh, args.retry_failed), home_of(runs, devices)) for runs in comparisons]
+    jobs = []
+    for runs in comparisons:
+        again = unfinished(runs, args.fresh, args.retry_failed) + stranded(runs, devices, args.retry_failed)
+        jobs.append(Job(runs, [run for run in runs if run in again], home_of(runs, devices)))
     return sorted(jobs, key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1)
 
 

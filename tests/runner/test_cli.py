@@ -45,12 +45,15 @@ from mixed_precision_study.runner.paths import check_writable, relative_to_root,
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
 from mixed_precision_study.runner.scheduler import (
     DeviceSlot,
+    Job,
     RunQueue,
     home_of,
     jobs_of,
     mark_diverged,
     set_aside_records,
     store_times,
+    stranded,
+    take_job,
     unfinished,
 )
 from mixed_precision_study.runner.status import table
@@ -70,6 +73,7 @@ TURNS = {
         {"notebook": "turns", "parameters": {"repeats": 2}, "cpu": {"repeats": 2}, "minutes": 8},
         {"notebook": "turns", "parameters": {"model": "small"}, "minutes": 3},
     ],
+    "thrice": [{"notebook": "turns", "parameters": {"repeats": 3}, "minutes": 8}],
     "swept": [{"notebook": "turns", "sweep": {"repeats": [1, 3], "seed": [0, 1]}, "minutes": 16}],
     "alone": [{"notebook": "alone", "parameters": {"repeats": 2}, "minutes": 4}],
 }
@@ -742,6 +746,54 @@ def test_what_takes_longest_begins_first_and_on_one_device_last(turns, tmp_path)
     for seconds, order in (({}, [long, short]), (recorded, [short, long])):  # by the minutes of the study, as recorded
         assert [job.comparison for job in jobs_of([short, long], GPUS, args, seconds)] == order
         assert [job.comparison for job in jobs_of([short, long], GPUS[:1], args, seconds)] == order[::-1]
+
+
+@pytest.mark.parametrize(
+    ("cards", "here", "again"),
+    [
+        ("99 99 00", GPUS, ()),  # each whole on one card
+        ("99 9- --", GPUS, (2, 3)),  # its card has gone
+        ("9- -- --", GPUS[1:], (0, 1)),
+        ("99 11 1-", GPUS, (5,)),  # the rest goes to the card of the last
+        ("99 91 11", GPUS, (2,)),  # of two cards: all on the one that is here
+        ("98 -- --", GPUS, ()),  # nothing is missing there, and neither card is here
+        ("99 9- --", [Device(0, "cpu0")], (3,)),
+    ],
+)
+def test_a_repetition_is_made_again_as_a_whole_where_its_gpu_is_not_here(turns, cards, here, again, capsys, tmp_path):
+    """A ratio compares runs of one GPU, so a half repetition would stay without its outcome."""
+    comparison = [run._replace(folder=tmp_path) for run in planned(turns, "thrice")[1][0]]
+    places = cards.replace(" ", "")
+    for run, place in zip(comparison, places, strict=True):
+        if place != "-":
+            write_run(run, gpu_uuid=place)
+    missing = [number for number, place in enumerate(places) if place == "-"]
+    expected = sorted({*missing, *again})
+    (job,) = jobs_of([comparison], here, cli.parse_arguments([]), {})
+    assert [comparison.index(run) for run in job.to_do] == expected
+    set_aside_records([comparison], here)
+    moved = len(expected) - len(missing)
+    said = capsys.readouterr().out
+    assert (f"{moved} records are of another GPU" in said) is bool(moved)
+    assert len(list(tmp_path.glob("other_gpu/*.json"))) == moved
+    assert [comparison.index(run) for run in unfinished(comparison)] == expected
+    assert stranded(comparison, here) == []
+
+
+def test_what_may_go_to_one_gpu_alone_goes_before_what_may_go_anywhere(turns):
+    """Or the one GPU takes the free comparison and the other idles: seen on two H200s."""
+    _, (first, second) = planned(turns, "twice")
+    waiting = [Job(first, first), Job(second, second, GPUS[0])]
+    assert take_job(waiting, GPUS[0]).comparison == second
+    assert take_job(waiting, GPUS[1]).comparison == first
+    assert take_job(waiting, GPUS[0]) is None
+
+
+def test_seeds_that_share_a_process_stay_where_they_are(turns, tmp_path):
+    """They are for quality, which any GPU shows."""
+    comparison = [run._replace(folder=tmp_path, shares="seeds") for run in planned(turns, "thrice")[1][0]]
+    write_run(comparison[0], gpu_uuid="9")
+    assert stranded(comparison, GPUS) == []
 
 
 @pytest.mark.parametrize(
