@@ -33,7 +33,7 @@ def articles_list(path):
         if base and half and base["memory_mib"] and half["memory_mib"]:
             ratio = float(base["time_seconds"]) / float(half["time_seconds"])
             trained = f"{model}, batch {batch}, {half['precision']}"
-            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {memory_change(half, base)} ({trained})")
+            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {published_change(half, base)} ({trained})")
     return "\n".join(lines)
 
 
@@ -43,8 +43,8 @@ def first_of(figures, precisions):
     return next((row for precision in precisions for row in timed if row["precision"] == precision), None)
 
 
-def memory_change(own, base):
-    """Return how much less memory, in percent."""
+def published_change(own, base):
+    """Return how much more memory a published row takes than another, in percent."""
     return f"{float(own['memory_mib']) / float(base['memory_mib']) - 1:+.0%}"
 
 
@@ -179,6 +179,7 @@ EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
 }
 AMP = ("amp_fp16", "amp_bf16")
 DAGGER = "\u2020"
+NOT_JUDGED = "not judged"
 
 
 def chosen(records, **wanted):
@@ -199,10 +200,11 @@ def compared(runs, base_runs):
     return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
 
 
-def headline(cards):
+def headline(cards, apart=""):
     """Return the README's first table: what each way buys over fp32.
 
     cards: one list of batches for each card. A batch is a list of records. The first one comes first.
+    apart: what over_batches() says.
     """
     head = [
         "training; times as fast as fp32",
@@ -217,15 +219,18 @@ def headline(cards):
     ]
     found = [(name, ways_of(experiment, batches)) for name, (experiment, _) in EXPERIMENTS.items() for batches in cards]
     found = [(name, ways) for name, ways in found if ways[1].pair]
-    weak = weak_pairs([way.pair for _, ways in found for way in ways if way.pair])
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    named = ""
+    pairs = [way.pair for _, ways in found for way in ways if way.pair]
+    weak = weak_pairs(pairs)
+    rows = []
     for name, ways in found:
-        lines.append(f"| {'' if name == named else name} | {' | '.join(headline_cells(ways, weak))} |")
-        named = name
+        rows.append(["" if name in {row[0] for row in rows} else name, *headline_cells(ways, weak)])
+    judged = any(not row[-1].startswith(NOT_JUDGED) for row in rows)
+    shown = len(head) if judged else len(head) - 1  # without the quality
+    lines = [f"| {' | '.join(row[:shown])} |" for row in [head, ["---"] * len(head), *rows]]
+    apart += "" if judged else f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
     second = any(way.second for _, ways in found for way in ways)
     records = [record for batches in cards for batch in batches for record in batch]
-    return "\n".join([*lines, "", where(records, over_batches(cards), bool(weak), second)])
+    return "\n".join([*lines, "", where(records, apart, len(pairs) if weak else 0, second)])
 
 
 class Way(NamedTuple):
@@ -258,9 +263,8 @@ def pairs_in(experiment, records):
     return [(tf32, base), (amp, base), (graph, graph_base), (compiled, base)]
 
 
-def over_batches(cards):
+def over_batches(batches):
     """Return how far the eager ratios of an experiment lie apart from batch to batch, as text."""
-    batches = [batch for batches in cards for batch in batches]
     texts = []
     for name, (experiment, half) in EXPERIMENTS.items():
         ranges = []
@@ -276,7 +280,7 @@ def over_batches(cards):
             texts.append(f"{name.split()[0].rstrip(',')} {', '.join(ranges)}")
     if not texts:
         return ""
-    return f" Eager, {len(batches)} batches on different hosts: {'; '.join(texts)}."
+    return f" Eager, over {len(batches)} batches on different hosts, some of one process: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
@@ -289,13 +293,19 @@ def weak_pairs(pairs):
 
 def headline_cells(ways, weak):
     """Return the cells of an experiment on one card, with marks for what is weak or of a second batch."""
-    _, (amp, base), (graph, graph_base), (compiled, compiled_base) = (way.pair or ([], []) for way in ways)
-    card = base[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
+    _, amp, graph, compiled = ways
+    card = amp.pair[1][0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
+    first = f"{seconds_of_epoch(amp.pair[1]):.2f} s" + DAGGER * amp.second
     ratios = [ratio_cell(way, weak) for way in ways]
-    saved = [f"{highest_peak(a) / highest_peak(b) - 1:+.0%}" for a, b in ((amp, base), (compiled, compiled_base)) if a]
-    last = next((a, b) for a, b in ((compiled, compiled_base), (graph, graph_base), (amp, base)) if a)
-    first = f"{seconds_of_epoch(base):.2f} s" + DAGGER * ways[1].second
-    return [card, first, *ratios, ", ".join(saved), quality(*last)]
+    saved = [memory_change(way) + DAGGER * way.second for way in (amp, compiled) if way.pair]
+    last = next(way for way in (compiled, graph, amp) if way.pair)
+    return [card, first, *ratios, ", ".join(saved), quality(*last.pair) + DAGGER * last.second]
+
+
+def memory_change(way):
+    """Return how much more memory one way takes than what it is compared with, in percent."""
+    own, base = map(highest_peak, way.pair)
+    return f"{own / base - 1:+.0%}"
 
 
 def fastest_amp(records, **wanted):
@@ -314,7 +324,7 @@ def ratio_cell(way, weak):
 
 
 def where(records, apart, weak, second):
-    """Return on what the records of the first table were made, and how to read it. apart: what over_batches() says."""
+    """Return on what the records of the first table were made, and how to read it. weak: how many were corrected."""
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
         return "None yet."
@@ -322,7 +332,7 @@ def where(records, apart, weak, second):
     reading = "fp32 has TF32 off. 95% intervals from three to six processes. The compiled graph"
     reading += " has channels_last images. Memory leaves out the data set. WikiText-2's last articles are reordered."
     hosts = " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
-    marks = " \\*: does not stand when all of them are corrected (Holm)." if weak else ""
+    marks = f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
     marks += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
     return f"*PyTorch {versions}. {reading}{apart}{hosts}{marks}*"
 
@@ -332,10 +342,9 @@ def quality(runs, base_runs):
     last = [{run["seed"]: run["metric"][-1] for run in side} for side in (runs, base_runs)]
     found = quality_difference(*last, runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
-    named = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
     if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_EQUIVALENT):
-        return f"{named}: too few"
-    return f"{found['outcome']}, {named}"
+        return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_EQUIVALENT} seeds"
+    return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
 
 def ladder_table(records):
@@ -368,16 +377,16 @@ def ladder_table(records):
 
 
 def graphs_table(records):
-    """Return what one CUDA graph adds to eager fp32, and what AMP adds within it."""
+    """Return what one CUDA graph adds to eager fp32, and what the 16-bit mode of the ladder adds within it."""
     lines = [
         "| training | fp32, graph over eager | AMP over fp32, as graphs | both, over eager fp32 |",
         "|---|---|---|---|",
     ]
-    for name, (experiment, _) in EXPERIMENTS.items():
+    for name, (experiment, half) in EXPERIMENTS.items():
         eager = chosen(records, **experiment, **EAGER, precision="fp32")
         graph = chosen(records, **experiment, **GRAPH_ALONE, precision="fp32")
-        amp = fastest_amp(records, **experiment, **GRAPH_ALONE)
-        cells = [compared(graph, eager), f"{amp[0]['precision']}: {compared(amp, graph)}", compared(amp, eager)]
+        amp = chosen(records, **experiment, **GRAPH_ALONE, precision=half)
+        cells = [compared(graph, eager), f"{half}: {compared(amp, graph)}", compared(amp, eager)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -408,8 +417,20 @@ OTHER_COMPARISONS = (  # what, the folder of the records, what they have in comm
     ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
     ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "tf32"),
     ("LSTM, one graph", "published", {"model": "lstm", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
-    ("ResNet-152, CIFAR-100, eager", "published", {**RESNET_152, "execution": "eager"}, "amp_fp16", "fp32"),
-    ("ResNet-152, CIFAR-100, one graph", "published", {**RESNET_152, **GRAPH_ALONE}, "amp_fp16", "fp32"),
+    (
+        "ResNet-152, CIFAR-100, eager, 130 steps an epoch",
+        "published",
+        {**RESNET_152, "execution": "eager"},
+        "amp_fp16",
+        "fp32",
+    ),
+    (
+        "ResNet-152, CIFAR-100, one graph, 390 steps an epoch",
+        "published",
+        {**RESNET_152, **GRAPH_ALONE},
+        "amp_fp16",
+        "fp32",
+    ),
     ("ResNet-50, eager", "published", {"model": "resnet50", "batch_size": 512, **ALONE}, "o2_fp16", "fp32"),
     ("WideResNet-28-10, eager", "published", {"model": "wide_resnet28_10"}, "amp_fp16", "fp32"),
 )

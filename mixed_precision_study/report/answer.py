@@ -24,7 +24,6 @@ from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
-from .bottlenecks import profiled_run
 from .comparisons import execution_of, ok_runs, runs_of
 from .crossover import find_widths
 from .ladder import measured_ladders
@@ -34,7 +33,7 @@ from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
 from .training_curves import quality_against_fp32
-from .verdicts import mark_of, ratio_text, speedup_between
+from .verdicts import example, mark_of, ratio_text, speedup_between
 from .words import count, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
@@ -380,7 +379,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
         found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
-    record = profiled_run(ok_runs(group, use)) or ok_runs(group, use)[0]
+    record = example(group, use)
     found.execution = execution_of(group)
     found.limit = cause_of(record)
     if best := next_measured(report, number, use):

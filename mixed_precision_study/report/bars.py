@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .comparisons import gap_text, ok_runs
+from .comparisons import gap_text, middle_run, ok_runs
 from .layout import (
     EXAMPLES,
     MANY,
@@ -285,12 +285,6 @@ def draw_stacks(
 def gap_reasons(report: Report, reason: str) -> dict[Key, str]:
     """Return {(comparison number, precision): why a figure of its runs is missing}, as the records say."""
     return {(number, record["precision"]): record[reason] for number, record in report.timed if record[reason]}
-
-
-def middle_run(runs: list[dict], size: Callable[[dict], Any]) -> dict | None:
-    """Return the run with the median of `size(record)`, of those where that is known."""
-    known = sorted((record for record in runs if size(record)), key=size)
-    return known[(len(known) - 1) // 2] if known else None
 
 
 def middle_runs(report: Report, size: Callable[[dict], Any]) -> dict[Key, dict]:

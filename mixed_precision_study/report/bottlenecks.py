@@ -3,8 +3,8 @@
 from itertools import groupby
 
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
-from .bars import ONE_COLUMN, gap_reasons, middle_run, middle_runs, stack_chart
-from .comparisons import way_of
+from .bars import ONE_COLUMN, gap_reasons, middle_runs, stack_chart
+from .comparisons import busy_if_profiled, way_of
 from .layout import MANY
 from .report import Key, Report
 from .section import Section
@@ -26,16 +26,6 @@ HALF = ("amp_bf16", "amp_fp16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
 def profiled_runs(report: Report) -> dict[Key, dict]:
     """Return {(comparison number, precision): the middle run of those that were profiled}."""
     return middle_runs(report, busy_if_profiled)
-
-
-def profiled_run(runs: list[dict]) -> dict | None:
-    """Return the middle run of those that were profiled, or None."""
-    return middle_run(runs, busy_if_profiled)
-
-
-def busy_if_profiled(run: dict) -> float | None:
-    """Return the share of a step in which the GPU is busy, None where the step was not profiled."""
-    return run["gpu_busy_fraction"] if run["kernel_family_fractions"] else None
 
 
 def parts_of_step(record: dict) -> dict[str, float]:

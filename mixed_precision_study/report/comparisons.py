@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from ..analysis.explained import explain
 from ..record import comparison_key, find_diverged, is_explanation
@@ -160,6 +161,22 @@ def runs_of(groups: Iterable[dict]) -> list[dict]:
 def ok_runs(group: dict, precision: str) -> list[dict]:
     """Return the runs of a comparison in one precision that ended well."""
     return [record for record in group["runs"][precision] if record["status"] == "ok"]
+
+
+def middle_run(runs: list[dict], size: Callable[[dict], Any]) -> dict | None:
+    """Return the run with the median of `size(record)`, of those where that is known."""
+    known = sorted((record for record in runs if size(record)), key=size)
+    return known[(len(known) - 1) // 2] if known else None
+
+
+def profiled_run(runs: list[dict]) -> dict | None:
+    """Return the middle run of those that were profiled, or None."""
+    return middle_run(runs, busy_if_profiled)
+
+
+def busy_if_profiled(run: dict) -> float | None:
+    """Return the share of a step in which the GPU is busy, None where the step was not profiled."""
+    return run["gpu_busy_fraction"] if run["kernel_family_fractions"] else None
 
 
 def run_label(record: dict) -> str:

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import flags_of
 from ..analysis.verdict import DIFFERENT, FASTER, LITTLE_FASTER, LITTLE_SLOWER, SAME, SLOWER
-from .comparisons import gap_text
+from .comparisons import gap_text, profiled_run
 from .ladder_steps import LAYERS
 from .layout import chart_text, rate_unit, start_chart, write_label
 from .memory_use import highest_peak, rates, speed_of
@@ -132,7 +132,7 @@ def row_of_step(report: Report, steps: list[Step], step: Step) -> dict:
     row["verdict"] = ", ".join(filter(None, [judged, gap_text(step.runs)]))
     row["quality at the end"] = quality_of(step.ok)
     row["compiling + cuDNN's search, s, at most"] = preparation_of(step.ok)
-    case, because = find_bottleneck(step.ok[0])
+    case, because = find_bottleneck(profiled_run(step.ok) or step.ok[0])
     row[LIMITED_BY] = "not judged: CPU" if report.on_cpu else f"{case}: {because}"
     return row
 

@@ -154,7 +154,7 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "saved": "-" if saved is None else f"{round(saved)}%",
         "J per 1,000": cell_of(energy),
         "idle": "-" if idle is None else f"{max(0.0, 1 - idle):.0%}",
-        "limited by": find_bottleneck(runs[0])[0] if runs and not report.on_cpu else "-",
+        "limited by": find_bottleneck(example(group, precision))[0] if runs and not report.on_cpu else "-",
         # a mean, as the change beside it is a difference of means
         "last metric": cell_of(over_runs(runs, last_metric, statistics.fmean)),
         "change": change_text(over_fp32) if over_fp32 else "-",

@@ -9,7 +9,7 @@ from ..analysis.conditions import flags_of
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
 from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
-from .comparisons import ok_runs, run_label
+from .comparisons import ok_runs, profiled_run, run_label
 from .layout import MANY, name_of
 from .report import PairKey, Report
 from .section import Section
@@ -97,9 +97,9 @@ def mark_of(report: Report, number: int, *precisions: str) -> str:
 
 
 def example(group: dict, precision: str) -> dict:
-    """Return the run that a sentence is about: the first ok one, else the first, else a stand-in."""
+    """Return the run that a sentence is about: the middle one of those profiled, else the first, else a stand-in."""
     runs = ok_runs(group, precision) or group["runs"][precision] or [{"precision": precision, "status": "not run"}]
-    return runs[0]
+    return profiled_run(ok_runs(group, precision)) or runs[0]
 
 
 def sentence_on(group: dict, precision: str, baseline: str, speedup: dict | None, with_reason: bool = True) -> str:
