@@ -207,11 +207,11 @@ def headline(cards, apart=""):
     apart: what over_batches() says.
     """
     head = [
-        "training; times as fast as fp32",
+        "training; times as fast as fp32 (TF32 off)",
         "GPU",
         "eager fp32, an epoch",
-        "tf32, eager",
-        "AMP, eager",
+        "eager tf32",
+        "eager AMP",
         "AMP over fp32, both as one CUDA graph",
         "AMP, compiled graph over eager fp32",
         "memory: AMP eager, compiled graph",
@@ -280,7 +280,7 @@ def over_batches(batches):
             texts.append(f"{name.split()[0].rstrip(',')} {', '.join(ranges)}")
     if not texts:
         return ""
-    return f" Eager, over {len(batches)} batches on different hosts, some of one process: {'; '.join(texts)}."
+    return f" Over {len(batches)} batches on different hosts, eager: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
@@ -329,8 +329,8 @@ def where(records, apart, weak, second):
     if not ok:
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
-    reading = "fp32 has TF32 off. 95% intervals from three to six processes. The compiled graph"
-    reading += " has channels_last images. Memory leaves out the data set. WikiText-2's last articles are reordered."
+    reading = "95% intervals from three to six processes. Compiled graphs have channels_last images. Memory: PyTorch's"
+    reading += " peak without the data set."
     hosts = " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
     marks = f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
     marks += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
