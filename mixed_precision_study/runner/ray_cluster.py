@@ -91,6 +91,10 @@ class Worker:
     def device_works(self) -> bool:
         return process.device_works(self.device)
 
+    def share_cores(self, devices: int) -> None:
+        """Let its runs use their share of the node's cores, as without Ray. `devices` of the node run at a time."""
+        process.share_cores(devices)
+
     def launch(
         self,
         name: str,
@@ -277,6 +281,7 @@ class Cluster:
         except (self.ray.exceptions.RayError, nvml.GpuLost) as error:
             self.ray.kill(worker)
             raise nvml.GpuLost(f"its actor could not be restarted: {reason_of(error)}") from None
+        share_cores(worker, device, self.nodes)
         self.workers[device] = worker
 
     def memory_is_free(self, running: RemoteRun) -> bool:
@@ -397,4 +402,11 @@ def start_workers(ray: Any, jobs: int | None, gpus_wanted: bool) -> tuple[dict[D
         nodes[device] = node
     if not workers:
         raise UserError(f"--ray: no device of the cluster became free within {READY_SECONDS} s{refusal}.")
+    for device, worker in workers.items():
+        share_cores(worker, device, nodes)
     return workers, nodes
+
+
+def share_cores(worker: Any, device: Device, nodes: dict[Device, str]) -> None:
+    """Tell an actor how many devices of its node run at a time. It does so before the next thing it is asked for."""
+    worker.share_cores.remote(list(nodes.values()).count(nodes[device]))

@@ -144,6 +144,7 @@ def test_what_a_node_needs_travels_there(tmp_path):
     assert done.stdout.startswith(f"{tmp_path}/mixed_precision_study/")
 
 
+PLACES = [("a", "node 1"), ("b", "node 1"), ("c", "node 2")]
 WHEN_AND_WHERE = {"started_at", "finished_at", "output_dir"}
 
 
@@ -439,6 +440,30 @@ def test_actor_that_cannot_be_started_anew_is_a_lost_device():
         assert not there.workers
     assert asked.kill.call_count == 2
     assert strategies.NodeAffinitySchedulingStrategy.call_args.args == ("number",)
+
+
+def test_runs_at_a_time_on_a_node_share_its_cores(monkeypatch):
+    """As without Ray. An actor that is started anew is told so, too."""
+    devices = [(name, node, (number, "gpu0", f"GPU-{name}", "Made-up")) for number, (name, node) in enumerate(PLACES)]
+    actors = [Mock(**{"describe.remote.return_value": number}) for number in range(3)]
+    monkeypatch.setattr(ray_cluster, "start_worker", Mock(side_effect=[*actors, again := Mock()]))
+    asked = Mock(exceptions=ray.exceptions, get=lambda number, **_: devices[number])
+    asked.cluster_resources.return_value = {"GPU": 3}
+    asked.wait.return_value = ([0, 1, 2], [])
+    workers, nodes = ray_cluster.start_workers(asked, None, True)
+    assert [actor.share_cores.remote.call_args.args for actor in actors] == [(2,), (2,), (1,)]
+    cluster = ray_cluster.Cluster(asked, workers, nodes)
+    asked.get = lambda *_, **__: devices[1]
+    cluster.restart(list(workers)[1])
+    again.share_cores.remote.assert_called_once_with(2)
+
+
+def test_an_actor_passes_its_share_of_the_cores_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_process, "SHARED", {})
+    monkeypatch.setattr(run_process.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    worker = ray_cluster.Worker(False)  # Ray sets OMP_NUM_THREADS to 1: it is taken away
+    worker.share_cores(4)
+    assert run_process.child_environment("a", tmp_path)["OMP_NUM_THREADS"] == "2"
 
 
 def test_all_nodes_are_asked_to_stop_before_one_is_waited_for():
