@@ -238,8 +238,8 @@ def unfinished(comparison: Comparison, fresh: bool = False, retry_failed: bool =
 def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bool = False) -> list[Run]:
     """Return the timed runs that ended well on another GPU than the rest of their repetition has or will have.
 
-    A ratio compares runs of one GPU, so they would be compared with nothing. Seeds that share a process are for
-    quality, which any GPU shows.
+    A ratio compares runs of one GPU, so they would be in no interval. Single processes stay: they have none, and may
+    be long.
     """
     if not devices or not all(device.visible for device in devices):
         return []
@@ -247,7 +247,7 @@ def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bo
     waiting = unfinished(comparison, retry_failed=retry_failed)
     repetitions: dict[tuple, list[tuple[Run, bool | None]]] = {}
     for run in comparison:
-        if run.parameters.get("purpose") != "explain" and run.shares != "seeds":
+        if run.parameters.get("purpose") == "time":
             record = {} if run in waiting else read_record(run.record_path) or {}
             uuid = record.get("gpu_uuid") if record.get("status") == "ok" else None
             at_home = bool(home and home.visible.endswith(uuid)) if uuid else None

@@ -748,6 +748,12 @@ def test_what_takes_longest_begins_first_and_on_one_device_last(turns, tmp_path)
         assert [job.comparison for job in jobs_of([short, long], GPUS[:1], args, seconds)] == order[::-1]
 
 
+def thrice(turns, folder, purpose):
+    """Return a comparison of three repetitions of two precisions with this purpose."""
+    (comparison,) = planned(turns, "thrice")[1]
+    return [run._replace(folder=folder, parameters={**run.parameters, "purpose": purpose}) for run in comparison]
+
+
 @pytest.mark.parametrize(
     ("cards", "here", "again"),
     [
@@ -762,7 +768,7 @@ def test_what_takes_longest_begins_first_and_on_one_device_last(turns, tmp_path)
 )
 def test_a_repetition_is_made_again_as_a_whole_where_its_gpu_is_not_here(turns, cards, here, again, capsys, tmp_path):
     """A ratio compares runs of one GPU, so a half repetition would stay without its outcome."""
-    comparison = [run._replace(folder=tmp_path) for run in planned(turns, "thrice")[1][0]]
+    comparison = thrice(turns, tmp_path, "time")
     places = cards.replace(" ", "")
     for run, place in zip(comparison, places, strict=True):
         if place != "-":
@@ -789,9 +795,9 @@ def test_what_may_go_to_one_gpu_alone_goes_before_what_may_go_anywhere(turns):
     assert take_job(waiting, GPUS[0]) is None
 
 
-def test_seeds_that_share_a_process_stay_where_they_are(turns, tmp_path):
-    """They are for quality, which any GPU shows."""
-    comparison = [run._replace(folder=tmp_path, shares="seeds") for run in planned(turns, "thrice")[1][0]]
+def test_single_processes_stay_where_they_are(turns, tmp_path):
+    """They may be long, and have no interval."""
+    comparison = thrice(turns, tmp_path, "all")
     write_run(comparison[0], gpu_uuid="9")
     assert stranded(comparison, GPUS) == []
 
