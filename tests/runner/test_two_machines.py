@@ -147,8 +147,15 @@ def wait_for_both(alpha, beta):
 
 COUNT_UNTIL = """
 import sys, time, ray
-ray.init(sys.argv[1], log_to_driver=False)
 until = time.monotonic() + 240
+while not ray.is_initialized():
+    try:
+        ray.init(sys.argv[1], log_to_driver=False)
+    except ConnectionError:  # on a busy machine the port answers before the head is a node of its cluster
+        if time.monotonic() > until:
+            raise
+        ray.shutdown()
+        time.sleep(1)
 while sum(node["Alive"] for node in ray.nodes()) != int(sys.argv[2]):
     if time.monotonic() > until:
         sys.exit(str(ray.nodes()))
