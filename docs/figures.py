@@ -33,7 +33,8 @@ def articles_list(path):
         if base and half and base["memory_mib"] and half["memory_mib"]:
             ratio = float(base["time_seconds"]) / float(half["time_seconds"])
             trained = f"{model}, batch {batch}, {half['precision']}"
-            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {published_change(half, base)} ({trained})")
+            memory = memory_change(half["memory_mib"], base["memory_mib"])
+            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {memory} ({trained})")
     return "\n".join(lines)
 
 
@@ -43,9 +44,9 @@ def first_of(figures, precisions):
     return next((row for precision in precisions for row in timed if row["precision"] == precision), None)
 
 
-def published_change(own, base):
-    """Return how much more memory a published row takes than another, in percent."""
-    return f"{float(own['memory_mib']) / float(base['memory_mib']) - 1:+.0%}"
+def memory_change(own, base):
+    """Return how much more memory one takes than the other, in percent."""
+    return f"{float(own) / float(base) - 1:+.0%}"
 
 
 def timed(records):
@@ -297,15 +298,9 @@ def headline_cells(ways, weak):
     card = amp.pair[1][0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
     first = f"{seconds_of_epoch(amp.pair[1]):.2f} s" + DAGGER * amp.second
     ratios = [ratio_cell(way, weak) for way in ways]
-    saved = [memory_change(way) + DAGGER * way.second for way in (amp, compiled) if way.pair]
+    saved = [memory_change(*map(highest_peak, way.pair)) + DAGGER * way.second for way in (amp, compiled) if way.pair]
     last = next(way for way in (compiled, graph, amp) if way.pair)
     return [card, first, *ratios, ", ".join(saved), quality(*last.pair) + DAGGER * last.second]
-
-
-def memory_change(way):
-    """Return how much more memory one way takes than what it is compared with, in percent."""
-    own, base = map(highest_peak, way.pair)
-    return f"{own / base - 1:+.0%}"
 
 
 def fastest_amp(records, **wanted):
@@ -391,23 +386,26 @@ def graphs_table(records):
     return "\n".join(lines)
 
 
-KERNELS = ((RESNET, "normalisation"), (EFFICIENTNET, "normalisation"), (EFFICIENTNET, "depthwise convolution"))
+KERNELS = (
+    ("ResNet-18", RESNET, "normalisation"),
+    ("EfficientNet-B0", EFFICIENTNET, "normalisation"),
+    ("EfficientNet-B0", EFFICIENTNET, "depthwise convolution"),
+)
 
 
 def kernels_table(records):
     """Return the ms a step that KERNELS take in each precision, from the runs that profiled a graph."""
     precisions = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
-    names = {id(experiment): name.split(",")[0] for name, (experiment, _) in EXPERIMENTS.items()}
     lines = [f"| ms a step | {' | '.join(precisions)} |", "|---" * 5 + "|"]
-    for experiment, family in KERNELS:
+    for name, experiment, family in KERNELS:
         wanted = {**experiment, **GRAPH_ALONE, "purpose": "explain"}
         runs = {
             record["precision"]: dict(record["kernel_family_fractions"])[family] * record["gpu_busy_ms_per_step"]
             for record in records
-            if all(record.get(name) == value for name, value in wanted.items())
+            if all(record.get(field) == value for field, value in wanted.items())
         }
         cells = [f"{runs[precision]:.1f}" if precision in runs else "-" for precision in precisions]
-        lines.append(f"| {names[id(experiment)]}: {family} | {' | '.join(cells)} |")
+        lines.append(f"| {name}: {family} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

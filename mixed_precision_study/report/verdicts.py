@@ -98,8 +98,9 @@ def mark_of(report: Report, number: int, *precisions: str) -> str:
 
 def example(group: dict, precision: str) -> dict:
     """Return the run that a sentence is about: the middle one of those profiled, else the first, else a stand-in."""
-    runs = ok_runs(group, precision) or group["runs"][precision] or [{"precision": precision, "status": "not run"}]
-    return profiled_run(ok_runs(group, precision)) or runs[0]
+    ok = ok_runs(group, precision)
+    runs = ok or group["runs"][precision] or [{"precision": precision, "status": "not run"}]
+    return profiled_run(ok) or runs[0]
 
 
 def sentence_on(group: dict, precision: str, baseline: str, speedup: dict | None, with_reason: bool = True) -> str:

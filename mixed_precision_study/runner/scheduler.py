@@ -47,8 +47,6 @@ NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are noted every 5 s
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
 DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
-
-
 ELSEWHERE = ("other_gpu", "are of another GPU than the rest of their repetition")  # a folder, and what it holds
 
 
@@ -245,19 +243,24 @@ def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bo
         return []
     home = home_of(comparison, devices)
     waiting = unfinished(comparison, retry_failed=retry_failed)
-    repetitions: dict[tuple, list[tuple[Run, bool | None]]] = {}
+    going_on = set()  # repetitions with a run at home or still to be made
+    elsewhere = []
     for run in comparison:
-        if run.parameters.get("purpose") == "time":
-            record = {} if run in waiting else read_record(run.record_path) or {}
-            uuid = record.get("gpu_uuid") if record.get("status") == "ok" else None
-            at_home = bool(home and home.visible.endswith(uuid)) if uuid else None
-            key = (run.parameters.get("seed"), run.parameters.get("repeat"))
-            repetitions.setdefault(key, []).append((run, at_home))
-    found = []
-    for runs in repetitions.values():
-        if any(at_home or run in waiting for run, at_home in runs):
-            found += [run for run, at_home in runs if at_home is False]
-    return found
+        if run.parameters.get("purpose") != "time":
+            continue
+        repetition = (run.parameters.get("seed"), run.parameters.get("repeat"))
+        if run in waiting:
+            going_on.add(repetition)
+            continue
+        record = read_record(run.record_path) or {}
+        uuid = record.get("gpu_uuid")
+        if record.get("status") != "ok" or not uuid:
+            continue
+        if home and home.visible.endswith(uuid):
+            going_on.add(repetition)
+        else:
+            elsewhere.append((repetition, run))
+    return [run for repetition, run in elsewhere if repetition in going_on]
 
 
 def is_unexplained(record: dict) -> bool:
