@@ -62,12 +62,16 @@ def seconds_of(record: dict, whole: float | None, outside: dict[str, float]) -> 
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Return a row for each run of a folder that ended well, in the order in which they were made."""
+    """Return a row for each run of a folder that ended well, in the order in which they were made.
+
+    Of a run that was made again only the last counts: the older record is kept in a folder beside it.
+    """
     wholes = read_seconds(folder)
     began = begins_of(folder)
     ended = [record for record in read_records(folder)[0] if record["status"] == "ok"]
+    newest = {record["run_id"]: record for record in sorted(ended, key=lambda one: one["started_at"] or "")}
     rows = []
-    for record in sorted(ended, key=lambda one: one["started_at"] or ""):
+    for record in sorted(newest.values(), key=lambda one: one["started_at"] or ""):
         name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
         name += " explained" if is_explanation(record) else ""
         run_id = record["run_id"]

@@ -89,6 +89,8 @@ def training_label(record):
         parts.append(record["compile_mode"])
     if record.get("channels_last"):
         parts.append("channels_last")
+    if record.get("scaler", "pytorch") != "pytorch":
+        parts.append("scaler on the device")
     if record.get("keep_batchnorm_fp32"):
         parts.append("batch normalisation in fp32")
     if record.get("loss_scale", "dynamic") != "dynamic":

@@ -139,7 +139,15 @@ def with_blocks(text, blocks):
 
 
 CARDS = (("reference-h200", "ladder-h200"), ("reference-h100",))  # batches of the README's first table
-EAGER_BATCHES = ("reference-h200", "ladder-h200", "first-h200", "reference-h100", "quick-h100", "executed-h100")
+EAGER_BATCHES = (
+    "reference-h200",
+    "ladder-h200",
+    "first-h200",
+    "reference-h100",
+    "quick-h100",
+    "quick-h200",
+    "executed-h100",
+)
 
 
 def generated_blocks(root):
@@ -172,8 +180,8 @@ def generated_blocks(root):
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },
     }
-    newest = ("quick-h100", "reference-h100", "reference-h200", "executed-h100")
-    for folder in (*newest, "first-h200", "published", "fastest-h200", "scaling-h200"):
+    newest = ("quick-h100", "quick-h200", "reference-h100", "reference-h200", "executed-h100")
+    for folder in (*newest, "first-h200", "published", "fastest-h200", "graph-quality-h200", "scaling-h200"):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks
 
