@@ -61,6 +61,16 @@ def seconds_of(record: dict, whole: float | None, outside: dict[str, float]) -> 
     return {"whole": whole, **parts, "rest": None if whole is None else whole - known, **inner}
 
 
+def name_of(record: dict) -> str:
+    """Return the name of the row: what changes where the seconds of a run go."""
+    name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
+    if record.get("compile_mode", "default") != "default":
+        name += f" {record['compile_mode']}"
+    if record.get("scaler", "pytorch") != "pytorch":
+        name += f" {record['scaler']} scaler"
+    return name + (" explained" if is_explanation(record) else "")
+
+
 def rows_of(folder: Path) -> list[dict]:
     """Return a row for each run of a folder that ended well, in the order in which they were made.
 
@@ -72,11 +82,9 @@ def rows_of(folder: Path) -> list[dict]:
     newest = {record["run_id"]: record for record in sorted(ended, key=lambda one: one["started_at"] or "")}
     rows = []
     for record in sorted(newest.values(), key=lambda one: one["started_at"] or ""):
-        name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
-        name += " explained" if is_explanation(record) else ""
         run_id = record["run_id"]
         outside = start_and_end(folder, run_id, wholes.get(run_id), began)
-        rows.append({"run": name, **seconds_of(record, wholes.get(run_id), outside)})
+        rows.append({"run": name_of(record), **seconds_of(record, wholes.get(run_id), outside)})
     return rows
 
 

@@ -70,6 +70,17 @@ def test_equal_runs_are_one_row_of_medians_and_what_explains_is_another(tmp_path
     assert cells["cifar_resnet resnet18 eager fp32 explained"]["whole"] == "9.0"
 
 
+def test_rows_of_other_scalers_and_compile_modes_are_not_mixed(tmp_path):
+    others = ({}, {"scaler": "device"}, {"compile_mode": "coordinate-descent"})
+    for number, other in enumerate(others):
+        record = RunRecord(f"run-{number}", "cifar_resnet", "amp_fp16", {**PARAMETERS, **other}, status="ok")
+        record.epoch_seconds = [4.0]
+        write_record(record, tmp_path)
+    names = {row.strip("| ").split(" | ")[0] for row in call(tmp_path).stdout.splitlines()[2:]}
+    name = "cifar_resnet resnet18 eager amp_fp16"
+    assert names == {name, f"{name} device scaler", f"{name} coordinate-descent"}
+
+
 def test_a_wrong_folder_is_one_sentence(tmp_path):
     for words in ((), (tmp_path / "none",)):
         done = call(*words)

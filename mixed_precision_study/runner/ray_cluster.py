@@ -184,6 +184,8 @@ def writable_by_others(path: Path) -> Path | None:
 class Cluster:
     """The executor: the functions of the module process, for devices that are actors."""
 
+    RESTARTS_DEVICES = True  # a new actor takes the place of one that has died
+
     def __init__(self, ray: Any, workers: dict[Device, Any], nodes: dict[Device, str] | None = None):
         self.ray = ray
         self.workers = workers

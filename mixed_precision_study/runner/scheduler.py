@@ -40,9 +40,10 @@ from .process import (
 )
 from .status import in_words, ratios_in_words, say
 
-GRACE_SECONDS = 10  # for running runs to end after the first Ctrl-C
+GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C; with stopping them, 10
 MAX_DEVICES_LOST = 2  # under the same run: then the run is at fault
 START_WAIT_SECONDS = 1  # doubled with each attempt
+OTHERS_FIRST_SECONDS = 2  # before a device takes a run again under which it was lost
 NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 RATE_SECONDS = 30  # of training, before its steps tell how long it still takes: they are noted every 5 s
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
@@ -483,6 +484,9 @@ def finish(slot: DeviceSlot, outcome: RunOutcome, queue: RunQueue) -> None:
         slot.lost_in_run = outcome.begun
         if len(losses) < MAX_DEVICES_LOST:
             remove_device(slot, queue, outcome.remark)
+            if getattr(queue.executor, "RESTARTS_DEVICES", False):
+                restore_devices([slot], queue)
+                slot.not_before = time.monotonic() + OTHERS_FIRST_SECONDS
             return
         outcome = fail_run(slot, outcome.remark, queue)
         restore_devices([each for each, _ in losses], queue)
@@ -550,7 +554,7 @@ def fail_run(slot: DeviceSlot, remark: str, queue: RunQueue) -> RunOutcome:
 
 
 def restore_devices(slots: Iterable[DeviceSlot], queue: RunQueue) -> None:
-    """Use devices again that were lost under a run and still work: the run may be at fault.
+    """Use devices again that were lost under a run and still work: the run may be at fault, or only an actor has died.
 
     A run gets no more than MAX_DEVICES_LOST of them, and a device that was lost before a run stays out.
     """

@@ -192,6 +192,24 @@ def waiting(suite, tmp_path, cluster, runs, *words):
             runner.kill()
 
 
+def test_killed_actor_costs_only_its_run_and_its_device_goes_on_while_the_other_is_busy(suite, tmp_path, two_nodes):
+    cluster, _ = two_nodes
+    with waiting(suite, tmp_path, cluster, 2, "--jobs", 2) as runner:
+        actors = [process for process in psutil.process_iter() if "ray::Worker" in " ".join(process.cmdline())]
+        assert len(actors) == 2
+        actors[0].kill()
+        log = tmp_path / "out" / "logs" / "batch.log"
+        wait_for(lambda: log.read_text().count("  begins") == 3)  # two have begun, and neither may end yet
+        (tmp_path / "go").touch()
+        said, errors = runner.communicate(timeout=200)
+    assert runner.returncode == 0, said + errors
+    (lost,) = re.findall(r"^(\S+) IS LOST", said, re.MULTILINE)
+    (again,) = re.findall(r"^(\S+) answers and is used again", said, re.MULTILINE)
+    assert lost == again == re.findall(r"^(\S+)  \S+  begins", said, re.MULTILINE)[2]
+    assert [record["status"] for record in read_records(tmp_path / "out")] == ["ok", "ok"]
+    assert not survivors("wait")
+
+
 def test_killed_node_costs_only_its_run_which_is_repeated_elsewhere(suite, tmp_path, two_nodes):
     cluster, other = two_nodes
     with waiting(suite, tmp_path, cluster, 2, "--jobs", 2) as runner:
