@@ -34,6 +34,7 @@ from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
 from .training_curves import quality_against_fp32
 from .verdicts import example, mark_of, ratio_text, speedup_between
+from .ways import find_changes, in_words, without_baseline
 from .words import count, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
@@ -60,6 +61,7 @@ SUBJECTS = {
     "crossover": "Growth with the width",
     "inference": "Training and inference",
     "largest": "The largest batch",
+    "ways": "Ways of running",
     "reference": "Mixed precision",
 }
 MOVES_MEMORY = "kernels that move memory"
@@ -104,6 +106,8 @@ def kind_of(report: Report) -> str:
         return "crossover"
     if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
         return "ladder"
+    if without_baseline(report) and find_changes(report):
+        return "ways"
     models = {group["model"] for group in report.comparisons}
     sizes = {(group["model"], group["batch"]) for group in report.comparisons}
     if len(sizes) >= 2 * len(models) or max_models_of_experiment(report) >= NAMED:
@@ -573,11 +577,15 @@ def section(report: Report) -> Section:
     answers = answers_of(report)
     section.parts.append(Heading(title_of(report), level=1))
     section.say(facts_line(report))
-    claims = claims_in_words(report) if kind_of(report) == "published" else ""
-    section.say(f"**Answer.** {plain(' '.join(filter(None, [claims, *sentences_of(report, answers)])))}")
+    kind = kind_of(report)
+    if kind == "ways" and not report.on_cpu:
+        said = ["Precisions are not compared: no run in fp32.", in_words(report, find_changes(report))]
+    else:
+        said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
+    section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
     if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
         section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")
     section.say(trust_line(report, answers))
-    if answers and not report.on_cpu:
+    if answers and kind != "ways" and not report.on_cpu:
         section.table([row_of(one) for one in answers])
     return section

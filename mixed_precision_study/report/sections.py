@@ -27,6 +27,7 @@ from . import (
     training_curves,
     verdicts,
     versions,
+    ways,
 )
 from .published import articles
 from .report import Report
@@ -38,6 +39,7 @@ SECTIONS = (
     several_gpus,
     bottlenecks,
     ladder,
+    ways,
     crossover,
     batch_sizes,
     scaling,
@@ -66,9 +68,11 @@ SUBJECTS = {  # kind of a folder: the section on its subject, which follows the 
     "inference": inference_cost,
     "published": articles,
     "largest": batch_sizes,
+    "ways": ways,
 }
 NAMES = {  # what a folder may lack
     ladder: "a ladder",
+    ways: "ways of running",
     batch_sizes: "several batch sizes",
     scaling: "growth with the model",
     crossover: "growth with the width",

@@ -27,6 +27,7 @@ from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY
 from .theme import chart_style
 from .time_and_memory import draw_time_and_memory
 from .verdicts import baselines_of
+from .ways import without_baseline
 from .words import gibibytes, short
 
 TITLE = "Speed-up, time and memory"
@@ -172,7 +173,9 @@ def section(report: Report) -> Section:
     if report.on_cpu:
         section.say(f"**{CPU_WARNING}.** Nothing follows from these ratios.")
     rows = sum(len(shown_in(report, number)) for number in report.charted)
-    if rows <= MOST_ROWS or not report.speedups:
+    if without_baseline(report):
+        section.say("Nothing to compare with: no run in fp32 or tf32.")
+    elif rows <= MOST_ROWS or not report.speedups:
         draw_rows(section, report)
     else:
         draw_list(section, report)
