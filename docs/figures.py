@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from mixed_precision_study.analysis.conditions import host_of
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import DIFFERENT, judge
@@ -283,7 +284,8 @@ def over_batches(batches):
             texts.append(f"{name.split()[0].rstrip(',')} {', '.join(ranges)}")
     if not texts:
         return ""
-    return f" Over {len(batches)} batches on different hosts, eager: {'; '.join(texts)}."
+    hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # of older records: not known
+    return f" Over {len(batches)} batches on at least {len(hosts)} hosts, eager: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
