@@ -104,21 +104,27 @@ def test_kernels_behind_an_interval_come_each_from_a_process_of_its_own_of_which
     assert not list((tmp_path / "out" / "logs").glob("prepared*"))
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_forked_kernels_that_die_or_hang_are_told_apart_and_another_prepared_process_follows(suite, tmp_path, alone):
-    """In the mode kill_papermill a kernel kills its parent, which is here the prepared process."""
+def test_forked_kernels_that_die_or_hang_are_told_apart_and_another_prepared_process_follows(suite, tmp_path):
+    """In the mode kill_papermill a kernel kills its parent, which is here the prepared process.
+
+    Forked from one process and each from one of its own: both at a time, because the one that hangs is waited for.
+    """
     # on a busy machine a process loads for half a minute, which counts
-    with started(suite, "ends", tmp_path / "out", "--timeout", 1.5, alone=alone) as runner:
-        assert runner.wait(timeout=600) == 1
-    records = {record["mode"]: record for record in read_records(tmp_path / "out")}
-    assert {mode: record["status"] for mode, record in records.items()} == {
-        "kill": "killed",
-        "kill_papermill": "killed",
-        "hang": "timeout",
-        "ok": "ok",
-    }
-    assert "SIGKILL" in records["kill"]["reason"]
-    assert not survivors("ends")  # the child of the one that hangs has ended, too
+    ways = {folder: folder.name == "alone" for folder in (tmp_path / "together", tmp_path / "alone")}
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        runners = [enter(started(suite, "ends", folder, "--timeout", 2, alone=way)) for folder, way in ways.items()]
+        assert [runner.wait(timeout=600) for runner in runners] == [1, 1]
+    for folder in ways:
+        records = {record["mode"]: record for record in read_records(folder)}
+        assert {mode: record["status"] for mode, record in records.items()} == {
+            "kill": "killed",
+            "kill_papermill": "killed",
+            "hang": "timeout",
+            "ok": "ok",
+        }
+        assert "SIGKILL" in records["kill"]["reason"]
+    assert not survivors("ends")  # the children of those that hang have ended, too
 
 
 def test_forked_kernels_end_when_the_runner_is_killed(suite, tmp_path):
