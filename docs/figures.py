@@ -284,7 +284,7 @@ def over_batches(batches):
             texts.append(f"{name.split()[0].rstrip(',')} {', '.join(ranges)}")
     if not texts:
         return ""
-    hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # of older records: not known
+    hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # None: not known
     return f" Over {len(batches)} batches on at least {len(hosts)} hosts, eager: {'; '.join(texts)}."
 
 
