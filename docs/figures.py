@@ -328,11 +328,9 @@ def where(records, apart, weak, second):
     if not ok:
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
-    reading = (
-        "95% intervals from three to six processes. AMP: the faster of fp16 and bf16 here, chosen afterwards. Compiled"
-    )
-    reading += " graphs have channels_last images. Memory: PyTorch's"
-    reading += " peak without the data set. WikiText-2's last articles are reordered."
+    reading = "95% intervals from three to six processes. AMP: the faster of fp16 and bf16 here, chosen afterwards."
+    reading += " Compiled graphs have channels_last images. Memory: PyTorch's peak without the data set."
+    reading += " WikiText-2's last articles are reordered."
     hosts = " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
     marks = f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
     marks += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
