@@ -285,7 +285,7 @@ def over_batches(batches):
     if not texts:
         return ""
     hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # None: not known
-    return f" Over {len(batches)} batches on at least {len(hosts)} hosts, eager: {'; '.join(texts)}."
+    return f" Over {len(batches)} sets of runs on at least {len(hosts)} hosts, eager: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):

@@ -28,7 +28,8 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, train notebooks or draw whole reports.
-SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
+SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "prepared", "process", "ray_cluster", "security"}
+SLOW |= {"shared_process", "studies", "two_machines"}
 # Fixtures that make a test slow: they run notebooks, build the wheel or draw a long report.
 SLOW_FIXTURES = {"images_alone", "misspelt", "pooled", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
@@ -37,9 +38,11 @@ LONGEST = (
     "golden",
     "notebooks",
     "process",
-    "cli",
-    "experiment",
+    "prepared",
     "ray_cluster",
+    "cli",
+    "shared_process",
+    "experiment",
     "summary",
     "security",
     "published",

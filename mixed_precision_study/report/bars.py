@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from ..analysis.explained import NOT_YET
 from .comparisons import gap_text, middle_run, ok_runs
 from .layout import (
     EXAMPLES,
@@ -222,11 +223,13 @@ def stack_chart(
 ) -> Figure:
     """Return a chart with a panel per comparison and a horizontal bar of stacked parts per precision.
 
-    A bar has its label behind it, and a precision without a bar the reason for that. Of more than MANY comparisons
-    EXAMPLES are drawn. Up to ONE_COLUMN stand below each other, others in two columns.
+    A bar has its label behind it, and a precision without a bar the reason for that. Comparisons that were only timed
+    have no panel. Of more than MANY comparisons EXAMPLES are drawn. Up to ONE_COLUMN stand below each other, others in
+    two columns.
     """
     most = MANY if len(report.charted) <= MANY else EXAMPLES
-    chosen = most_compared(report, report.charted, most)
+    only_timed = {number for (number, _), why in gaps.items() if why == NOT_YET} - {number for number, _ in stacks}
+    chosen = most_compared(report, [number for number in report.charted if number not in only_timed], most)
     numbers = [number for number in chosen if shown_in(report, number)]
     used = {part for (number, _), parts in stacks.items() if number in numbers for part in parts if parts[part]}
     styles = {part: style for part, style in styles.items() if part in used}

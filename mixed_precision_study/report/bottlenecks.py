@@ -15,7 +15,8 @@ from .words import count, percent, plain, short, span, tally
 
 TITLE = "Why: where the time of a step goes"
 ABOUT = """A bar is one training step. *Arithmetic* is convolution, matmul and attention. The other kernels mostly
-move memory. *Idle* is the time in which no kernel ran: another precision cannot shorten it."""
+move memory. *Idle* is the time in which no kernel ran. Faster arithmetic does not shorten it. More launches lengthen
+it, as those of AMP's casts."""
 
 CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a word
 CLEARLY_LESS = 0.8  # of fp32's arithmetic

@@ -4,6 +4,7 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import explore, flat, panel_of, said_in, tables_of, texts, write_all
 
+from mixed_precision_study.analysis.explained import NOT_YET
 from mixed_precision_study.report.bottlenecks import (
     finding_on_steps,
     limits_in_words,
@@ -123,3 +124,14 @@ def test_reasons_stand_where_a_profile_is_missing(everything):
     key, record = next(iter(profiled_runs(report).items()))
     row = step_row(report, key, record)
     assert (row["of the measured FLOP/s"], row["of the copied bytes/s"], row["waits for data"]) == ("67%", "50%", "1%")
+
+
+def test_a_comparison_that_was_only_timed_has_no_panel(tmp_path):
+    explained = made_up.make("cifar_resnet", "fp32")
+    timed = made_up.make("cifar_resnet", "fp32", parameters={"lr": 0.5}, explained=False)
+    timed.profile_reason = NOT_YET
+    write_all(tmp_path, explained, timed)
+    report, charts = explore(tmp_path, "bottlenecks")
+    assert len(report.comparisons) == 2
+    assert sum(axes.axison for axes in charts["step_time"].axes) == 1
+    assert "1 of 2 comparisons" in " ".join(texts(charts["step_time"]))
