@@ -42,7 +42,7 @@ class Change:
 def adds(setting: str, before: str, after: str) -> bool:
     """Return whether the second value of a setting (JSON) adds something to the first."""
     if setting != "execution":
-        return before == USUAL[setting] != after
+        return before == USUAL[setting] and after not in (before, "null")
     layers, more = LAYERS.get(before.strip('"')), LAYERS.get(after.strip('"'))
     return bool(layers and more and layers != more and all(one <= two for one, two in zip(layers, more, strict=True)))
 
