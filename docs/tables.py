@@ -176,6 +176,7 @@ def generated_blocks(root):
             "compared": lambda: figures.compared_table(outputs),
         },
         outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
+        outputs / "aa-h100" / "README.md": {"equal": lambda: figures.equal_table(records("aa-h100"))},
         outputs / "inference-h200" / "README.md": {
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },

@@ -10,6 +10,7 @@ import figures
 import pytest
 from conftest import EXPERIMENTS, ROOT
 
+from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
@@ -58,6 +59,7 @@ def only(model, batch_size, precision, execution="eager", **fields):
         ("host-time-h100", 10_000, {"resnet18.md", "lstm.md"}),
         ("quick-h200", 1_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
         ("fastest-h200", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
+        ("aa-h100", 1_000_000, {"summary.html", "results.csv"}),
         ("fastest-h100", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
         ("graph-quality-h200", 2_000_000, set()),
         ("neighbour-h200", 300_000, {"near.yaml"}),
@@ -84,6 +86,7 @@ def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, m
         ("ladder-h200", 58, "NVIDIA H200"),
         ("fastest-h200", 32, "NVIDIA H200"),
         ("fastest-h100", 37, "NVIDIA H100 80GB HBM3"),
+        ("aa-h100", 72, "NVIDIA H100 80GB HBM3"),
         ("scaling-h200", 30, "NVIDIA H200"),
         ("inference-h200", 30, "NVIDIA H200"),
         ("quick-h100", 12, "NVIDIA H100 80GB HBM3"),
@@ -428,3 +431,11 @@ def test_studies_on_several_gpus_ran_near_the_ideal_and_did_not_slow_each_other(
         assert max(abs(seconds / alone - 1) for seconds in among) < 0.03
     records = {run["status"]: run for run in read_folder("batches-h200/oom")}
     assert set(records) == {"oom", "ok"} and "CUDA out of memory" in records["oom"]["reason"]
+
+
+def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow():
+    groups = equal_runs(read_folder("aa-h100"))
+    assert [len(runs) for runs in groups] == [24, 24, 24]
+    for runs in groups:
+        found = false_positive_rate(runs)
+        assert found["splits"] == 2000 and found["rate"] <= 0.05 + found["error"]

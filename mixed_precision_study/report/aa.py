@@ -10,13 +10,14 @@ from .report import Report
 from .section import Section
 from .style import CPU_WARNING
 from .theme import chart_style
-from .words import count
+from .words import count, span
 
 TITLE = "Equal runs against each other"
 ABOUT = """How far can these verdicts be trusted? `python run_all.py aa` makes 24 equal processes of each of three
-runs. They are judged three against three, as two precisions are. A rate far above 5% means that the
-intervals on this host are too narrow. Without that study there is nothing here."""
+runs. They are judged three against three, as two precisions are. A rate above 5% by more than its
+error means that the intervals on this host are too narrow."""
 
+PROCESSES = 24  # of each run in the study
 STUDY = "aa"  # also the name of its folder, beside those of the other studies
 WANTED = 0.05  # the rate that a 95% interval promises at most
 
@@ -41,11 +42,26 @@ def equal_runs_beside(folder: str | Path) -> list[dict]:
     return [record for record in sort_out(records)[0] if is_equal_run(record)]
 
 
-def row_of(runs: list[dict]) -> dict | None:
-    """Return what was found in equal runs as a row of the table, or None where they are too few."""
-    found = false_positive_rate(runs)
-    if found is None:
-        return None
+def rates_of(records: list[dict]) -> list[tuple[list[dict], dict]]:
+    """Return (equal runs, what `false_positive_rate` finds in them) of every run with enough processes."""
+    judged = ((runs, false_positive_rate(runs)) for runs in equal_runs(records))
+    return [(runs, found) for runs, found in judged if found]
+
+
+def in_words(report: Report) -> str:
+    """Return in two sentences how often equal runs were called different, and what that says of the verdicts."""
+    told = [found for _, found in report.equal_rates if found["rate"] is not None]
+    if not told:
+        return f"Too few equal runs: the study makes {PROCESSES} of each."
+    rates = [found["rate"] for found in told]
+    said = f"Three equal runs against three others are called faster or slower in {span(rates, '{:.1%}')} of cases."
+    if any(found["rate"] - (found["error"] or 0) > WANTED for found in told):
+        return f"{said} That is more than {WANTED:.0%}: intervals on this host are too narrow."
+    return f"{said} The rules allow {WANTED:.0%}, so verdicts hold on this host."
+
+
+def row_of(runs: list[dict], found: dict) -> dict:
+    """Return what was found in equal runs as a row of the table."""
     rate = "no verdict" if found["rate"] is None else f"{found['rate']:.1%}"
     if found["rate"] is not None and found["error"] is not None:
         rate += f" ± {found['error']:.1%}"
@@ -65,7 +81,7 @@ def row_of(runs: list[dict]) -> dict | None:
 def section(report: Report) -> Section:
     """Return how often equal runs of this host are called faster or slower than each other; nothing without them."""
     section = Section(TITLE, ABOUT)
-    rows = list(filter(None, map(row_of, equal_runs(report.equal))))
+    rows = [row_of(*rate) for rate in report.equal_rates]
     if not rows:
         return section
     if {record["device_type"] for record in report.equal} == {"cpu"}:

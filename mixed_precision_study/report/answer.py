@@ -19,11 +19,12 @@ from pathlib import Path
 from statistics import fmean, median
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
-from ..analysis.conditions import host_of
+from ..analysis.conditions import flags_of, host_of
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
+from . import aa
 from .comparisons import execution_of, ok_runs, runs_of
 from .crossover import find_widths
 from .ladder import measured_ladders
@@ -62,6 +63,7 @@ SUBJECTS = {
     "inference": "Training and inference",
     "largest": "The largest batch",
     "ways": "Ways of running",
+    "aa": "Equal runs against each other",
     "reference": "Mixed precision",
 }
 MOVES_MEMORY = "kernels that move memory"
@@ -99,7 +101,7 @@ def kind_of(report: Report) -> str:
     if Path(report.folder).resolve().name.startswith("inference") and report.latency:
         return "inference"
     if not report.comparisons:
-        return "largest" if report.largest else "reference"
+        return "largest" if report.largest else "aa" if report.equal_here else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
     if sum(len(family.groups) for family in find_widths(report)) > len(report.comparisons) / 2:
@@ -131,16 +133,16 @@ def names_of(models: list[str]) -> str:
 
 def title_of(report: Report) -> str:
     """Return a title from study, device and models."""
-    cards = {run["gpu_uuid"] for run in report.used} - {None}
+    cards = {run["gpu_uuid"] for run in report.measured} - {None}
     devices = " and ".join(report.devices) or "no device"
     one = "one " if len(cards) == len(report.devices) == 1 and not report.on_cpu else ""
-    models = names_of([group["model"] for group in report.every_group])
+    models = names_of([group["model"] for group in report.every_group] or [run["model"] for run in report.equal])
     return f"{SUBJECTS[kind_of(report)]} on {one}{devices}" + (f": {models}" if models else "")
 
 
 def facts_line(report: Report) -> str:
     """Return in one line when, where and how often was measured."""
-    runs = report.used
+    runs = report.measured
 
     def values(name: str) -> list[str]:
         return sorted({str(run[name]) for run in runs if run[name] is not None})
@@ -535,7 +537,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
-    hosts = {host_of(run) for run in report.used} - {None}
+    hosts = {host_of(run) for run in report.measured} - {None}
+    disturbed = len(report.disturbed) if report.timed else sum(bool(flags_of(run)) for run in report.equal)
     said = []
     if few == len(speedups) > 0:
         said.append("No ratio has an interval: that takes three processes a precision.")
@@ -554,12 +557,12 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"
         said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
-    if report.used:
+    if report.measured:
         said.append(f"{count(len(hosts), 'host')}." if hosts else "How many hosts were used was not recorded.")
-    if report.disturbed:
-        runs = f"{len(report.disturbed)} of {count(len(report.timed), 'run')}"
+    if disturbed:
+        runs = f"{disturbed} of {count(len(report.timed or report.equal), 'run')}"
         said.append(f"{runs} were throttled or shared their GPU: {DISTURBED_MARK} marks them.")
-    elif report.timed and not report.on_cpu:
+    elif (report.timed or report.equal) and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
     return f"**What can be trusted.** {' '.join(said)}"
 
@@ -580,6 +583,8 @@ def section(report: Report) -> Section:
     kind = kind_of(report)
     if kind == "ways" and not report.on_cpu:
         said = ["Precisions are not compared: no run in fp32.", in_words(report, find_changes(report))]
+    elif kind == "aa" and not report.on_cpu:
+        said = [aa.in_words(report)]
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")

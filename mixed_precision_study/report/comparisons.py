@@ -236,6 +236,8 @@ def rows_of_failed(report: Report) -> list[dict]:
 def section(report: Report) -> Section:
     """Return the table of the comparisons, and what did not end well."""
     section = Section(TITLE, ABOUT)
+    if not report.used:
+        return section
     if report.on_cpu:
         section.say(
             f"**{CPU_WARNING}.** Every run was on the CPU. It shows that the suite works, and nothing about speed."

@@ -6,7 +6,7 @@ from ..analysis.aa import is_equal_run
 from ..analysis.conditions import flags_of
 from ..errors import UserError
 from ..record import NO_RECORD
-from .aa import equal_runs_on
+from .aa import equal_runs_on, rates_of
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
 from .environment import device_of
@@ -46,9 +46,10 @@ def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
     report.used = [record for record in used if record not in report.aside]
     report.other_versions = of_other_versions(completed(records), report.used)
     report.equal = equal_runs_on(report.used, equal, folder)
-    kinds = {record["device_type"] for record in report.used}
+    report.equal_rates = rates_of(report.equal)
+    kinds = {record["device_type"] for record in report.measured}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds
-    for record in sorted(report.used, key=device_of):
+    for record in sorted(report.measured, key=device_of):
         report.devices.setdefault(device_of(record), []).append(record)
     compare(report)
     judge_runs(report)

@@ -25,6 +25,7 @@ class Report:
     other_versions: list[dict] = field(default_factory=list)  # copies of used runs with another version of PyTorch
     equal_here: int = 0  # records of the folder that are equal runs of the study `aa`, which are compared with no other
     equal: list[dict] = field(default_factory=list)  # such runs on the hosts of the report, also from beside the folder
+    equal_rates: list[tuple[list[dict], dict]] = field(default_factory=list)  # see false_positive_rate
     devices: dict[str, list[dict]] = field(default_factory=dict)  # {short name of a device: its records}
     on_cpu: bool = False  # every run was on the CPU
     every_group: list[dict] = field(default_factory=list)  # all comparisons
@@ -45,6 +46,11 @@ class Report:
     peaks: dict[Key, Bar] = field(default_factory=dict)  # GiB that PyTorch had allocated
     whole: dict[Key, Bar] = field(default_factory=dict)  # GiB of the whole device
     latency: dict[Key, Bar] = field(default_factory=dict)  # milliseconds of the inference of one sample
+
+    @property
+    def measured(self) -> list[dict]:
+        """The used records; in a folder of equal runs alone, those."""
+        return self.used or self.equal
 
     @property
     def charted_groups(self) -> list[tuple[int, dict]]:

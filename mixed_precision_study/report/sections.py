@@ -69,6 +69,7 @@ SUBJECTS = {  # kind of a folder: the section on its subject, which follows the 
     "published": articles,
     "largest": batch_sizes,
     "ways": ways,
+    "aa": aa,
 }
 NAMES = {  # what a folder may lack
     ladder: "a ladder",
@@ -110,4 +111,5 @@ def sections_of(report: Report) -> Iterator[Section]:
         if not section.parts:
             absent.append(module)
         yield section
-    yield absent_line(absent)
+    if report.used:
+        yield absent_line(absent)

@@ -225,7 +225,7 @@ def result_row(report: Report, number: int, record: dict, judged: dict[tuple, di
 def results_csv(report: Report, judged: dict[tuple, dict]) -> bytes:
     """Return results.csv: every run of the report, with its parameters, its figures and what was judged of it."""
     numbers = {id(run): number for number, group in enumerate(report.comparisons) for run in runs_of([group])}
-    rows = [result_row(report, numbers.get(id(run), -1), run, judged) for run in report.used]
+    rows = [result_row(report, numbers.get(id(run), -1), run, judged) for run in report.measured]
     return pd.DataFrame(rows).convert_dtypes().to_csv(index=False).encode()
 
 
@@ -246,6 +246,6 @@ def section(report: Report) -> Section:
         folded = TITLE if len(kept) > ROWS_OPEN else ""
         section.table(kept, folded, caption=caption, links=links, sortable=True)
         section.parts.append(File("summary.csv", pd.DataFrame(judged).convert_dtypes().to_csv(index=False).encode()))
-    if report.used:
+    if report.measured:
         section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))
     return section

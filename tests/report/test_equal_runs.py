@@ -4,7 +4,10 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import SECTION, explore, said_in, tables_of, write_all
 
+from mixed_precision_study.report import aa, answer, sections
 from mixed_precision_study.report.load import found, load, stop_without_records
+from mixed_precision_study.report.report import Report
+from mixed_precision_study.report.section import Sentence
 
 
 def write_equal(folder, count=8, cores=16, device=made_up.H200, parameters=None, **fields):
@@ -84,3 +87,44 @@ def test_what_was_set_aside_as_of_other_code_does_not_count(tmp_path):
 def test_on_the_cpu_they_say_nothing(tmp_path):
     write_equal(tmp_path / "aa", device=made_up.CPU)
     assert "CPU" in said_in("aa", load(tmp_path / "aa"))
+
+
+def first_words(folder):
+    (heading, *parts) = answer.section(load(folder)).parts
+    return heading.title, "\n".join(part.text for part in parts if isinstance(part, Sentence))
+
+
+def test_a_folder_of_equal_runs_has_an_answer_of_its_own(tmp_path):
+    write_equal(tmp_path / "aa")
+    title, said = first_words(tmp_path / "aa")
+    assert title == "Equal runs against each other on one H200: resnet18"
+    assert "8 runs" in said and "in 0.0% of cases. The rules allow 5%, so verdicts hold on this host." in said
+    assert "No run was seen throttled" in said
+    report = load(tmp_path / "aa")
+    assert sections.in_order(report)[1] is sections.aa
+    assert "0 runs" not in said_in("comparisons", report)
+
+
+def test_a_rate_above_the_promised_one_says_that_intervals_are_too_narrow(tmp_path, monkeypatch):
+    write_equal(tmp_path / "aa", throttled=True, throttle_fractions=[["heat", 0.5]])
+    monkeypatch.setattr("mixed_precision_study.analysis.aa.judge", lambda speedup: "faster")
+    _, said = first_words(tmp_path / "aa")
+    assert "in 100.0% of cases. That is more than 5%: intervals on this host are too narrow." in said
+    assert "8 of 8 runs were throttled" in said
+
+
+def test_a_rate_within_its_error_of_the_promised_one_is_no_alarm():
+    runs = [{}]
+    within, beyond = ({"rate": rate, "error": 0.02} for rate in (0.065, 0.075))
+    assert "verdicts hold" in aa.in_words(Report(equal_rates=[(runs, within)]))
+    assert "too narrow" in aa.in_words(Report(equal_rates=[(runs, within), (runs, beyond)]))
+
+
+def test_too_few_equal_runs_are_said_to_be_too_few(tmp_path):
+    write_equal(tmp_path / "aa", count=4)
+    assert "Too few equal runs: the study makes 24 of each." in first_words(tmp_path / "aa")[1]
+
+
+def test_equal_runs_on_a_cpu_are_not_judged_in_the_answer(tmp_path):
+    write_equal(tmp_path / "aa", device=made_up.CPU)
+    assert "verdicts hold" not in first_words(tmp_path / "aa")[1]
