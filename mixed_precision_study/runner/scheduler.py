@@ -529,8 +529,8 @@ def try_again(slot: DeviceSlot, reason: str) -> None:
 def remove_device(slot: DeviceSlot, queue: RunQueue, reason: str) -> None:
     """Take a device out of the pool, and say so. Its unfinished runs wait for another one."""
     rest = [slot.run, *slot.to_do] if slot.run else slot.to_do
-    follow = f"; {rest[0].run_id} and what follows go to others" if rest else ""
-    say(f"{slot.device.label} IS LOST and gets no more runs{follow}  {reason}")
+    follow = f"; {rest[0].run_id} and what follows wait for a device that works" if rest else ""
+    say(f"{slot.device.label} IS LOST{follow}  {reason}")
     queue.waiting = [job._replace(home=None) if job.home == slot.device else job for job in queue.waiting]
     if rest:
         queue.waiting.insert(0, Job(slot.comparison, rest))
