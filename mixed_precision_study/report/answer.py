@@ -5,6 +5,8 @@ The rules, all from records:
 - A model's settings are those that most precisions, then most runs, share.
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
   o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
+- A precision that loses quality does not count: it is named with what it loses. o3_fp16 and bf16_true lose it where
+  their metric is worse than fp32's by more than the margin, the others where that is also beyond their seeds' scatter.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
@@ -14,13 +16,13 @@ The rules, all from records:
 - On a CPU nothing is judged.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
-from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
+from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, WORSE
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
@@ -33,7 +35,7 @@ from .published.articles import claims_in_words
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
-from .training_curves import quality_against_fp32
+from .training_curves import metric_of, quality_against_fp32
 from .verdicts import example, mark_of, ratio_text, speedup_between
 from .ways import find_changes, in_words, without_baseline
 from .words import count, plain, short, span
@@ -89,6 +91,7 @@ class ModelAnswer:
     quality: str = "-"
     limit: str = "-"
     next: str = "-"
+    left_out: list[str] = field(default_factory=list)  # faster precisions that lose quality, in words
     step: tuple[str, float] | None = None  # the best measured step from `use`: its label and its gain
     execution: str = "eager"
 
@@ -175,7 +178,34 @@ def has_learned(group: dict, precision: str) -> bool:
     return bool(known) and median(known) >= LEARNED
 
 
+def loses_quality(group: dict, precision: str) -> bool:
+    """Return whether a precision's last metric is too much worse than fp32's for it to be recommended."""
+    found = quality_against_fp32(group, precision)
+    if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
+        return False
+    if (found["difference"] > 0) == (metric_of(group)[1] == "higher"):
+        return False
+    return precision in NO_FP32_WEIGHTS or found["outcome"] == WORSE
+
+
 def comparable_in(report: Report, number: int) -> list[str]:
+    """Return the precisions of a comparison that may be recommended, fp32 first: those that trained as they should."""
+    group = report.comparisons[number]
+    return [name for name in trained_in(report, number) if not loses_quality(group, name)]
+
+
+def left_out_for_quality(report: Report, number: int, use: str) -> list[str]:
+    """Return in words the precisions that are faster than `use`, but lose quality."""
+    group, best = report.comparisons[number], ratio_over_fp32(report, number, use)
+    return [
+        f"{name} for {group['model']}, {ratio_text(report.speedups[number, name, 'fp32'])} over fp32,"
+        f" {quality_of(group, name)}"
+        for name in trained_in(report, number)
+        if loses_quality(group, name) and ratio_over_fp32(report, number, name) > best
+    ]
+
+
+def trained_in(report: Report, number: int) -> list[str]:
     """Return the precisions of a comparison that trained and can be compared with fp32, fp32 first."""
     if not ok_runs(report.comparisons[number], "fp32"):
         return []
@@ -304,6 +334,8 @@ def next_measured(report: Report, number: int, use: str) -> tuple[str, float, st
     for other_number in same_but_for(report, number, ("execution", "channels_last", "scaler")):
         other = report.comparisons[other_number]
         for precision in PRECISIONS if other is not group else ():
+            if loses_quality(other, precision):
+                continue
             if precision in NO_FP32_WEIGHTS and not has_learned(other, precision):
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
@@ -385,6 +417,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
         found.saved_of_tf32 = memory_saved(group, use, "tf32")
     found.quality = quality_of(group, use)
+    found.left_out = left_out_for_quality(report, number, use)
     record = example(group, use)
     found.execution = execution_of(group)
     found.limit = cause_of(record)
@@ -529,7 +562,8 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
     elif without:
         said.append(f"Nothing can be said of {names_of(without)}: the table says why.")
     elif all(one.judged in TOO_FEW_PROCESSES.values() for one in told if one.ratio):
-        said.append("These are single processes: in eager mode two of them differ by up to a third.")
+        eager = any(one.execution == "eager" for one in told)
+        said.append(f"These are single processes{': in eager mode two differ by up to a third' if eager else ''}.")
     return said
 
 
@@ -590,6 +624,8 @@ def section(report: Report) -> Section:
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
     if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
         section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")
+    if left_out := [text for one in answers for text in one.left_out]:
+        section.say(f"**Faster, but not used for their quality.** {plain('; '.join(left_out))}.")
     section.say(trust_line(report, answers))
     if answers and kind != "ways" and not report.on_cpu:
         section.table([row_of(one) for one in answers])

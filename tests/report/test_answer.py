@@ -251,3 +251,50 @@ def test_the_row_of_a_model_says_that_its_epochs_were_cut():
     report.comparisons[0]["settings"]["max_steps"] = "1000"
     (one,) = answer.answers_of(report)
     assert one.settings == "resnet18 · 1,000 steps an epoch"
+
+
+def with_metric(report, metrics, number=0):
+    """Return the report with these last metrics, {precision: [one for each seed]}."""
+    runs = report.comparisons[number]["runs"]
+    for name, values in metrics.items():
+        runs[name] = [runs[name][0] | {"seed": seed, "metric": [value]} for seed, value in enumerate(values)]
+    return report
+
+
+def test_a_mode_without_fp32_weights_is_not_recommended_where_it_loses_quality():
+    report = with_metric(judged({"bf16_true": 2.0, "amp_bf16": 1.8}), {"fp32": [0.9], "bf16_true": [0.897]})
+    assert answer.recommended(report, 0) == "amp_bf16"
+    lost = (
+        "bf16\\_true for resnet18, 2.00x (1.94 to 2.06) over fp32, accuracy 0.900 → 0.897 (1 seed: too few to judge)."
+    )
+    assert f"not used for their quality.** {lost}" in said(report)
+    report = with_metric(judged({"bf16_true": 2.0, "amp_bf16": 1.8}), {"fp32": [0.9], "bf16_true": [0.899]})
+    assert answer.recommended(report, 0) == "bf16_true"
+    assert "not used for their quality" not in said(report)
+    report = with_metric(judged({"bf16_true": 2.0}), {"fp32": [0.9], "bf16_true": [0.95]})
+    assert answer.recommended(report, 0) == "bf16_true"
+
+
+def test_where_all_faster_modes_lose_quality_fp32_is_left():
+    report = with_metric(judged({"bf16_true": 2.0}), {"fp32": [0.9], "bf16_true": [0.8]})
+    assert answer.recommended(report, 0) == "fp32"
+    assert "bf16\\_true for resnet18, 2.00x" in said(report)
+
+
+def test_other_modes_lose_quality_only_beyond_the_scatter_of_their_seeds():
+    fp32 = [0.90, 0.91, 0.92]
+    scattered = with_metric(judged({"amp_fp16": 2.0}), {"fp32": fp32, "amp_fp16": [0.89, 0.91, 0.89]})
+    assert answer.recommended(scattered, 0) == "amp_fp16"
+    worse = with_metric(judged({"amp_fp16": 2.0}), {"fp32": fp32, "amp_fp16": [0.85, 0.861, 0.87]})
+    assert answer.recommended(worse, 0) == "fp32"
+    small = with_metric(judged({"amp_fp16": 2.0}), {"fp32": fp32, "amp_fp16": [0.899, 0.909, 0.919]})
+    assert answer.recommended(small, 0) == "amp_fp16"  # worse in every seed, but within the margin
+
+
+def test_a_next_step_does_not_lose_quality():
+    report = both_ways({"bf16_true": 1.2}, {"bf16_true": 3.0})
+    for run in (run for group in report.comparisons for runs in group["runs"].values() for run in runs):
+        run["gpu_uuid"] = "one card"
+    assert "bf16_true as one CUDA graph" in answer.next_measured(report, 0, "bf16_true")[0]
+    with_metric(report, {"fp32": [0.9], "bf16_true": [0.8]}, number=1)
+    assert answer.next_measured(report, 0, "fp32") is None
