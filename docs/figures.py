@@ -105,6 +105,10 @@ def training_label(record):
         parts.append(record["compile_mode"])
     if record.get("channels_last"):
         parts.append("channels_last")
+    if record.get("optimizer", "sgd") != "sgd":
+        parts.append(record["optimizer"])
+    if record.get("rounding", "nearest") != "nearest":
+        parts.append(f"{record['rounding']} rounding")
     if record.get("scaler", "pytorch") != "pytorch":
         parts.append("scaler on the device")
     if record.get("keep_batchnorm_fp32"):
