@@ -7,8 +7,9 @@ from ..record import read_records
 from .environment import data_of
 from .reading import sort_out
 from .report import Report
-from .section import Section
+from .section import File, Section
 from .style import CPU_WARNING
+from .table import results_csv
 from .theme import chart_style
 from .words import count, span
 
@@ -93,4 +94,6 @@ def section(report: Report) -> Section:
         f" {WANTED:.0%} of such splits faster or slower."
     )
     section.table(rows)
+    if not report.used:  # else the file of the comparisons has this name
+        section.parts.append(File("results.csv", results_csv(report, {})))
     return section

@@ -22,7 +22,7 @@ from statistics import fmean, median
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
-from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, WORSE
+from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
@@ -32,17 +32,16 @@ from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
+from .quality import NO_FP32_WEIGHTS, loses_quality, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
-from .training_curves import metric_of, quality_against_fp32
 from .verdicts import example, mark_of, ratio_text, speedup_between
 from .ways import find_changes, in_words, without_baseline
 from .words import count, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
-NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")
 SMALLER_FORMATS = tuple(name for name in PRECISIONS if name not in ("fp32", "tf32"))
 NAMED = 3  # models; of more their number is given
 COMPARABLE = (*OUTCOMES, *TOO_FEW_PROCESSES.values())
@@ -178,16 +177,6 @@ def has_learned(group: dict, precision: str) -> bool:
     return bool(known) and median(known) >= LEARNED
 
 
-def loses_quality(group: dict, precision: str) -> bool:
-    """Return whether a precision's last metric is too much worse than fp32's for it to be recommended."""
-    found = quality_against_fp32(group, precision)
-    if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
-        return False
-    if (found["difference"] > 0) == (metric_of(group)[1] == "higher"):
-        return False
-    return precision in NO_FP32_WEIGHTS or found["outcome"] == WORSE
-
-
 def comparable_in(report: Report, number: int) -> list[str]:
     """Return the precisions of a comparison that may be recommended, fp32 first: those that trained as they should."""
     group = report.comparisons[number]
@@ -198,7 +187,7 @@ def left_out_for_quality(report: Report, number: int, use: str) -> list[str]:
     """Return in words the precisions that are faster than `use`, but lose quality."""
     group, best = report.comparisons[number], ratio_over_fp32(report, number, use)
     return [
-        f"{name} for {group['model']}, {ratio_text(report.speedups[number, name, 'fp32'])} over fp32,"
+        f"{name} for {group['model']}: {ratio_text(report.speedups[number, name, 'fp32'])} over fp32, but"
         f" {quality_of(group, name)}"
         for name in trained_in(report, number)
         if loses_quality(group, name) and ratio_over_fp32(report, number, name) > best
@@ -625,7 +614,7 @@ def section(report: Report) -> Section:
     if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
         section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")
     if left_out := [text for one in answers for text in one.left_out]:
-        section.say(f"**Faster, but not used for their quality.** {plain('; '.join(left_out))}.")
+        section.say(f"**Left out, though faster.** {plain('; '.join(left_out))}.")
     section.say(trust_line(report, answers))
     if answers and kind != "ways" and not report.on_cpu:
         section.table([row_of(one) for one in answers])

@@ -82,9 +82,12 @@ def setting_text(name: str, value: str) -> str:
         return "whole epochs"
     if value in ("true", "false"):
         return name if value == "true" else f"without {name}"
-    return text if name == "execution" else f"{name}={text}"
+    if name == "rounding":
+        return f"{text} rounding"
+    return text if name in ("execution", "optimizer") else f"{name}={text}"
 
 
+USUAL = ("loss_scale=dynamic", "nearest rounding")  # no title names them
 NAMED_APART = {"notebook", "dataset_used", "model", "batch_size", *PLACE}  # settings that every title has anyway
 
 
@@ -111,7 +114,7 @@ def label_groups(groups: list[dict]) -> None:
         peers = [other for other in groups if other["notebook"] == group["notebook"]]
         alike = [peer for peer in peers if all(peer[name] == group[name] for name in ("data", "model", "batch"))]
         group["differing"] = told_apart(group, peers)
-        labels = [label for label in told_apart(group, alike) if label != "loss_scale=dynamic"]  # the usual one
+        labels = [label for label in told_apart(group, alike) if label not in USUAL]
         limit = group["settings"].get("memory_limit_gib", "null")
         if limit not in ("null", "0", "0.0"):  # always named
             labels = list(dict.fromkeys([*labels, setting_text("memory_limit_gib", limit)]))

@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from .bars import failed_beside_others
 from .comparisons import gap_text
 from .epoch_time import pool_times
-from .layout import NARROW, chart_text, shown_in, start_chart
+from .layout import NARROW, chart_text, shown_in, start_chart, wrapped_name
 from .report import Bar, Key, Report
 from .section import Section
 from .speedup_list import draw_list
@@ -36,6 +36,8 @@ Three processes a side give it a 95% interval. With fewer its marker is hollow. 
 
 ROW = 0.25  # inches
 HEADING = 1.3  # rows
+SECOND_LINE = 0.65  # rows, of a name's every line but the last
+LETTERS = 58  # of a line of a name
 MOST_ROWS = 26  # of precisions; with more there is a row for each comparison
 COLUMNS = {"over fp32": 0.19, "over tf32": 0.44, "time": 0.7, "memory": 1.0}  # name: right end
 
@@ -95,12 +97,19 @@ def draw_precision(report: Report, axes: Axes, y: float, number: int, precision:
         axes.text(0.02, y, text, transform=axes.get_yaxis_transform(), **style)
 
 
+def name_lines(report: Report, number: int) -> list[str]:
+    """Return the name of a comparison, with the runs that its rows lack, in lines that fit over the plot."""
+    group = report.comparisons[number]
+    return wrapped_name("; ".join([group["title"], *failed_beside_others(group)]), LETTERS)
+
+
 def draw_heading(report: Report, plot: Axes, columns: Axes, y: float, number: int, times: dict[Key, Bar]) -> None:
-    """Write the name of a comparison, and the time and the memory of fp32."""
+    """Write the name of a comparison, its last line at y, and the time and the memory of fp32."""
     group = report.comparisons[number]
     style: dict[str, Any] = {"va": "center", "weight": "bold", "size": 9, "bbox": BOX}
-    title = "; ".join([group["title"], *failed_beside_others(group)])
-    plot.text(0.01, y, chart_text(title), transform=plot.get_yaxis_transform(), **style)
+    style |= {"transform": plot.get_yaxis_transform(), "in_layout": False}  # else a long name narrows the columns
+    for above, line in enumerate(reversed(name_lines(report, number))):
+        plot.text(0.01, y - SECOND_LINE * above, chart_text(line), **style)
     if group["runs"]["fp32"]:
         time, memory = figures_of(report, (number, "fp32"), times)
         time = gap_text(group["runs"]["fp32"]) or time
@@ -134,7 +143,8 @@ def alternative_text(report: Report) -> str:
 def draw_rows(section: Section, report: Report) -> None:
     """Draw a row for every precision of the comparisons, with its numbers in columns at the right."""
     names = {number: sorted_names(report, number) for number in report.charted}
-    rows = sum(HEADING + len(found) for found in names.values())
+    above = {number: SECOND_LINE * (len(name_lines(report, number)) - 1) for number in report.charted}
+    rows = sum(HEADING + above[number] + len(found) for number, found in names.items())
     title = finding_of(report, report.charted)
     uneven = any(is_uneven(report, number) for number in report.charted)
     time = "time of an epoch, or of a sample where epochs differ" if uneven else "time of an epoch"
@@ -148,6 +158,7 @@ def draw_rows(section: Section, report: Report) -> None:
     ticks = {}
     y = 0.0
     for number in report.charted:
+        y += above[number]
         draw_heading(report, plot, columns, y, number, times)
         if report.runs(number, "fp32"):
             ticks[y] = "fp32"

@@ -15,11 +15,11 @@ from ..record import last_metric
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import shown_in
 from .memory_use import highest_peak, memory_saved, speed_of
+from .quality import metric_of, quality_against_fp32
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
 from .theme import chart_style
-from .training_curves import metric_of, quality_against_fp32
 from .verdicts import example, flags_in, judgement
 from .words import count, short
 
@@ -246,6 +246,6 @@ def section(report: Report) -> Section:
         folded = TITLE if len(kept) > ROWS_OPEN else ""
         section.table(kept, folded, caption=caption, links=links, sortable=True)
         section.parts.append(File("summary.csv", pd.DataFrame(judged).convert_dtypes().to_csv(index=False).encode()))
-    if report.measured:
+    if report.used:
         section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))
     return section

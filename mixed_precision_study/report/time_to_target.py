@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from ..analysis.time_to_target import ToTarget, faster_steps_only, target_of, to_target
 from .comparisons import ok_runs
+from .quality import metric_of
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
-from .training_curves import metric_of
 from .verdicts import baselines_of, said_once
 from .words import plain, short, span
 

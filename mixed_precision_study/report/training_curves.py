@@ -1,16 +1,15 @@
 """Section: training curves and the quality at the end."""
 
 import statistics
-from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..analysis.equivalence import quality_difference
 from ..record import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import chart_text, most_compared, name_of, panel_title, panels, shown_in, start_chart
+from .quality import last_metrics, metric_of
 from .report import Report
 from .section import Section
 from .style import GAP_GREY, PRECISIONS, line_style
@@ -53,34 +52,6 @@ def draw_curves(axes: Axes, group: dict, name: str) -> None:
             axes.set(xlim=(0.5, 1.5), xticks=[1])
         elif values:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-
-
-def metric_of(group: dict) -> tuple[str, str]:
-    """Return (name, which way is better) of the held-out metric."""
-    runs = [record for precision in PRECISIONS for record in ok_runs(group, precision) if record["metric_name"]]
-    return (runs[0]["metric_name"].replace("_", " "), runs[0]["metric_better"]) if runs else ("metric", "?")
-
-
-def last_metrics(group: dict, precision: str) -> dict[tuple, float]:
-    """Return {(seed, repetition): the last metric} of the ok runs."""
-    runs = [record for record in ok_runs(group, precision) if record["metric"] and record["metric"][-1] is not None]
-    return {(record["seed"], record.get("repeat")): record["metric"][-1] for record in runs}
-
-
-def by_seed(metrics: Mapping[tuple, float]) -> dict[int, float]:
-    """Return {seed: last metric} from {(seed, repetition): last metric}: repetitions of a seed count as their mean."""
-    found: dict[int, list[float]] = {}
-    for (seed, *_), value in metrics.items():
-        found.setdefault(seed, []).append(value)
-    return {seed: statistics.fmean(values) for seed, values in found.items()}
-
-
-def quality_against_fp32(group: dict, precision: str) -> dict | None:
-    """Return how the last metric of a precision differs from fp32's over equal seeds, see quality_difference."""
-    own = by_seed(last_metrics(group, precision))
-    base = by_seed(last_metrics(group, "fp32"))
-    name, better = metric_of(group)
-    return quality_difference(own, base, name.replace(" ", "_"), better)
 
 
 @chart_style()

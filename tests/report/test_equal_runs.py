@@ -7,7 +7,7 @@ from drawn_reports import SECTION, explore, said_in, tables_of, write_all
 from mixed_precision_study.report import aa, answer, sections
 from mixed_precision_study.report.load import found, load, stop_without_records
 from mixed_precision_study.report.report import Report
-from mixed_precision_study.report.section import Sentence
+from mixed_precision_study.report.section import File, Sentence
 
 
 def write_equal(folder, count=8, cores=16, device=made_up.H200, parameters=None, **fields):
@@ -102,7 +102,9 @@ def test_a_folder_of_equal_runs_has_an_answer_of_its_own(tmp_path):
     assert "No run was seen throttled" in said
     report = load(tmp_path / "aa")
     assert sections.in_order(report)[1] is sections.aa
-    assert "0 runs" not in said_in("comparisons", report)
+    assert list(SECTION["comparisons"](report)) == list(SECTION["table"](report)) == []
+    (file,) = (part for part in SECTION["aa"](report).parts if isinstance(part, File))
+    assert file.name == "results.csv" and len(file.content.decode().splitlines()) == 1 + 8
 
 
 def test_a_rate_above_the_promised_one_says_that_intervals_are_too_narrow(tmp_path, monkeypatch):

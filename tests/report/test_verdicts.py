@@ -12,9 +12,9 @@ from made_up_runs import gained
 from mixed_precision_study.analysis.verdict import FASTER, NOT_PAIRED, SAME
 from mixed_precision_study.report.comparisons import group_runs, label_groups, rows_of_failed
 from mixed_precision_study.report.load import load
+from mixed_precision_study.report.quality import by_seed, last_metrics
 from mixed_precision_study.report.report import Report
 from mixed_precision_study.report.table import change_text, epochs_paired, quality_columns, table_rows
-from mixed_precision_study.report.training_curves import by_seed, last_metrics
 from mixed_precision_study.report.verdicts import judgement, speedup_of, stand_after_correction
 
 H200 = "resnet18 · cifar10, b128 · H200"

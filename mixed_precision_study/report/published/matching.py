@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import Any
 
 from ..comparisons import families, gap_text, ok_runs, setting_text
+from ..quality import last_metrics, quality_against_fp32
 from ..reading import PLACE
 from ..report import Report
 from ..style import PRECISIONS
-from ..training_curves import last_metrics, quality_against_fp32
 from ..verdicts import mark_of
 
 NUMBERS = ("batch_size", "loss_scale", "epochs", "time_seconds", "memory_mib", "metric")

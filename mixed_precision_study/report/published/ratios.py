@@ -10,9 +10,9 @@ from ..batch_sizes import failing_above, size_of
 from ..comparisons import family_title, gap_text, ok_runs
 from ..environment import describe
 from ..layout import rate_unit
+from ..quality import last_metrics, metric_of
 from ..report import Report
 from ..style import PRECISIONS
-from ..training_curves import last_metrics, metric_of
 from ..verdicts import conditions_text, judgement, ratio_text, speedup_between
 from ..words import short, span
 from .matching import Published, bare, differences, of_same_model, setting
