@@ -58,7 +58,7 @@ def profiled(families=DENSE, busy=0.95, precision="amp_fp16", parameters=None, *
 
 def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
     """Return what paired_ratio returns, with these values. The 90% interval is the 95% one but for a tenth."""
-    unknown = dict.fromkeys(("low90", "high90", "p", "smallest", "unlike", "untrained"))
+    unknown = dict.fromkeys(("low90", "high90", "p", "smallest", "unlike", "untrained", "lost"))
     found = {"ratio": ratio, "low": low, "high": high, "seconds": seconds, "processes": processes, "seeds": 1}
     found |= {"median_ratio": ratio, "apart": False, "differences": [], **unknown}
     if low is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
 from .conditions import differences, differences_in, no_outcome_in
 from .student import exponential, half_width, p_value
-from .trained import why_not_trained
+from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
 BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
@@ -123,6 +123,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     differences: in which conditions the two sides differ
     unlike: why these conditions allow no outcome, or None
     untrained: why the runs did not train, or None
+    lost: that their quality is worse than the other side's, or None
     """
     ratios = [(pair, total_ratio(*pair)) for pair in pairs]
     usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
@@ -143,6 +144,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "differences": differences_in(pairs),
         "unlike": no_outcome_in(pairs),
         "untrained": why_not_trained(pairs),
+        "lost": quality_lost(*([pair[side] for pair in pairs] for side in (0, 1))),
     }
 
 
@@ -174,6 +176,6 @@ def interval_of(logarithms: list[float]) -> dict:
 
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
-    unknown = dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest", "unlike", "untrained"))
+    unknown = dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest", "unlike", "untrained", "lost"))
     counts = {"processes": 0, "seeds": 0, "seconds": 0, "median_ratio": ratio, "apart": False, "differences": []}
     return {"ratio": ratio, **unknown, **counts}

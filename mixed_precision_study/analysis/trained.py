@@ -1,12 +1,14 @@
-"""Whether a run learned as its baseline did: the speed-up of one that did not is none."""
+"""Whether a run learned as its baseline did: the speed-up of one that did not is none, and quality lost is told."""
 
 from collections.abc import Sequence
-from statistics import median
+from statistics import fmean, median
 
 from ..record import LEARNED, gain_over_chance, last_metric, skipped_fraction
+from .equivalence import WORSE, quality_difference
 
 FEW_SKIPPED = 10  # fewer skipped steps are the usual search for a loss scale
 SKIPPED = 0.01  # from this share of skipped steps on, a run made fewer updates than its baseline
+NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")  # precisions whose weights lose small updates
 HALF = 0.5  # of the baseline's gain over chance
 
 
@@ -65,3 +67,34 @@ def middle_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> float:
 def metric_name(record: dict) -> str:
     """Return the name of a run's metric as words."""
     return (record.get("metric_name") or "metric").replace("_", " ")
+
+
+def by_seed(records: Sequence[dict]) -> dict[int, float]:
+    """Return {seed: last metric}. Repetitions of a seed count as their mean."""
+    found: dict[int, list[float]] = {}
+    for record in records:
+        if (value := last_metric(record)) is not None:
+            found.setdefault(record["seed"], []).append(value)
+    return {seed: fmean(values) for seed, values in found.items()}
+
+
+def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
+    """Return that runs end too much worse than those of their baseline, or None: "its accuracy ends at 0.87, not 0.9".
+
+    Too much is more than the margin of equivalence. It must also be beyond the scatter of the seeds, so there must be
+    three, but for precisions without fp32 weights. Of a baseline that has hardly learned nothing is said.
+    """
+    own, base = by_seed(runs), by_seed(base_runs)
+    gains = [gain for record in base_runs if (gain := gain_over_chance(record)) is not None]
+    if not (own.keys() & base.keys() and gains) or median(gains) < LEARNED:
+        return None
+    one = base_runs[0]
+    found = quality_difference(own, base, one["metric_name"], one["metric_better"])
+    if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
+        return None
+    if (found["difference"] > 0) == (one["metric_better"] == "higher"):
+        return None
+    if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
+        return None
+    ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
+    return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}"

@@ -108,6 +108,8 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
         ratio = f"{speedup['ratio']:.2f}x over {against}"
         return f"{speedup['untrained']}, so its {ratio} is no speed-up. {warning}".rstrip()
     amount = amount_of(record, base, speedup) + judgement_text(speedup, word)
+    if speedup["lost"]:
+        amount += f", but {speedup['lost']}"
     if speedup["apart"]:
         amount += f"; its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer"
     if not with_reason:

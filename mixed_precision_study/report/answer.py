@@ -24,6 +24,7 @@ from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
+from ..analysis.trained import NO_FP32_WEIGHTS
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from ..record import LEARNED, gain_over_chance, last_metric
 from . import aa
@@ -32,7 +33,7 @@ from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
-from .quality import NO_FP32_WEIGHTS, loses_quality, quality_against_fp32
+from .quality import loses_quality, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS

@@ -3,7 +3,8 @@
 import pytest
 from made_up_runs import flat
 
-from mixed_precision_study.analysis.trained import why_not_trained
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.trained import quality_lost, why_not_trained
 
 FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
@@ -61,3 +62,44 @@ def test_the_median_of_the_runs_counts_not_one_seed():
     assert why_not_trained([(run, base) for run in runs]) is None
     runs = [flat(**{**FP32, **STEPS, "metric": [last]}) for last in (0.3, 0.3, 0.9)]
     assert why_not_trained([(run, base) for run in runs])
+
+
+def ends(precision, *last, **fields):
+    """Return runs of a precision with these last metrics, one for each seed."""
+    fields = {**FP32, **STEPS, **fields}
+    return [flat(precision, **{**fields, "metric": [one]}) | {"seed": seed} for seed, one in enumerate(last)]
+
+
+@pytest.mark.parametrize("precision", ["bf16_true", "o3_fp16"])
+def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision):
+    assert quality_lost(ends(precision, 0.897), ends("fp32", 0.9)) == "its accuracy ends at 0.897, not 0.9"
+    assert quality_lost(ends(precision, 0.899), ends("fp32", 0.9)) is None
+    assert quality_lost(ends(precision, 0.95), ends("fp32", 0.9)) is None  # better
+
+
+def test_perplexity_is_lost_upwards():
+    words = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
+    told = quality_lost(ends("bf16_true", 226.0, **words), ends("fp32", 147.0, **words))
+    assert told == "its perplexity ends at 226, not 147"
+    assert quality_lost(ends("bf16_true", 120.0, **words), ends("fp32", 147.0, **words)) is None
+
+
+def test_other_precisions_lose_quality_beyond_the_scatter_of_three_seeds():
+    assert quality_lost(ends("amp_fp16", 0.85), ends("fp32", 0.9)) is None
+    assert quality_lost(ends("amp_fp16", 0.85, 0.86, 0.87), ends("fp32", 0.90, 0.91, 0.92))
+    assert quality_lost(ends("amp_fp16", 0.90, 0.86, 0.93), ends("fp32", 0.90, 0.91, 0.92)) is None
+
+
+def test_no_quality_is_lost_where_it_cannot_be_compared():
+    own = ends("bf16_true", 0.5)
+    assert quality_lost(own, []) is None
+    assert quality_lost(own, ends("fp32", 0.9, chance_metric=None)) is None
+    assert quality_lost(own, ends("fp32", 0.9, metric_name="own score")) is None  # no margin is known
+    assert quality_lost([own[0] | {"seed": 7}], ends("fp32", 0.9)) is None
+    assert quality_lost(ends("bf16_true", 0.11), ends("fp32", 0.12)) is None  # fp32 has hardly learned
+
+
+def test_a_comparison_tells_the_quality_it_loses():
+    own, base = ends("bf16_true", 0.8)[0], ends("fp32", 0.9)[0]
+    assert paired_ratio([(own, base)])["lost"] == "its accuracy ends at 0.8, not 0.9"
+    assert paired_ratio([(base, own)])["lost"] is None

@@ -133,6 +133,15 @@ def test_a_run_that_did_not_train_is_not_called_faster():
         assert_reads_well(text, sentences=1 + bool(hot))
 
 
+def test_quality_that_is_lost_stands_beside_the_speed_up():
+    text = verdict(profiled(), FP32, gained(lost="its accuracy ends at 0.8, not 0.9"))
+    assert text.startswith(
+        "amp_fp16 is 2.00x as fast as fp32 (1.90 to 2.10): faster, but its accuracy ends at 0.8, not"
+    )
+    assert_reads_well(text)
+    assert "but its" not in verdict(profiled(), FP32, gained())
+
+
 def test_a_median_block_that_parts_from_the_total_time_is_said():
     text = verdict(profiled(), FP32, gained(apart=True, median_ratio=1.11))
     short = verdict(profiled(), FP32, gained(apart=True, median_ratio=1.11), with_reason=False)

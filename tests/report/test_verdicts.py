@@ -9,10 +9,11 @@ from conftest import EXPERIMENTS
 from drawn_reports import flat, said_in, tables_of, write_all
 from made_up_runs import gained
 
+from mixed_precision_study.analysis import trained
 from mixed_precision_study.analysis.verdict import FASTER, NOT_PAIRED, SAME
 from mixed_precision_study.report.comparisons import group_runs, label_groups, rows_of_failed
 from mixed_precision_study.report.load import load
-from mixed_precision_study.report.quality import by_seed, last_metrics
+from mixed_precision_study.report.quality import last_metrics
 from mixed_precision_study.report.report import Report
 from mixed_precision_study.report.table import change_text, epochs_paired, quality_columns, table_rows
 from mixed_precision_study.report.verdicts import judgement, speedup_of, stand_after_correction
@@ -89,7 +90,7 @@ def test_repetitions_are_paired_with_their_own():
     assert values_of(speedup, "processes", "seeds") == [4, 2]
     (group,) = group_runs([flat(run) for run in runs])
     assert set(last_metrics(group, "tf32")) == {(0, 0), (0, 1), (1, 0), (1, 1)}
-    assert by_seed(last_metrics(group, "tf32")) == pytest.approx({0: 0.76, 1: 0.76})
+    assert trained.by_seed(group["runs"]["tf32"]) == pytest.approx({0: 0.76, 1: 0.76})
     columns = quality_columns(ON_GPU, group, "tf32", "fp32")
     assert columns["quality_change"] == pytest.approx(0.01)
     assert values_of(columns, "quality_seeds", "quality_verdict") == [2, "cannot be told"]  # repetitions are no seeds
