@@ -11,7 +11,7 @@ from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import host_of
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
-from mixed_precision_study.analysis.verdict import DIFFERENT, judge
+from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
@@ -223,21 +223,27 @@ def compared(runs, base_runs):
     return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
 
 
+def in_short(runs, base_runs):
+    """Return a ratio with its interval as text, and its outcome only where it is not simply faster or slower."""
+    text = compared(runs, base_runs)
+    return text.removesuffix(f", {FASTER}").removesuffix(f", {SLOWER}")
+
+
 def headline(cards, apart=""):
-    """Return the README's first table: what each way buys over fp32.
+    """Return the README's first table, times as fast as fp32 in each way, and below it how to read it.
 
     cards: one list of batches for each card. A batch is a list of records. The first one comes first.
     apart: what over_batches() says.
     """
     head = [
-        "training; times as fast as fp32 (TF32 off)",
+        "times as fast as fp32",
         "GPU",
-        "eager fp32, an epoch",
-        "eager tf32",
-        "eager AMP",
-        "AMP over fp32, both as one CUDA graph",
+        "fp32, s an epoch",
+        "tf32",
+        "AMP",
+        "AMP, both as one CUDA graph",
         "AMP, compiled graph over eager fp32",
-        "memory: AMP eager, compiled graph",
+        "memory: AMP, compiled graph",
         "quality",
     ]
     found = [(name, ways_of(experiment, batches)) for name, (experiment, _) in EXPERIMENTS.items() for batches in cards]
@@ -250,10 +256,9 @@ def headline(cards, apart=""):
     judged = any(not row[-1].startswith(NOT_JUDGED) for row in rows)
     shown = len(head) if judged else len(head) - 1  # without the quality
     lines = [f"| {' | '.join(row[:shown])} |" for row in [head, ["---"] * len(head), *rows]]
-    apart += "" if judged else f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
     second = any(way.second for _, ways in found for way in ways)
     records = [record for batches in cards for batch in batches for record in batch]
-    return "\n".join([*lines, "", where(records, apart, len(pairs) if weak else 0, second)])
+    return "\n".join([*lines, "", where(records, apart, len(pairs) if weak else 0, second, judged)])
 
 
 class Way(NamedTuple):
@@ -304,7 +309,8 @@ def over_batches(batches):
     if not texts:
         return ""
     hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # None: not known
-    return f" Over {len(batches)} sets of runs on at least {len(hosts)} hosts, eager: {'; '.join(texts)}."
+    sets = f"Over {len(batches)} sets of runs on at least {len(hosts)} hosts"
+    return f"- **Eager ratios change with the host.** {sets}: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
@@ -319,7 +325,7 @@ def headline_cells(ways, weak):
     """Return the cells of an experiment on one card, with marks for what is weak or of a second batch."""
     _, amp, graph, compiled = ways
     card = amp.pair[1][0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
-    first = f"{seconds_of_epoch(amp.pair[1]):.2f} s" + DAGGER * amp.second
+    first = f"{seconds_of_epoch(amp.pair[1]):.2f}" + DAGGER * amp.second
     ratios = [ratio_cell(way, weak) for way in ways]
     saved = [memory_change(*map(highest_peak, way.pair)) + DAGGER * way.second for way in (amp, compiled) if way.pair]
     last = next(way for way in (compiled, graph, amp) if way.pair)
@@ -337,23 +343,29 @@ def ratio_cell(way, weak):
     if not way.pair:
         return "-"
     runs, base_runs = way.pair
-    name = f"{runs[0]['precision']}: " if runs[0]["precision"] in AMP else ""
-    return name + compared(runs, base_runs) + "\\*" * (way.pair in weak) + DAGGER * way.second
+    name = f"{runs[0]['precision'].removeprefix('amp_')} " if runs[0]["precision"] in AMP else ""
+    return name + in_short(runs, base_runs) + "\\*" * (way.pair in weak) + DAGGER * way.second
 
 
-def where(records, apart, weak, second):
-    """Return on what the records of the first table were made, and how to read it. weak: how many were corrected."""
+def where(records, apart, weak, second, judged):
+    """Return in a few items how to read the first table, and on what its records were made.
+
+    weak: how many ratios were corrected; second: whether some are of a second batch; judged: whether quality is.
+    """
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
-    reading = "95% intervals from three to six processes. AMP: the faster of fp16 and bf16 here, chosen afterwards."
-    reading += " Compiled graphs have channels_last images. Memory: PyTorch's peak without the data set."
-    reading += " WikiText-2's last articles are reordered."
-    hosts = " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
-    marks = f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
-    marks += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
-    return f"*PyTorch {versions}. {reading}{apart}{hosts}{marks}*"
+    reading = "- In brackets: 95% intervals from three to six processes."
+    reading += f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
+    reading += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
+    reading += " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
+    about = "- TF32 is off in fp32. All is eager unless it says graph; a *CUDA graph* launches a whole step at once."
+    about += " AMP: the faster of fp16 and bf16, chosen afterwards. Compiled graphs have channels_last images."
+    about += " Memory: PyTorch's peak without the data set. WikiText-2's last articles are reordered."
+    about += f" PyTorch {versions}."
+    about += "" if judged else f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
+    return "\n".join(filter(None, [reading, apart, about]))
 
 
 def quality(runs, base_runs):
