@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import groupby
 
 from ..analysis.conditions import flags_of
+from ..analysis.explained import NOT_YET, TIME_ALONE
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
 from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
@@ -134,14 +135,20 @@ def said_once(rows: list[dict]) -> list[dict]:
 def say_missing(section: Section, report: Report, what: str, field: str, reason: str) -> None:
     """Say in how many of the runs that ended well something was not measured, and why.
 
-    Nothing is said where no run measured it: the section is absent then.
+    Nothing is said where no run measured it: the section is absent then. Nor of runs that were made for their time
+    alone, where another one explains them; where none does, their number is said.
     """
-    missing = [record for _, record in report.timed if record[field] is None]
-    why = tally((plain(record[reason] or "the record does not say why") for record in missing), "{} ({})")
-    if missing and len(missing) < len(report.timed):
-        section.say(
-            f"{what} was not measured in {len(missing)} of the {len(report.timed)} runs that ended well: {why}."
-        )
+    lacking = [record for _, record in report.timed if record[field] is None]
+    missing = [record for record in lacking if record[reason] not in (TIME_ALONE, NOT_YET)]
+    alone = sum(record[reason] == NOT_YET for record in lacking)
+    if len(lacking) == len(report.timed):
+        return
+    runs = f"of the {len(report.timed)} runs that ended well"
+    if alone:
+        section.say(f"{alone} {runs} had only their time measured.")
+    if missing:
+        why = tally((plain(record[reason] or "the record does not say why") for record in missing), "{} ({})")
+        section.say(f"{what} was not measured in {len(missing)} {runs}: {why}.")
 
 
 def find_speedups(report: Report) -> dict[PairKey, dict]:

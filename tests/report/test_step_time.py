@@ -135,3 +135,15 @@ def test_a_comparison_that_was_only_timed_has_no_panel(tmp_path):
     assert len(report.comparisons) == 2
     assert sum(axes.axison for axes in charts["step_time"].axes) == 1
     assert "1 of 2 comparisons" in " ".join(texts(charts["step_time"]))
+
+
+def test_runs_made_for_their_time_alone_are_not_called_unmeasured(tmp_path):
+    explained = made_up.make("cifar_resnet", "fp32")
+    alone = made_up.make("cifar_resnet", "fp32", parameters={"lr": 0.5}, explained=False)
+    alone.profile_reason = NOT_YET
+    broken = made_up.make("cifar_resnet", "fp32", parameters={"lr": 0.6}, explained=False)
+    broken.profile_reason = "the profiler saw no kernel"
+    write_all(tmp_path, explained, alone, broken)
+    said = said_in("bottlenecks", explore(tmp_path, "bottlenecks")[0])
+    assert "1 of the 3 runs that ended well had only their time measured." in said
+    assert "was not measured in 1 of the 3 runs that ended well: the profiler saw no kernel (1)." in said
