@@ -153,7 +153,9 @@ def draw_rows(section: Section, report: Report) -> None:
     plot, columns = part.subplots(1, 2, width_ratios=[1, 0.72], sharey=True)
     columns.set_axis_off()
     columns.set_xlim(0, 1)
-    write_columns(columns, -0.95, COLUMNS, color=GAP_GREY)
+    compared = {f"over {key[2]}" for key in report.speedups}
+    heads = [name if name in compared or not name.startswith("over") else "" for name in COLUMNS]
+    write_columns(columns, -0.95, heads, color=GAP_GREY)
     times = find_times(report)
     ticks = {}
     y = 0.0

@@ -203,3 +203,23 @@ def test_the_alternative_texts_hold_the_numbers(tmp_path):
     speedup, bars = [part for part in section(load(tmp_path)) if isinstance(part, Chart)]
     assert "amp_fp16 4.00, tf32 2.00" in speedup.alt
     assert "tf32 2.00 s, 3.85 GiB" in bars.alt
+
+
+@pytest.mark.parametrize("modes", [MODES, {"fp32": 4.0, "amp_fp16": 1.0}])
+def test_a_column_over_tf32_is_named_only_where_something_was_compared_with_it(tmp_path, modes):
+    write_repeats(tmp_path, modes=modes)
+    columns = explore(tmp_path, "speedup_figure")[1]["speedup"].axes[1]
+    assert [text.get_text() for text in columns.texts][:2] == ["over fp32", "over tf32" if "tf32" in modes else ""]
+
+
+def test_a_long_name_has_lines_of_its_own_and_does_not_narrow_the_chart(tmp_path):
+    write_repeats(tmp_path / "short")
+    write_repeats(tmp_path / "long")
+    far = {"optimizer": "adamw", "rounding": "stochastic", "lr": 0.001, "execution": "compile_cuda_graph"}
+    write_repeats(tmp_path / "long", parameters=far)
+    short, long = (explore(tmp_path / name, "speedup_figure")[1]["speedup"] for name in ("short", "long"))
+    names = [text for text in long.axes[0].texts if text.get_weight() == "bold"]
+    assert len(names) > 2
+    for figure in (short, long):
+        figure.canvas.draw()
+    assert long.axes[1].get_position().width == pytest.approx(short.axes[1].get_position().width, rel=0.05)
