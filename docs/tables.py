@@ -182,8 +182,15 @@ def generated_blocks(root):
         },
     }
     newest = ("quick-h100", "quick-h200", "reference-h100", "reference-h200", "executed-h100")
-    others = ("first-h200", "published", "fastest-h100", "fastest-h200", "graph-quality-h200", "scaling-h200")
-    others += ("modern-h100",)
+    others = (
+        "first-h200",
+        "published",
+        "fastest-h100",
+        "fastest-h200",
+        "graph-quality-h200",
+        "scaling-h200",
+        "modern-h100",
+    )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     return blocks

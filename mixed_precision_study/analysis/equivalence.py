@@ -69,4 +69,9 @@ def outcome_of(found: dict, better: str) -> str:
         return EQUIVALENT
     if found["low"] <= 0 <= found["high"]:
         return UNKNOWN
+    return direction_of(found, better)
+
+
+def direction_of(found: dict, better: str) -> str:
+    """Return BETTER or WORSE by the sign of a difference alone; `better` is "higher" or "lower"."""
     return BETTER if (found["difference"] > 0) == (better == "higher") else WORSE

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from ..record import LEARNED, gain_over_chance, last_metric, skipped_fraction
-from .equivalence import WORSE, quality_difference
+from .equivalence import WORSE, direction_of, quality_difference
 
 FEW_SKIPPED = 10  # fewer skipped steps are the usual search for a loss scale
 SKIPPED = 0.01  # from this share of skipped steps on, a run made fewer updates than its baseline
@@ -69,6 +69,12 @@ def metric_name(record: dict) -> str:
     return (record.get("metric_name") or "metric").replace("_", " ")
 
 
+def has_learned(records: Sequence[dict]) -> bool:
+    """Return whether runs are known to have left chance behind: their median gain over it."""
+    known = [gain for record in records if (gain := gain_over_chance(record)) is not None]
+    return bool(known) and median(known) >= LEARNED
+
+
 def by_seed(records: Sequence[dict]) -> dict[int, float]:
     """Return {seed: last metric}. Repetitions of a seed count as their mean."""
     found: dict[int, list[float]] = {}
@@ -85,14 +91,13 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
     three, but for precisions without fp32 weights. Of a baseline that has hardly learned nothing is said.
     """
     own, base = by_seed(runs), by_seed(base_runs)
-    gains = [gain for record in base_runs if (gain := gain_over_chance(record)) is not None]
-    if not (own.keys() & base.keys() and gains) or median(gains) < LEARNED:
+    if not has_learned(base_runs):
         return None
     one = base_runs[0]
     found = quality_difference(own, base, one["metric_name"], one["metric_better"])
     if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
         return None
-    if (found["difference"] > 0) == (one["metric_better"] == "higher"):
+    if direction_of(found, one["metric_better"]) != WORSE:
         return None
     if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
         return None

@@ -18,15 +18,15 @@ The rules, all from records:
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
 from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
-from ..analysis.trained import NO_FP32_WEIGHTS
+from ..analysis.trained import NO_FP32_WEIGHTS, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
-from ..record import LEARNED, gain_over_chance, last_metric
+from ..record import last_metric
 from . import aa
 from .comparisons import execution_of, ok_runs, runs_of
 from .crossover import find_widths
@@ -171,13 +171,6 @@ def listed(values: list, word: str = "or") -> str:
     return f"{', '.join(first)} {word} {last}" if first else last
 
 
-def has_learned(group: dict, precision: str) -> bool:
-    """Return whether the runs of a precision are known to have left chance behind."""
-    gains = [gain_over_chance(run) for run in ok_runs(group, precision)]
-    known = [gain for gain in gains if gain is not None]
-    return bool(known) and median(known) >= LEARNED
-
-
 def comparable_in(report: Report, number: int) -> list[str]:
     """Return the precisions of a comparison that may be recommended, fp32 first: those that trained as they should."""
     group = report.comparisons[number]
@@ -202,7 +195,7 @@ def trained_in(report: Report, number: int) -> list[str]:
     names = ["fp32"]
     for name in list(PRECISIONS)[1:]:
         speedup = report.speedups.get((number, name, "fp32"))
-        safe = name not in NO_FP32_WEIGHTS or has_learned(report.comparisons[number], name)
+        safe = name not in NO_FP32_WEIGHTS or has_learned(ok_runs(report.comparisons[number], name))
         if safe and speedup and judge(speedup) in COMPARABLE:
             names.append(name)
     return names if len(names) > 1 else []
@@ -269,7 +262,7 @@ def quality_of(group: dict, precision: str) -> str:
     if precision == "fp32":
         return f"{metric} {ends[1]}"
     change = f"{metric} {ends[0]} → {ends[1]}"
-    if not (has_learned(group, "fp32") or has_learned(group, precision)):
+    if not (has_learned(ok_runs(group, "fp32")) or has_learned(ok_runs(group, precision))):
         if one["chance_metric"] is None:
             return f"{change}: whether they have learned is not known"
         return f"{change}: neither has learned much; a guess reaches {short(one['chance_metric'])}"
@@ -326,7 +319,7 @@ def next_measured(report: Report, number: int, use: str) -> tuple[str, float, st
         for precision in PRECISIONS if other is not group else ():
             if loses_quality(other, precision):
                 continue
-            if precision in NO_FP32_WEIGHTS and not has_learned(other, precision):
+            if precision in NO_FP32_WEIGHTS and not has_learned(ok_runs(other, precision)):
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:

@@ -103,13 +103,17 @@ def name_lines(report: Report, number: int) -> list[str]:
     return wrapped_name("; ".join([group["title"], *failed_beside_others(group)]), LETTERS)
 
 
-def draw_heading(report: Report, plot: Axes, columns: Axes, y: float, number: int, times: dict[Key, Bar]) -> None:
-    """Write the name of a comparison, its last line at y, and the time and the memory of fp32."""
-    group = report.comparisons[number]
+def draw_heading(plot: Axes, y: float, lines: list[str]) -> None:
+    """Write the name of a comparison, its last line at y."""
     style: dict[str, Any] = {"va": "center", "weight": "bold", "size": 9, "bbox": BOX}
     style |= {"transform": plot.get_yaxis_transform(), "in_layout": False}  # else a long name narrows the columns
-    for above, line in enumerate(reversed(name_lines(report, number))):
+    for above, line in enumerate(reversed(lines)):
         plot.text(0.01, y - SECOND_LINE * above, chart_text(line), **style)
+
+
+def write_baseline(report: Report, columns: Axes, y: float, number: int, times: dict[Key, Bar]) -> None:
+    """Write the time and the memory of fp32 beside the name of a comparison."""
+    group = report.comparisons[number]
     if group["runs"]["fp32"]:
         time, memory = figures_of(report, (number, "fp32"), times)
         time = gap_text(group["runs"]["fp32"]) or time
@@ -143,7 +147,8 @@ def alternative_text(report: Report) -> str:
 def draw_rows(section: Section, report: Report) -> None:
     """Draw a row for every precision of the comparisons, with its numbers in columns at the right."""
     names = {number: sorted_names(report, number) for number in report.charted}
-    above = {number: SECOND_LINE * (len(name_lines(report, number)) - 1) for number in report.charted}
+    titles = {number: name_lines(report, number) for number in report.charted}
+    above = {number: SECOND_LINE * (len(lines) - 1) for number, lines in titles.items()}
     rows = sum(HEADING + above[number] + len(found) for number, found in names.items())
     title = finding_of(report, report.charted)
     uneven = any(is_uneven(report, number) for number in report.charted)
@@ -161,7 +166,8 @@ def draw_rows(section: Section, report: Report) -> None:
     y = 0.0
     for number in report.charted:
         y += above[number]
-        draw_heading(report, plot, columns, y, number, times)
+        draw_heading(plot, y, titles[number])
+        write_baseline(report, columns, y, number, times)
         if report.runs(number, "fp32"):
             ticks[y] = "fp32"
         for precision in names[number]:
