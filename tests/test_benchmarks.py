@@ -1,4 +1,4 @@
-"""benchmarks/compare_loops.py and host_time.py in their tiny forms on the CPU, and the arithmetic of their tables."""
+"""The scripts of benchmarks/ in their tiny forms on the CPU, and the arithmetic of their tables."""
 
 import importlib.util
 import subprocess
@@ -284,3 +284,29 @@ def test_host_time_refuses_what_it_cannot_measure(words, capsys):
         host_time.main(["--device", "cpu", *words])
     assert left.value.code == 2
     assert words[1] in capsys.readouterr().err.splitlines()[-1]
+
+
+def first_search(*arguments):
+    """Run the script. It forks before PyTorch has started threads, so it needs a process of its own."""
+    command = [sys.executable, ROOT / "benchmarks" / "first_search.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
+
+
+def test_each_row_of_the_first_search_is_a_process_with_its_own_cache():
+    result = first_search("--device", "cpu", "--precision", "amp_bf16")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("NOT A MEASUREMENT")
+    rows = rows_of(result.stdout)
+    assert len(rows) == 1 + 5  # with the head
+    for name, (_, first, processor, second, cache) in rows.items():
+        if name != "process":
+            assert min(map(float, (first, processor, second))) > 0
+            assert float(cache) == 0 or name in ("as the host is", "once more", "the driver's cache off")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_without_a_gpu_the_first_search_says_so_in_one_sentence():
+    result = first_search()
+    assert result.returncode == 1
+    assert "cannot run here" in result.stdout.splitlines()[-1]
+    assert "Traceback" not in result.stderr

@@ -6,6 +6,7 @@ from itertools import accumulate
 DEFAULT_TARGETS = {  # (notebook, model, data): the metric
     ("cifar_resnet", "resnet18", "cifar10"): 0.92,
     ("lstm_language_model", "lstm", "wikitext-2"): 160.0,
+    ("lstm_language_model", "lstm", "wikitext-2-like"): 160.0,  # a text put in its place, such as another order
 }
 
 

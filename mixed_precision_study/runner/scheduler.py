@@ -238,7 +238,7 @@ def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bo
     """Return the timed runs that ended well on another GPU than the rest of their repetition has or will have.
 
     A ratio compares runs of one GPU, so they would be in no interval. Single processes stay: they have none, and may
-    be long.
+    be long. So do seeds that share a process: their quality counts, not their time.
     """
     if not devices or not all(device.visible for device in devices):
         return []
@@ -247,7 +247,7 @@ def stranded(comparison: Comparison, devices: Sequence[Device], retry_failed: bo
     going_on = set()  # repetitions with a run at home or still to be made
     elsewhere = []
     for run in comparison:
-        if run.parameters.get("purpose") != "time":
+        if run.parameters.get("purpose") != "time" or run.shares == "seeds":
             continue
         repetition = (run.parameters.get("seed"), run.parameters.get("repeat"))
         if run in waiting:

@@ -802,6 +802,14 @@ def test_single_processes_stay_where_they_are(turns, tmp_path):
     assert stranded(comparison, GPUS) == []
 
 
+def test_seeds_that_share_a_process_stay_too(turns, tmp_path):
+    """A study of quality comes in portions of GPU time, on whatever card there is."""
+    timed = thrice(turns, tmp_path, "time")
+    write_run(timed[0], gpu_uuid="9")  # of its repetition a run is still to be made
+    assert stranded(timed, GPUS) == [timed[0]]
+    assert stranded([run._replace(shares="seeds") for run in timed], GPUS) == []
+
+
 @pytest.mark.parametrize(
     "jobs, seconds",
     [
