@@ -190,6 +190,7 @@ def generated_blocks(root):
         "graph-quality-h200",
         "scaling-h200",
         "modern-h100",
+        "quality-h100",
     )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
