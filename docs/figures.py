@@ -211,8 +211,11 @@ def chosen(records, **wanted):
     return [record for record in ok if all(record.get(name, value) == value for name, value in wanted.items())]
 
 
-def compared(runs, base_runs):
-    """Return what may be said of how many times as fast the runs are, as text: ratio, interval, outcome, processes."""
+def compared(runs, base_runs, brief=False):
+    """Return what may be said of how many times as fast the runs are, as text: ratio, interval, outcome, processes.
+
+    `brief`: beside an interval without the outcome where it is simply faster or slower.
+    """
     speedup = paired_ratio(paired_runs(runs, base_runs))
     if speedup is None:
         return "not paired"
@@ -220,13 +223,8 @@ def compared(runs, base_runs):
     ratio = f"{speedup['ratio']:.2f}x"
     if speedup["low"] is None:
         return f"{ratio} ({word})"
-    return f"{ratio} ({speedup['low']:.2f} to {speedup['high']:.2f}), {word}"
-
-
-def in_short(runs, base_runs):
-    """Return a ratio with its interval as text, and its outcome only where it is not simply faster or slower."""
-    text = compared(runs, base_runs)
-    return text.removesuffix(f", {FASTER}").removesuffix(f", {SLOWER}")
+    ratio += f" ({speedup['low']:.2f} to {speedup['high']:.2f})"
+    return ratio if brief and word in (FASTER, SLOWER) else f"{ratio}, {word}"
 
 
 def headline(cards, apart=""):
@@ -344,7 +342,7 @@ def ratio_cell(way, weak):
         return "-"
     runs, base_runs = way.pair
     name = f"{runs[0]['precision'].removeprefix('amp_')} " if runs[0]["precision"] in AMP else ""
-    return name + in_short(runs, base_runs) + "\\*" * (way.pair in weak) + DAGGER * way.second
+    return name + compared(runs, base_runs, brief=True) + "\\*" * (way.pair in weak) + DAGGER * way.second
 
 
 def where(records, apart, weak, second, judged):

@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from statistics import NormalDist, stdev
 from typing import NamedTuple
 
-from ..record import comparison_key, read_records
+from ..record import comparison_key, last_metric, read_records
 from .equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, MARGINS, Margin
 from .student import quantile
+from .trained import by_seed
 
 POWER = 0.8
 FEWEST_IN_PILOT = 3
@@ -62,17 +63,18 @@ def differences_of(own: dict[int, float], base: dict[int, float], margin: Margin
 
 def needs_of(records: Iterable[dict]) -> list[Need]:
     """Return what each precision needs, from the ok records of a pilot."""
-    groups: dict[tuple, dict[str, dict[int, float]]] = {}
+    groups: dict[tuple, dict[str, list[dict]]] = {}
     named: dict[tuple, tuple[str, str]] = {}
     for record in records:
         metric = (record.get("metric_name") or "").replace(" ", "_")
-        if record["status"] == "ok" and metric in MARGINS and record.get("metric") and record["metric"][-1] is not None:
+        if record["status"] == "ok" and metric in MARGINS and last_metric(record) is not None:
             key = comparison_key(record)
             named[key] = f"{record['model']}, {record.get('execution', 'eager')}", metric
-            groups.setdefault(key, {}).setdefault(record["precision"], {})[record["seed"]] = record["metric"][-1]
+            groups.setdefault(key, {}).setdefault(record["precision"], []).append(record)
     found = []
-    for key, metrics in groups.items():
+    for key, runs in groups.items():
         model, metric = named[key]
+        metrics = {precision: by_seed(own) for precision, own in runs.items()}
         margin = MARGINS[metric]
         for precision in (name for name in metrics if name != "fp32" and "fp32" in metrics):
             differences = differences_of(metrics[precision], metrics["fp32"], margin)

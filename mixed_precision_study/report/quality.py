@@ -2,6 +2,7 @@
 
 from ..analysis.equivalence import quality_difference
 from ..analysis.trained import by_seed, quality_lost
+from ..record import last_metric
 from .comparisons import ok_runs
 from .style import PRECISIONS
 
@@ -14,8 +15,8 @@ def metric_of(group: dict) -> tuple[str, str]:
 
 def last_metrics(group: dict, precision: str) -> dict[tuple, float]:
     """Return {(seed, repetition): the last metric} of the ok runs."""
-    runs = [record for record in ok_runs(group, precision) if record["metric"] and record["metric"][-1] is not None]
-    return {(record["seed"], record.get("repeat")): record["metric"][-1] for record in runs}
+    runs = ok_runs(group, precision)
+    return {(run["seed"], run.get("repeat")): last for run in runs if (last := last_metric(run)) is not None}
 
 
 def quality_against_fp32(group: dict, precision: str) -> dict | None:
