@@ -2,7 +2,7 @@
 
 The rules, all from records:
 
-- A model's settings are those that most precisions, then most runs, share.
+- A model's settings are those that most precisions share, then those with most ratios over fp32, then most runs.
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
   o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
 - A precision that loses quality does not count: it is named with what it loses. o3_fp16 and bf16_true lose it where
@@ -424,7 +424,7 @@ def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
 
 
 def answers_of(report: Report) -> list[ModelAnswer]:
-    """Return an answer for each model, data set and device: of its settings, those that most runs share.
+    """Return an answer for each model, data set and device, in the settings that have most to tell.
 
     Where these were run in eager mode and otherwise, both are told, eager mode first.
     """
@@ -432,10 +432,11 @@ def answers_of(report: Report) -> list[ModelAnswer]:
     for number, group in enumerate(report.comparisons):
         numbers.setdefault((group["notebook"], group["device"], group["model"]), []).append(number)
 
-    def size(number: int) -> tuple[int, int, int]:
+    def size(number: int) -> tuple[int, int, int, int]:
         group = report.comparisons[number]
         shared = sum(other["batch"] == group["batch"] for other in report.comparisons)
-        return sum(bool(ok_runs(group, name)) for name in PRECISIONS), len(runs_of([group])), shared
+        trained = sum(bool(ok_runs(group, name)) for name in PRECISIONS)
+        return trained, len(trained_in(report, number)), len(runs_of([group])), shared
 
     both = kind_of(report) == "reference" and not report.on_cpu
     found = []

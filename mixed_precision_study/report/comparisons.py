@@ -55,8 +55,22 @@ def group_runs(records: list[dict]) -> list[dict]:
         for name, found in group["runs"].items():
             explain(found, [record for record in explaining if record["precision"] == name])
         groups.append(group)
+    lend_baselines(groups)
     named = ("notebook", "device", "data", "model", "batch", "settings")
     return sorted(groups, key=lambda group: [natural(group[name]) for name in named])
+
+
+def lend_baselines(groups: list[dict]) -> None:
+    """Give a comparison with stochastic rounding the fp32 and tf32 runs of the one that rounds to nearest.
+
+    The setting concerns bf16_true alone. The two comparisons must be equal in all else.
+    """
+    for same in families(groups, "rounding"):
+        by_rounding = {group["settings"].get("rounding"): group for group in same}
+        nearest, stochastic = by_rounding.get('"nearest"'), by_rounding.get('"stochastic"')
+        if nearest and stochastic:
+            for name in ("fp32", "tf32"):
+                stochastic["runs"][name] = stochastic["runs"][name] or nearest["runs"][name]
 
 
 def execution_of(group: dict) -> str:

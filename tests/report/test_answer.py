@@ -296,3 +296,14 @@ def test_a_next_step_does_not_lose_quality():
     assert "bf16_true as one CUDA graph" in answer.next_measured(report, 0, "bf16_true")[0]
     with_metric(report, {"fp32": [0.9], "bf16_true": [0.8]}, number=1)
     assert answer.next_measured(report, 0, "fp32") is None
+
+
+def test_of_two_settings_that_with_more_ratios_is_told(tmp_path):
+    other_card = {**made_up.H200, "gpu_uuid": "GPU-9"}
+    for lr, device in ((0.1, other_card), (0.2, made_up.H200)):
+        parameters = {"lr": lr}
+        for name, seconds, own in (("fp32", 6.0, made_up.H200), ("amp_fp16", 3.0, device)):
+            run = made_up.make("cifar_resnet", name, seconds=[seconds] * 3, device=own, parameters=parameters)
+            made_up.write_record(run, tmp_path)
+    (told,) = answer.answers_of(load(str(tmp_path)))
+    assert "lr=0.2" in told.settings and told.use == "amp_fp16"

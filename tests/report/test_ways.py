@@ -61,6 +61,32 @@ def test_a_ratio_has_one_changed_setting_and_the_same_precision_on_both_sides(tm
     assert "Of 4 changes of one setting, 4 are shown to change the time" in said_in("ways", report)
 
 
+def test_stochastic_rounding_is_compared_with_nearest_and_with_the_fp32_that_has_no_rounding(tmp_path):
+    write_ways(tmp_path, ("fp32", "tf32", "amp_bf16", "bf16_true"), nearest=({"rounding": "nearest"}, 4.0))
+    write_ways(tmp_path, ("bf16_true",), stochastic=({"rounding": "stochastic"}, 5.0), other=({"lr": 1.0}, 8.0))
+    report = load(str(tmp_path))
+    (number,) = (
+        number
+        for number, group in enumerate(report.comparisons)
+        if group["settings"]["rounding"] == '"stochastic"' and group["settings"]["lr"] == "0.1"
+    )
+    of_stochastic = {key[1:]: speedup["ratio"] for key, speedup in report.speedups.items() if key[0] == number}
+    ratio = pytest.approx(4 / 5)
+    wanted = {("bf16_true", "fp32"): ratio, ("bf16_true", "tf32"): ratio, ("tf32", "fp32"): pytest.approx(1)}
+    assert of_stochastic == wanted
+    (change,) = find_changes(report)
+    assert (change.setting, change.precision, change.speedup["ratio"]) == ("rounding", "bf16_true", ratio)
+    assert len(report.used) == 3 * 6
+
+
+def test_a_comparison_of_other_settings_is_lent_no_fp32(tmp_path):
+    write_ways(tmp_path, ("fp32", "bf16_true"), nearest=({"rounding": "nearest"}, 4.0))
+    write_ways(tmp_path, ("bf16_true",), stochastic=({"rounding": "stochastic", "lr": 1.0}, 5.0))
+    report = load(str(tmp_path))
+    (own,) = (group for group in report.comparisons if group["settings"]["rounding"] == '"stochastic"')
+    assert {name for name, runs in own["runs"].items() if runs} == {"bf16_true"}
+
+
 def test_without_fp32_the_ways_are_the_answer_and_no_empty_chart_is_drawn(tmp_path):
     write_ways(tmp_path, usual=({"scaler": "pytorch"}, 8.0), other=({"scaler": "device"}, 4.0))
     report, charts = explore(tmp_path, "speedup_figure")
