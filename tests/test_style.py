@@ -82,6 +82,46 @@ def test_the_documents_name_every_parameter_of_the_command_line():
         assert option in running, option
 
 
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "outputs").rglob("*.md")])
+
+
+def anchors_of(path):
+    """Return the anchors of a page's headings, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+def broken_links(path):
+    """Return the links of a page that lead to no file of the project, or to no heading of its page."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        if not link.startswith(("http://", "https://")):
+            name, _, anchor = link.partition("#")
+            target = path.parent / name if name else path
+            if not target.exists() or (anchor and anchor not in anchors_of(target)):
+                broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    assert broken_links(path) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# What it is\n[a](page.md#what-it-is) [b](page.md#what-it-was) [c](other.md) [d](https://x.org)\n")
+    assert broken_links(page) == ["page.md#what-it-was", "other.md"]
+
+
+def test_the_page_of_outputs_names_every_folder():
+    page = (ROOT / "outputs" / "README.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in (ROOT / "outputs").glob("*/README.md")}
+    assert len(folders) > 20
+    for name in folders:
+        assert f"]({name}/README.md)" in page, name
+
+
 def test_the_fault_table_names_tests_that_there_are():
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "running.md").read_text()))
     texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
