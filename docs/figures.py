@@ -420,6 +420,33 @@ def graphs_table(records):
     return "\n".join(lines)
 
 
+SAID_BEFORE = (  # ratio over fp32 with its interval, as the README of 22 November 2026 had it: one process on one H200
+    ("ResNet-18", RESNET, EAGER, "tf32", "2.18x (2.17 to 2.18)"),
+    ("ResNet-18", RESNET, EAGER, "amp_fp16", "1.87x (1.70 to 2.01)"),
+    ("ResNet-18", RESNET, EAGER, "amp_bf16", "2.17x (1.90 to 2.52)"),
+    ("ResNet-18, one graph", RESNET, GRAPH_ALONE, "amp_fp16", "3.43x (3.34 to 3.44)"),
+    ("EfficientNet", EFFICIENTNET, EAGER, "tf32", "1.21x (1.20 to 1.21)"),
+    ("EfficientNet", EFFICIENTNET, EAGER, "amp_fp16", "1.59x (1.55 to 1.62)"),
+    ("EfficientNet", EFFICIENTNET, EAGER, "amp_bf16", "1.19x (1.19 to 1.19)"),
+    ("LSTM", LSTM, EAGER, "tf32", "1.06x (0.96 to 1.18)"),
+    ("LSTM", LSTM, EAGER, "amp_fp16", "0.90x (0.84 to 0.95)"),
+    ("LSTM", LSTM, EAGER, "amp_bf16", "0.89x (0.63 to 1.24)"),
+    ("LSTM, one graph", LSTM, GRAPH_ALONE, "amp_fp16", "1.64x (1.64 to 1.65)"),
+)
+
+
+def before_table(*cards):
+    """Return SAID_BEFORE beside what the records of each card say now, in the order H200, H100."""
+    lines = ["| over fp32 | said before, one process | H200 now | H100 now |", "|---|---|---|---|"]
+    for name, experiment, way, precision, said in SAID_BEFORE:
+        now = [
+            compared(*(chosen(records, **experiment, **way, precision=one) for one in (precision, "fp32")), brief=True)
+            for records in cards
+        ]
+        lines.append(f"| {name}: {precision} | {' | '.join([said, *now])} |")
+    return "\n".join(lines)
+
+
 KERNELS = (
     ("ResNet-18", RESNET, "normalisation"),
     ("EfficientNet-B0", EFFICIENTNET, "normalisation"),

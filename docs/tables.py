@@ -171,6 +171,7 @@ def generated_blocks(root):
             "cases": lambda: cases_table(root / "tests" / "built_cases"),
         },
         root / "docs" / "findings.md": {
+            "before": lambda: figures.before_table(records("reference-h200"), records("reference-h100")),
             "graphs": lambda: figures.graphs_table(records("reference-h200")),
             "kernels": lambda: figures.kernels_table(records("reference-h100")),
             "compared": lambda: figures.compared_table(outputs),

@@ -202,6 +202,15 @@ def test_what_the_readme_says_of_graphs_stands_in_the_records(folder, scatter):
             assert max(medians) / min(medians) < (1.021 if experiment == figures.EFFICIENTNET else scatter)
 
 
+def test_what_was_said_before_stands_beside_ratios_of_three_processes_on_both_cards():
+    rows = figures.before_table(read_folder("reference-h200"), read_folder("reference-h100")).splitlines()[2:]
+    assert len(rows) == len(figures.SAID_BEFORE) == 11
+    for row in rows:
+        *_, h200, h100 = row.strip("| ").split(" | ")
+        for now in (h200, h100):
+            assert re.match(r"\d\.\d\dx \(\d\.\d\d to \d\.\d\d\)", now), row
+
+
 def test_runs_under_ray_are_those_without_it():
     local, ray = ({one["run_id"]: one for one in read_folder(f"batches-h100/{name}")} for name in ("local", "ray"))
     assert len(local) == 4 and set(local) == set(ray)
