@@ -22,11 +22,10 @@ from statistics import fmean
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
-from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN
+from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, WORSE
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
-from ..analysis.trained import NO_FP32_WEIGHTS, has_learned
+from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
-from ..record import last_metric
 from . import aa
 from .comparisons import execution_of, ok_runs, runs_of
 from .crossover import find_widths
@@ -250,13 +249,12 @@ def why_none(report: Report, number: int) -> str:
 
 
 def quality_of(group: dict, precision: str) -> str:
-    """Return the mean of the last metrics in fp32 and in a precision, and what may be said of the difference."""
-    ends = []
-    for name in ("fp32", precision):
-        values = [value for run in ok_runs(group, name) if (value := last_metric(run)) is not None]
-        if not values:
-            return "not known"
-        ends.append(short(fmean(values)))
+    """Return the mean of the last metrics in fp32 and in a precision over equal seeds, and what may be said of it."""
+    metrics = [by_seed(ok_runs(group, name)) for name in ("fp32", precision)]
+    if not all(metrics):
+        return "not known"
+    common = metrics[0].keys() & metrics[1].keys()
+    ends = [short(fmean(values[seed] for seed in common or values)) for values in metrics]
     one = ok_runs(group, precision)[0]
     metric = (one["metric_name"] or "metric").replace("_", " ")
     if precision == "fp32":
@@ -575,6 +573,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"
         said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
+        if worse := [f"{one.model} in {one.use}" for one in answers if f"({WORSE}" in one.quality]:
+            said.append(plain(f"It is worse for {listed(worse, 'and')}."))
     if report.measured:
         said.append(f"{count(len(hosts), 'host')}." if hosts else "How many hosts were used was not recorded.")
     if disturbed:

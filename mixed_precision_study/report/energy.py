@@ -11,7 +11,7 @@ from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
-from .words import plain, short, span
+from .words import plain, short, short_span
 
 TITLE = "Energy"
 ABOUT = f"""What the whole GPU used in the timed epochs, for a thousand samples. The host and the cooling are not in it.
@@ -60,7 +60,7 @@ def spread_rows(report: Report) -> list[dict]:
                 continue
             row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
             row |= {"processes": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
-            row |= {"lowest to highest": span(known, "{:.4g}") if len(known) > 1 else "one process"}
+            row |= {"lowest to highest": short_span(known) if len(known) > 1 else "one process"}
             spread = statistics.stdev(known) / statistics.mean(known) if len(known) > 1 else None
             rows.append(row | {"standard deviation": "-" if spread is None else f"{spread:.1%}"})
     return rows

@@ -10,7 +10,7 @@ from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import baselines_of, said_once
-from .words import plain, short, span
+from .words import plain, short, short_span
 
 TITLE = "Time and energy to the same quality"
 ABOUT = """Seconds and joules of training until the metric on held-out data first reaches a target
@@ -42,7 +42,7 @@ def cell(trainings: list[ToTarget], read: Callable[[ToTarget], float | None]) ->
     if not known:
         return "-"
     mean = short(sum(known) / len(known))
-    return mean if len(known) == 1 else f"{mean} ({span(known, '{:.4g}')})"
+    return mean if min(known) == max(known) else f"{mean} ({short_span(known)})"
 
 
 def summary_row(title: str, target: float, precision: str, trainings: list[ToTarget]) -> dict:

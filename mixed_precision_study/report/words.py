@@ -41,6 +41,16 @@ def span(numbers: Collection[float], form: str = "{}") -> str:
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
 
 
+def short_span(numbers: Collection[float]) -> str:
+    """Return "smallest to largest" in three significant digits, or one number where both look alike.
+
+    Whole numbers, such as epochs, have no decimals.
+    """
+    whole = all(float(number).is_integer() for number in numbers)
+    ends = min(numbers), max(numbers)
+    return " to ".join(dict.fromkeys(f"{number:,.0f}" if whole else short(number) for number in ends))
+
+
 def percent(share: float | None) -> str:
     """Return a share as a percentage, or "-" where it is unknown."""
     return "-" if share is None else f"{share:.0%}"

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..analysis.trained import diverged
 from ..data_files import data_files_hash
 from ..gpu import nvml
-from ..record import STATUSES, comparison_key, find_diverged, is_explanation, utc_now, write_flat
+from ..record import STATUSES, comparison_key, is_explanation, utc_now, write_flat
 from . import estimates, status
 from .devices import Device
 from .notebook_file import MALFORMED
@@ -103,14 +104,14 @@ def mark_diverged(comparison: Comparison) -> dict[str, str]:
     """Mark the runs of a finished comparison that learned nothing where others did. Return {run_id: reason}."""
     paths = {run.run_id: run.record_path for run in comparison}
     groups: dict[tuple, dict[str, dict]] = {}
-    diverged: dict[str, str] = {}
+    found: dict[str, str] = {}
     for record in filter(None, map(read_record, paths.values())):
         groups.setdefault(comparison_key(record), {})[record["run_id"]] = record
     for group in groups.values():
-        diverged |= find_diverged(group.values())
-        for run_id in diverged.keys() & group.keys():
-            write_flat({**group[run_id], "status": "diverged", "reason": diverged[run_id]}, paths[run_id])
-    return diverged
+        found |= diverged(group.values())
+        for run_id in found.keys() & group.keys():
+            write_flat({**group[run_id], "status": "diverged", "reason": found[run_id]}, paths[run_id])
+    return found
 
 
 def is_outdated_synthetic(run: Run, record: dict) -> bool:

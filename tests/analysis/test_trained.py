@@ -4,7 +4,7 @@ import pytest
 from made_up_runs import flat
 
 from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.trained import quality_lost, why_not_trained
+from mixed_precision_study.analysis.trained import by_seed, diverged, quality_lost, why_not_trained
 
 FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
@@ -103,3 +103,33 @@ def test_a_comparison_tells_the_quality_it_loses():
     own, base = ends("bf16_true", 0.8)[0], ends("fp32", 0.9)[0]
     assert paired_ratio([(own, base)])["lost"] == "its accuracy ends at 0.8, not 0.9"
     assert paired_ratio([(base, own)])["lost"] is None
+
+
+NOISY = {"metric": [0.5, 0.3, 0.25, 0.33], "metric_better": "lower", "chance_metric": 0.323}
+NOISY |= {"metric_name": "mean_absolute_error"}
+GOES_ON = [1.8, 0.7, 0.6, 0.65]
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_trained"),
+    [
+        (GOES_ON, True),
+        ([1.8, 0.7, 0.6, 1.3], False),  # the loss went back, too
+        ([1.8, 0.7, 0.6, float("nan")], False),
+        ([1.8, 0.7, 0.6, None], False),
+        ([1.8, 0.65], False),  # two epochs tell nothing
+    ],
+)
+def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_falls(loss, has_trained):
+    own = flat("tf32", **STEPS, **NOISY, train_loss=loss)
+    base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
+    own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
+    assert (set(diverged([own, base])) == set()) is has_trained
+    assert (why_not_trained([(own, base)]) is None) is has_trained
+    assert by_seed([own]) == {own["seed"]: 0.33}  # quality keeps it
+
+
+def test_two_bad_epochs_are_a_divergence():
+    own = flat("tf32", **STEPS, **{**NOISY, "metric": [0.5, 0.25, 0.33, 0.33]}, train_loss=GOES_ON)
+    base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
+    assert set(diverged([own | {"run_id": "own"}, base | {"run_id": "base"}])) == {"own"}

@@ -307,3 +307,11 @@ def test_of_two_settings_that_with_more_ratios_is_told(tmp_path):
             made_up.write_record(run, tmp_path)
     (told,) = answer.answers_of(load(str(tmp_path)))
     assert "lr=0.2" in told.settings and told.use == "amp_fp16"
+
+
+def test_quality_is_told_of_equal_seeds_and_worse_quality_is_named():
+    report = with_metric(judged({"amp_fp16": 2.0}), {"fp32": [0.9] * 3, "amp_fp16": [0.899, 0.8991, 0.899, 0.1]})
+    (told,) = answer.answers_of(report)
+    assert told.quality == "accuracy 0.900 → 0.899 (worse, 3 seeds)"
+    assert "It is worse for resnet18 in amp\\_fp16." in said(report)
+    assert "worse" not in said(judged({"amp_fp16": 2.0}))
