@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
@@ -215,8 +216,9 @@ def wrapped_name(text: str, letters: int) -> list[str]:
 
 
 def most_compared(report: Report, numbers: list[int], most: int) -> list[int]:
-    """Return up to `most` of some comparisons: of each model the one with the most precisions, then others."""
-    ranked = sorted(numbers, key=lambda number: -len(shown_in(report, number)))
+    """Return up to `most` of some comparisons: of each model the one with most precisions and ratios, then others."""
+    told = Counter(number for (number, _, base), one in report.speedups.items() if base == "fp32" and one["processes"])
+    ranked = sorted(numbers, key=lambda number: (-len(shown_in(report, number)), -told[number]))
     first_of = {report.comparisons[number]["model"]: number for number in reversed(ranked)}
     firsts = [number for number in ranked if number in first_of.values()]
     others = [number for number in ranked if number not in firsts]

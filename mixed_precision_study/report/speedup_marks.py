@@ -146,10 +146,15 @@ def median_finding(report: Report, numbers: list[int]) -> str:
 
 
 def medians_of_ratios(report: Report, numbers: list[int]) -> tuple[str, int] | None:
-    """Return the medians of the precisions that most comparisons have, over those that have them all, and how many."""
+    """Return the medians of the precisions that most comparisons have, over those that have them all, and how many.
+
+    A ratio counts only where the precision loses no quality.
+    """
     ratios: dict[str, dict[int, float]] = {}
     for (number, precision, base), speedup in report.speedups.items():
-        if number in numbers and base == "fp32" and not is_no_speedup(speedup):
+        if number not in numbers or base != "fp32" or is_no_speedup(speedup):
+            continue
+        if not loses_quality(report.comparisons[number], precision):
             ratios.setdefault(precision, {})[number] = speedup["ratio"]
     common = {name: ratios[name] for name in PRECISIONS if 2 * len(ratios.get(name, {})) >= len(numbers)}
     shared = set.intersection(*map(set, common.values())) if common else set()

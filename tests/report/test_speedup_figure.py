@@ -4,7 +4,7 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import explore, texts, write_all
 
-from mixed_precision_study.report.layout import NARROW
+from mixed_precision_study.report.layout import NARROW, most_compared
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.speedup_figure import section, sorted_names
@@ -99,6 +99,27 @@ def test_of_many_comparisons_the_title_has_medians_of_eager_mode_and_of_graphs_a
     title = finding_of(load(tmp_path), [0, 1, 2, 3])
     eager, graphs = "tf32 2.00x, amp_fp16 1.00x (median of 2)", "tf32 2.00x, amp_fp16 4.00x (median of 2)"
     assert title == f"Over fp32: eager {eager}; as one graph {graphs}"
+
+
+def test_medians_leave_out_where_a_precision_loses_quality(tmp_path):
+    for batch_size, seconds, shift in ((64, 2.0, 0.0), (128, 1.0, -0.05), (256, 1.0, -0.05), (512, 2.0, 0.0)):
+        write_repeats(tmp_path, modes={"fp32": 4.0}, parameters={"batch_size": batch_size})
+        parameters = {"batch_size": batch_size, "repeats": 1, "repeat": 0}
+        run = timed("bf16_true", seconds, parameters=parameters, shift=shift, host_id="one")
+        write_all(tmp_path, run)
+    report = load(tmp_path)
+    assert {speedup["ratio"] for speedup in report.speedups.values()} == {2.0, 4.0}
+    assert finding_of(report, [0, 1, 2, 3]) == "Over fp32: bf16_true 2.00x (median of 2 comparisons)"
+
+
+def test_of_each_experiment_the_comparison_with_most_ratios_is_drawn(tmp_path):
+    for rate, gpu in enumerate(("GPU-2", "GPU-2", "GPU-1", "GPU-2", "GPU-2", "GPU-2", "GPU-2")):
+        parameters = {"lr": 0.1 * (rate + 1)}
+        write_all(tmp_path, timed("fp32", 4.0, parameters=parameters, gpu_uuid="GPU-1"))
+        write_all(tmp_path, timed("amp_fp16", 2.0, parameters=parameters, gpu_uuid=gpu))
+    report = load(tmp_path)
+    chosen = most_compared(report, list(range(7)), 1)
+    assert [report.comparisons[number]["settings"]["lr"][:3] for number in chosen] == ["0.3"]
 
 
 def test_figures_of_two_gpus_are_marked_as_not_paired(tmp_path):
