@@ -124,4 +124,6 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
     if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
-    return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}"
+    nearest = runs[0]["precision"] == "bf16_true" and runs[0].get("rounding", "nearest") == "nearest"
+    remedy = ' (try rounding="stochastic")' if nearest else ""
+    return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}{remedy}"
