@@ -89,10 +89,12 @@ def judge_runs(report: Report) -> None:
     stands = stand_after_correction(list(report.speedups.values()))
     report.standing = {key for key, stand in zip(report.speedups, stands, strict=True) if stand}
     report.sentences = find_sentences(report)
+    seen: set[int] = set()  # a run that is lent to another comparison is listed once
     for number, group in enumerate(report.comparisons):
         for precision in PRECISIONS:
             runs = ok_runs(group, precision)
-            report.timed += [(number, record) for record in runs]
+            report.timed += [(number, record) for record in runs if id(record) not in seen]
+            seen |= set(map(id, runs))
             report.several_runs |= len(runs) > 1
     report.disturbed = [(number, record) for number, record in report.timed if flags_of(record)]
 

@@ -76,7 +76,7 @@ def test_stochastic_rounding_is_compared_with_nearest_and_with_the_fp32_that_has
     assert of_stochastic == wanted
     (change,) = find_changes(report)
     assert (change.setting, change.precision, change.speedup["ratio"]) == ("rounding", "bf16_true", ratio)
-    assert len(report.used) == 3 * 6
+    assert len(report.used) == len(report.timed) == 3 * 6
 
 
 def test_a_comparison_of_other_settings_is_lent_no_fp32(tmp_path):
