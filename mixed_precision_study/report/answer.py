@@ -4,9 +4,9 @@ The rules, all from records:
 
 - A model's settings are those that most precisions share, then those with most ratios over fp32, then most runs.
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
-  o3_fp16 and bf16_true have no fp32 weights, so they count only where they have learned.
-- A precision that loses quality does not count: it is named with what it loses. o3_fp16 and bf16_true lose it where
-  their metric is worse than fp32's by more than the margin, the others where that is also beyond their seeds' scatter.
+- A precision that loses quality does not count: it is named with what it loses. That is more than the margin, and
+  beyond the scatter of its seeds. o3_fp16 and bf16_true have no fp32 weights, so they count only where they are shown
+  to be equivalent or better.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
@@ -32,7 +32,7 @@ from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
-from .quality import loses_quality, quality_against_fp32
+from .quality import may_be_used, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
@@ -173,17 +173,17 @@ def listed(values: list, word: str = "or") -> str:
 def comparable_in(report: Report, number: int) -> list[str]:
     """Return the precisions of a comparison that may be recommended, fp32 first: those that trained as they should."""
     group = report.comparisons[number]
-    return [name for name in trained_in(report, number) if not loses_quality(group, name)]
+    return [name for name in trained_in(report, number) if may_be_used(group, name)]
 
 
 def left_out_for_quality(report: Report, number: int, use: str) -> list[str]:
-    """Return in words the precisions that are faster than `use`, but lose quality."""
+    """Return in words the precisions that are faster than `use`, but lose quality or may do so."""
     group, best = report.comparisons[number], ratio_over_fp32(report, number, use)
     return [
         f"{name} for {group['model']}: {ratio_text(report.speedups[number, name, 'fp32'])} over fp32, but"
         f" {quality_of(group, name)}"
         for name in trained_in(report, number)
-        if loses_quality(group, name) and ratio_over_fp32(report, number, name) > best
+        if not may_be_used(group, name) and ratio_over_fp32(report, number, name) > best
     ]
 
 
@@ -315,9 +315,7 @@ def next_measured(report: Report, number: int, use: str) -> tuple[str, float, st
     for other_number in same_but_for(report, number, ("execution", "channels_last", "scaler")):
         other = report.comparisons[other_number]
         for precision in PRECISIONS if other is not group else ():
-            if loses_quality(other, precision):
-                continue
-            if precision in NO_FP32_WEIGHTS and not has_learned(ok_runs(other, precision)):
+            if not may_be_used(other, precision):
                 continue
             speedup = speedup_between(ok_runs(other, precision), ok_runs(group, use))
             if speedup and judge(speedup) in COMPARABLE and judge(speedup) not in NOT_TOLD:
@@ -476,15 +474,16 @@ def said_of_model(one: ModelAnswer, other: ModelAnswer | None = None) -> str:
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
         return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}."
     use = f"For {one.model} {way} use {one.use}" if way else f"For {one.model} use {one.use}"
+    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
     fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
     if one.saved_of_tf32 is not None:
         less = f"{one.saved_of_tf32:.0f}% less than in tf32"
         if one.judged in NOT_TOLD:
-            return f"{use} for its memory, {less}: it is not shown to be faster than fp32 or tf32."
-        return f"{use} for its memory, {less}: it is {fast} and not shown to be faster than tf32."
+            return f"{use} for its memory, {less}: it is not shown to be faster than fp32 or tf32{worse}."
+        return f"{use} for its memory, {less}: it is {fast} and not shown to be faster than tf32{worse}."
     if one.judged in NOT_TOLD:
-        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32."
-    return f"{use}: {fast}{memory_in_words(one)}."
+        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32{worse}."
+    return f"{use}: {fast}{memory_in_words(one)}{worse}."
 
 
 def said_of_eager(one: ModelAnswer) -> str:
@@ -573,10 +572,9 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         equal = [one.model for one in answers if EQUIVALENT in one.quality]
         shown = names_of(equal) if equal else "no model"
         said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
-        if worse := [f"{one.model} in {one.use}" for one in answers if f"({WORSE}" in one.quality]:
-            said.append(plain(f"It is worse for {listed(worse, 'and')}."))
     if report.measured:
-        said.append(f"{count(len(hosts), 'host')}." if hosts else "How many hosts were used was not recorded.")
+        where = f"The runs are from {count(len(hosts), 'host')}."
+        said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
         runs = f"{disturbed} of {count(len(report.timed or report.equal), 'run')}"
         said.append(f"{runs} were throttled or shared their GPU: {DISTURBED_MARK} marks them.")

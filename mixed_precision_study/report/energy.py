@@ -50,7 +50,7 @@ def energy_used(report: Report) -> dict[Key, Bar]:
 
 
 def spread_rows(report: Report) -> list[dict]:
-    """Return mean and range of the joules per 1,000 samples over the processes of each precision, as rows."""
+    """Return mean and range of the joules per 1,000 samples over the runs of each precision, as rows."""
     rows = []
     for group in report.comparisons:
         for precision in PRECISIONS:
@@ -59,8 +59,8 @@ def spread_rows(report: Report) -> list[dict]:
             if not known:
                 continue
             row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
-            row |= {"processes": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
-            row |= {"lowest to highest": short_span(known) if len(known) > 1 else "one process"}
+            row |= {"runs": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
+            row |= {"lowest to highest": short_span(known) if len(known) > 1 else "one run"}
             spread = statistics.stdev(known) / statistics.mean(known) if len(known) > 1 else None
             rows.append(row | {"standard deviation": "-" if spread is None else f"{spread:.1%}"})
     return rows
@@ -79,7 +79,7 @@ def section(report: Report) -> Section:
         else:
             section.say(f"{plain(title)}.")
     if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):
-        section.table(said_once(spread_rows(report)), "Energy over the processes of each precision")
+        section.table(said_once(spread_rows(report)), "Energy over the runs of each precision")
         section.table(said_once([energy_row(report, *run) for run in report.timed]), "Energy of every run")
     say_missing(section, report, "Energy", "joules_per_1000_samples", "energy_reason")
     return section

@@ -23,7 +23,7 @@ from .speedup_marks import (
     ratios_of_hosts,
     within_axis,
 )
-from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY
+from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY, UNPAIRED_MARK
 from .theme import chart_style
 from .time_and_memory import draw_time_and_memory
 from .verdicts import baselines_of
@@ -198,5 +198,7 @@ def section(report: Report) -> Section:
         draw_rows(section, report)
     else:
         draw_list(section, report)
+    if any(not speedup["processes"] for speedup in report.speedups.values()) and not without_baseline(report):
+        section.say(f"{UNPAIRED_MARK}: the runs differ in card, seed or repetition, so this is no comparison of times.")
     draw_time_and_memory(section, report)
     return section

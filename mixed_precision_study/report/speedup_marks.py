@@ -148,11 +148,11 @@ def median_finding(report: Report, numbers: list[int]) -> str:
 def medians_of_ratios(report: Report, numbers: list[int]) -> tuple[str, int] | None:
     """Return the medians of the precisions that most comparisons have, over those that have them all, and how many.
 
-    A ratio counts only where the precision loses no quality.
+    A ratio counts only where its runs are paired and the precision loses no quality.
     """
     ratios: dict[str, dict[int, float]] = {}
     for (number, precision, base), speedup in report.speedups.items():
-        if number not in numbers or base != "fp32" or is_no_speedup(speedup):
+        if number not in numbers or base != "fp32" or is_no_speedup(speedup) or not speedup["processes"]:
             continue
         if not loses_quality(report.comparisons[number], precision):
             ratios.setdefault(precision, {})[number] = speedup["ratio"]

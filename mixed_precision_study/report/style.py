@@ -23,7 +23,7 @@ PRECISIONS = {  # in the order of every table and chart
     "amp_bf16": PrecisionStyle("#009e73", "//", "--", "v", "#b0b0b0"),
     "o2_fp16": PrecisionStyle("#cc79a7", "\\\\", "-.", "D", "#bdbdbd"),
     "o3_fp16": PrecisionStyle("#d55e00", "xx", ":", "X", "#cacaca"),
-    "bf16_true": PrecisionStyle("#56b4e9", "..", "-.", "P", "#d4d4d4"),
+    "bf16_true": PrecisionStyle("#56b4e9", "..", "-.", "h", "#d4d4d4"),
     "fp8": PrecisionStyle("#8c564b", "oo", "--", "*", "#dedede"),
 }
 GREYS = {name: style.grey for name, style in PRECISIONS.items()}
