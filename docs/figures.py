@@ -435,13 +435,13 @@ SAID_BEFORE = (  # ratio over fp32 with its interval, as the README of 22 Novemb
 )
 
 
-def before_table(*cards):
-    """Return SAID_BEFORE beside what the records of each card say now, in the order H200, H100."""
+def before_table(h200, h100):
+    """Return SAID_BEFORE beside what the records of each card say now."""
     lines = ["| over fp32 | said before, one process | H200 now | H100 now |", "|---|---|---|---|"]
     for name, experiment, way, precision, said in SAID_BEFORE:
         now = [
             compared(*(chosen(records, **experiment, **way, precision=one) for one in (precision, "fp32")), brief=True)
-            for records in cards
+            for records in (h200, h100)
         ]
         lines.append(f"| {name}: {precision} | {' | '.join([said, *now])} |")
     return "\n".join(lines)

@@ -467,23 +467,26 @@ def memory_in_words(one: ModelAnswer) -> str:
 
 def said_of_model(one: ModelAnswer, other: ModelAnswer | None = None) -> str:
     """Return one sentence on a model: of its first execution, or of `other` with the first at the end."""
-    if other:
-        return f"{said_of_model(other)[:-1]}; {said_of_eager(one)}."
+    return f"{said_of_execution(other)}; {said_of_eager(one)}." if other else f"{said_of_execution(one)}."
+
+
+def said_of_execution(one: ModelAnswer) -> str:
+    """Return what to use for a model in one execution, what it brings, and worse quality, without a full stop."""
     way = STEPS.get(one.execution, "")
     if one.use == "fp32":
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
-        return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}."
+        return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}"
     use = f"For {one.model} {way} use {one.use}" if way else f"For {one.model} use {one.use}"
-    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
     fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
+    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
     if one.saved_of_tf32 is not None:
-        less = f"{one.saved_of_tf32:.0f}% less than in tf32"
+        use += f" for its memory, {one.saved_of_tf32:.0f}% less than in tf32"
         if one.judged in NOT_TOLD:
-            return f"{use} for its memory, {less}: it is not shown to be faster than fp32 or tf32{worse}."
-        return f"{use} for its memory, {less}: it is {fast} and not shown to be faster than tf32{worse}."
+            return f"{use}: it is not shown to be faster than fp32 or tf32{worse}"
+        return f"{use}: it is {fast} and not shown to be faster than tf32{worse}"
     if one.judged in NOT_TOLD:
-        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32{worse}."
-    return f"{use}: {fast}{memory_in_words(one)}{worse}."
+        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32{worse}"
+    return f"{use}: {fast}{memory_in_words(one)}{worse}"
 
 
 def said_of_eager(one: ModelAnswer) -> str:

@@ -1,7 +1,7 @@
 """The last metrics of a comparison, and whether a precision loses quality beside fp32."""
 
 from ..analysis.equivalence import BETTER, EQUIVALENT, quality_difference
-from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, quality_lost
+from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..record import last_metric
 from .comparisons import ok_runs
 from .style import PRECISIONS
@@ -34,10 +34,11 @@ def loses_quality(group: dict, precision: str) -> bool:
 def may_be_used(group: dict, precision: str) -> bool:
     """Return whether a precision may be recommended for its quality.
 
-    Weights that are not fp32 lose updates, so such a precision must be shown to be as good as fp32. Of the others it is
-    enough that no loss is shown.
+    Weights that are not fp32 lose updates, so such a precision must have learned, and be shown to be as good as fp32.
+    Of the others it is enough that no loss is shown.
     """
     if precision in NO_FP32_WEIGHTS:
         found = quality_against_fp32(group, precision)
-        return found is not None and found["outcome"] in (EQUIVALENT, BETTER)
+        as_good = found is not None and found["outcome"] in (EQUIVALENT, BETTER)
+        return as_good and has_learned(ok_runs(group, precision))
     return not loses_quality(group, precision)

@@ -319,6 +319,17 @@ def test_of_two_settings_that_with_more_ratios_is_told(tmp_path):
     assert "lr=0.2" in told.settings and told.use == "amp_fp16"
 
 
+def test_a_next_step_without_fp32_weights_must_have_learned():
+    report = both_ways({"tf32": 1.2}, {"bf16_true": 4.0})
+    for run in (run for group in report.comparisons for runs in group["runs"].values() for run in runs):
+        run["gpu_uuid"] = "one card"
+    with_metric(report, {"fp32": [0.9] * 5, "bf16_true": [0.9] * 5}, number=1)
+    assert "bf16_true as one CUDA graph" in answer.next_measured(report, 0, "fp32")[0]
+    with_metric(report, {"fp32": [0.1]})  # at chance, as the two that are equivalent
+    with_metric(report, {"fp32": [0.1] * 5, "bf16_true": [0.1] * 5}, number=1)
+    assert answer.next_measured(report, 0, "fp32") is None
+
+
 def test_quality_is_told_of_equal_seeds_and_worse_quality_is_named():
     report = with_metric(judged({"amp_fp16": 2.0}), {"fp32": [0.9] * 3, "amp_fp16": [0.899, 0.8991, 0.899, 0.1]})
     (told,) = answer.answers_of(report)
