@@ -35,6 +35,27 @@ def slowdowns(record: dict) -> dict[str, float]:
     return {name: share for name, share in record.get("throttle_fractions") or () if share >= DISTURBED}
 
 
+def held_back(record: dict) -> bool:
+    """Return whether something other than the power cap slowed the GPU: heat or hardware."""
+    return any(name != POWER_CAP for name in slowdowns(record))
+
+
+def fairly_timed(runs: list[dict]) -> list[dict]:
+    """Return the runs whose times count: those that heat or hardware did not slow, or all where it slowed all."""
+    return [run for run in runs if not held_back(run)] or runs
+
+
+def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs of which heat or hardware slowed neither run, or all where there is no such pair."""
+    return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
+
+
+def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
+    """Return in one phrase how many of these pairs are no fairly timed ones, or nothing."""
+    count = len(pairs) - len(fairly_timed_pairs(pairs))
+    return [f"{count} of {len(pairs)} pairs were slowed by heat or hardware and are left out"] if count else []
+
+
 def flags_of(record: dict) -> list[str]:
     """Return what disturbed the measurement of a run, as short phrases."""
     flags = []

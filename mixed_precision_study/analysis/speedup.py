@@ -7,7 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
-from .conditions import differences, differences_in, no_outcome_in
+from .conditions import differences, differences_in, fairly_timed_pairs, left_out_in_words, no_outcome_in
 from .student import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
@@ -109,7 +109,8 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
 def paired_ratio(pairs: list[Pair]) -> dict | None:
     """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
 
-    A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Keys:
+    A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Pairs
+    that heat or hardware slowed are left out of the times where there are others. Keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
@@ -120,12 +121,13 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     seconds: the shorter of the two sides' total times
     median_ratio: the same mean of the ratios of the median blocks
     apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
-    differences: in which conditions the two sides differ
+    differences: in which conditions the two sides differ, and how many pairs are left out
     unlike: why these conditions allow no outcome, or None
     untrained: why the runs did not train, or None
     lost: that their quality is worse than the other side's, or None
     """
-    ratios = [(pair, total_ratio(*pair)) for pair in pairs]
+    every = pairs
+    ratios = [(pair, total_ratio(*pair)) for pair in fairly_timed_pairs(every)]
     usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
     if not usable:
         return None
@@ -141,10 +143,10 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
-        "differences": differences_in(pairs),
+        "differences": differences_in(pairs) + left_out_in_words(every),
         "unlike": no_outcome_in(pairs),
-        "untrained": why_not_trained(pairs),
-        "lost": quality_lost(*([pair[side] for pair in pairs] for side in (0, 1))),
+        "untrained": why_not_trained(every),
+        "lost": quality_lost(*([pair[side] for pair in every] for side in (0, 1))),
     }
 
 

@@ -27,7 +27,7 @@ from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_ep
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from . import aa
-from .comparisons import execution_of, ok_runs, runs_of
+from .comparisons import execution_of, ok_runs, runs_of, timed_runs
 from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
@@ -35,8 +35,8 @@ from .published.articles import claims_in_words
 from .quality import may_be_used, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
-from .style import CPU_WARNING, DISTURBED_MARK, PRECISIONS
-from .verdicts import example, mark_of, ratio_text, speedup_between
+from .style import CPU_WARNING, PRECISIONS
+from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, speedup_between
 from .ways import find_changes, in_words, without_baseline
 from .words import count, plain, short, span
 
@@ -375,7 +375,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
         found.why_not = "on a CPU nothing is judged" if report.on_cpu else why_none(report, number)
         return found
     speedup = report.speedups.get((number, use, "fp32"))
-    times = [short(seconds_of_epoch(ok_runs(group, name))) for name in dict.fromkeys(("fp32", use))]
+    times = [short(seconds_of_epoch(timed_runs(group, name))) for name in dict.fromkeys(("fp32", use))]
     found.time = f"{' → '.join(times)} s"
     if speedup:
         found.ratio, found.judged = speedup["ratio"], judge(speedup)
@@ -448,7 +448,7 @@ def in_both_ways(report: Report, number: int) -> list[int]:
     eager, others = [], []
     for one in same_but_for(report, number, ("execution",)):
         group = report.comparisons[one]
-        seconds = [seconds_of_epoch(runs) for name in PRECISIONS if (runs := ok_runs(group, name))]
+        seconds = [seconds_of_epoch(runs) for name in PRECISIONS if (runs := timed_runs(group, name))]
         if seconds and execution_of(group) == "eager":
             eager.append(one)
         elif seconds:
@@ -579,8 +579,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         where = f"The runs are from {count(len(hosts), 'host')}."
         said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
-        runs = f"{disturbed} of {count(len(report.timed or report.equal), 'run')}"
-        said.append(f"{runs} were throttled or shared their GPU: {DISTURBED_MARK} marks them.")
+        total = len(report.timed or report.equal)
+        said.append(said_of_disturbed(disturbed, total, left_out_of_times(report.every_group)))
     elif (report.timed or report.equal) and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
     return f"**What can be trusted.** {' '.join(said)}"

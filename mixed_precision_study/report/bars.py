@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.explained import NOT_YET
-from .comparisons import gap_text, middle_run, ok_runs
+from .comparisons import gap_text, middle_run, ok_runs, timed_runs
 from .layout import (
     EXAMPLES,
     MANY,
@@ -41,7 +41,7 @@ def pool(report: Report, read: Read, height: Callable = statistics.median) -> di
     pooled = {}
     for number, group in report.charted_groups:
         for precision in PRECISIONS:
-            values = [value for record in ok_runs(group, precision) for value in read(record)]
+            values = [value for record in timed_runs(group, precision) for value in read(record)]
             if values:
                 pooled[number, precision] = (height(values), min(values), max(values), len(values))
     return pooled

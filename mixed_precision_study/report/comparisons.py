@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from ..analysis.conditions import fairly_timed
 from ..analysis.explained import explain
 from ..analysis.trained import diverged
 from ..record import comparison_key, is_explanation
@@ -179,6 +180,11 @@ def runs_of(groups: Iterable[dict]) -> list[dict]:
 def ok_runs(group: dict, precision: str) -> list[dict]:
     """Return the runs of a comparison in one precision that ended well."""
     return [record for record in group["runs"][precision] if record["status"] == "ok"]
+
+
+def timed_runs(group: dict, precision: str) -> list[dict]:
+    """Return the runs of a precision whose times and energy count: see `fairly_timed`."""
+    return fairly_timed(ok_runs(group, precision))
 
 
 def middle_run(runs: list[dict], size: Callable[[dict], Any]) -> dict | None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from ..analysis.verdict import DIFFERENT, judge
-from .comparisons import gap_text, ok_runs
+from .comparisons import gap_text, ok_runs, timed_runs
 from .layout import chart_text, legend_of, start_chart
 from .report import Report
 from .section import Section
@@ -91,7 +91,7 @@ def simpler(family: Widths, precision: str) -> str | None:
 
 def median_of(group: dict, precision: str, read: Callable[[dict], float | None]) -> float | None:
     """Return the median over the ok runs of a precision, None where none has the figure."""
-    values = [value for run in ok_runs(group, precision) if (value := read(run)) is not None]
+    values = [value for run in timed_runs(group, precision) if (value := read(run)) is not None]
     return statistics.median(values) if values else None
 
 

@@ -4,7 +4,7 @@ import statistics
 
 from ..record import SHORTEST_FOR_ENERGY
 from .bars import bar_chart, pool, values_in_words, values_of, with_shares
-from .comparisons import ok_runs
+from .comparisons import timed_runs
 from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
@@ -54,7 +54,7 @@ def spread_rows(report: Report) -> list[dict]:
     rows = []
     for group in report.comparisons:
         for precision in PRECISIONS:
-            values = [record["joules_per_1000_samples"] for record in ok_runs(group, precision)]
+            values = [record["joules_per_1000_samples"] for record in timed_runs(group, precision)]
             known = [value for value in values if value is not None]
             if not known:
                 continue

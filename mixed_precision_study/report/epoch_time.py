@@ -6,7 +6,7 @@ from statistics import fmean
 from ..analysis.speedup import geometric
 from ..record import samples_in_epoch
 from .bars import pool
-from .comparisons import ok_runs, runs_of
+from .comparisons import runs_of, timed_runs
 from .report import Bar, Key, Report
 
 
@@ -35,7 +35,7 @@ def pool_times(report: Report, per_sample: bool = False) -> dict[Key, Bar]:
     read = partial(times_of, per_sample=per_sample)
     bars = pool(report, read)
     for number, precision in bars:
-        runs = ok_runs(report.comparisons[number], precision)
+        runs = timed_runs(report.comparisons[number], precision)
         height = geometric(fmean(read(run)) for run in runs if read(run))
         bars[number, precision] = (height, *bars[number, precision][1:])
     return bars

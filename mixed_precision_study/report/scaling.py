@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from ..analysis.bottleneck import IDLE, find_bottleneck
-from .comparisons import families, family_title, gap_text, ok_runs, runs_of
+from .comparisons import families, family_title, gap_text, runs_of, timed_runs
 from .layout import chart_text, rate_unit, start_chart, write_gap
 from .memory_use import speed_of
 from .report import Report
@@ -67,7 +67,7 @@ def size_in(group: dict, setting: str) -> int | None:
 
 def cost_of(report: Report, group: dict, precision: str) -> Cost | None:
     """Return what a sample costs; None where no run ended well."""
-    speed = speed_of(ok_runs(group, precision))
+    speed = speed_of(timed_runs(group, precision))
     if speed is None:
         return None
     run = example(group, precision)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ..analysis.conditions import host_of
+from ..analysis.conditions import fairly_timed_pairs, host_of
 from ..analysis.speedup import SMALLEST_CLAIMED, paired_ratio, paired_runs
 from .comparisons import ok_runs, way_of
 from .quality import loses_quality
@@ -32,7 +32,8 @@ def is_no_speedup(speedup: dict) -> bool:
 def ratios_of_hosts(group: dict, precision: str, baseline: str) -> list[float]:
     """Return the speed-up on each host, where there are several; without a host's name its GPU stands for it."""
     hosts: dict[object, list] = {}
-    for own, base in paired_runs(ok_runs(group, precision), ok_runs(group, baseline)):
+    pairs = paired_runs(ok_runs(group, precision), ok_runs(group, baseline))
+    for own, base in fairly_timed_pairs(pairs):
         hosts.setdefault(host_of(own) or own["gpu_uuid"] or "", []).append((own, base))
     ratios = [speedup["ratio"] for pairs in hosts.values() if (speedup := paired_ratio(pairs))]
     return ratios if len(ratios) > 1 else []

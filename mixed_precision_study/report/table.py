@@ -8,11 +8,12 @@ from pathlib import Path, PurePosixPath
 import pandas as pd
 
 from ..analysis.bottleneck import find_bottleneck
+from ..analysis.conditions import fairly_timed_pairs
 from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs, seconds_of_epoch
 from ..analysis.verdict import interval_text
 from ..record import last_metric
-from .comparisons import gap_text, ok_runs, runs_of
+from .comparisons import gap_text, ok_runs, runs_of, timed_runs
 from .layout import shown_in
 from .memory_use import highest_peak, memory_saved, speed_of
 from .quality import metric_of, quality_against_fp32
@@ -72,8 +73,8 @@ def change_text(row: dict) -> str:
 
 
 def epochs_paired(group: dict, precision: str, baseline: str) -> int:
-    """Return how many epochs of a precision have their counterpart."""
-    pairs = paired_runs(ok_runs(group, precision), ok_runs(group, baseline))
+    """Return how many timed epochs of a precision have their counterpart."""
+    pairs = fairly_timed_pairs(paired_runs(ok_runs(group, precision), ok_runs(group, baseline)))
     return sum(min(len(run["epoch_seconds"]) for run in pair) for pair in pairs)
 
 
@@ -133,14 +134,14 @@ def over_runs(
 def overview_row(report: Report, number: int, precision: str, judged: dict[tuple, dict]) -> dict:
     """Return all figures of one precision of a comparison as a row of the table. `judged`: rows of summary.csv."""
     group = report.comparisons[number]
-    runs = ok_runs(group, precision)
+    runs, timed = ok_runs(group, precision), timed_runs(group, precision)
     over_fp32, over_tf32 = (judged.get((number, precision, baseline)) for baseline in ("fp32", "tf32"))
     faster, than_tf32 = ratio_cells(over_fp32), ratio_cells(over_tf32)
     idle = over_runs(runs, lambda run: run["gpu_busy_fraction"])
     memory = highest_peak(runs)
     saved = over_fp32["memory_saved_percent"] if over_fp32 else None
-    seconds = seconds_of_epoch(runs) if runs else None
-    energy = over_runs(runs, lambda run: run["joules_per_1000_samples"])
+    seconds = seconds_of_epoch(timed) if timed else None
+    energy = over_runs(timed, lambda run: run["joules_per_1000_samples"])
     return {
         "comparison": group["title"],
         "precision": precision,
@@ -149,7 +150,7 @@ def overview_row(report: Report, number: int, precision: str, judged: dict[tuple
         "over tf32": than_tf32[0],
         "is then": than_tf32[1],
         "s/epoch": short(seconds) if seconds is not None else gap_text(group["runs"][precision]) or "-",
-        "samples/s": cell_of(speed_of(runs)),
+        "samples/s": cell_of(speed_of(timed)),
         "GiB": "-" if memory is None else f"{memory:.2f}",
         "saved": "-" if saved is None else f"{round(saved)}%",
         "J per 1,000": cell_of(energy),

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ..analysis.time_to_target import ToTarget, faster_steps_only, target_of, to_target
-from .comparisons import ok_runs
+from .comparisons import timed_runs
 from .quality import metric_of
 from .report import Report
 from .section import Section
@@ -22,7 +22,7 @@ NOT_REACHED = "not reached"
 
 def trainings_of(group: dict, target_metric: float) -> tuple[float, dict[str, list[ToTarget]]] | None:
     """Return (target, {precision: trainings}) of a comparison; None without a target, or where none reached it."""
-    runs = {name: ok_runs(group, name) for name in PRECISIONS}
+    runs = {name: timed_runs(group, name) for name in PRECISIONS}
     targets = [target_of(record, target_metric) for found in runs.values() for record in found]
     target = next((one for one in targets if one), None)
     if target is None:

@@ -5,12 +5,12 @@ import statistics
 from collections.abc import Callable
 from itertools import groupby
 
-from ..analysis.conditions import flags_of
+from ..analysis.conditions import fairly_timed, flags_of
 from ..analysis.explained import NOT_YET, TIME_ALONE
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
 from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
-from .comparisons import ok_runs, profiled_run, run_label
+from .comparisons import ok_runs, profiled_run, run_label, timed_runs
 from .layout import MANY, name_of
 from .report import PairKey, Report
 from .section import Section
@@ -57,7 +57,9 @@ def speedup_between(
         return None
     if speedup := paired_ratio(paired_runs(runs, others)):
         return speedup
-    own, other = (statistics.median(value for run in part for value in read(run)) for part in (runs, others))
+    own, other = (
+        statistics.median(value for run in part for value in read(run)) for part in map(fairly_timed, (runs, others))
+    )
     return unpaired_ratio(own / other if more_is_faster else other / own)
 
 
@@ -87,8 +89,8 @@ def conditions_text(speedup: dict) -> str:
 
 
 def flags_in(group: dict, *precisions: str) -> list[str]:
-    """Return what disturbed any ok run of these precisions, each phrase once."""
-    runs = [(name, run) for name in precisions for run in ok_runs(group, name)]
+    """Return what disturbed any run of these precisions whose time counts, each phrase once."""
+    runs = [(name, run) for name in precisions for run in timed_runs(group, name)]
     return list(dict.fromkeys(f"{name} {flag}" for name, run in runs for flag in flags_of(run)))
 
 
@@ -97,9 +99,25 @@ def mark_of(report: Report, number: int, *precisions: str) -> str:
     return DISTURBED_MARK if flags_in(report.comparisons[number], *precisions) else ""
 
 
+def left_out_of_times(groups: list[dict]) -> int:
+    """Return how many runs are left out of the times because heat or hardware slowed them: see `fairly_timed`."""
+    sides = [(group, name) for group in groups for name in PRECISIONS]
+    ended_well = {id(run) for side in sides for run in ok_runs(*side)}
+    return len(ended_well - {id(run) for side in sides for run in timed_runs(*side)})
+
+
+def said_of_disturbed(disturbed: int, total: int, left_out: int) -> str:
+    """Return how many of `total` runs were disturbed, and what follows from that."""
+    said = f"{disturbed} of {count(total, 'run')} were throttled or shared their GPU"
+    if left_out == disturbed:
+        return f"{said}: heat or hardware slowed them, so their times are left out."
+    said += f": {DISTURBED_MARK} marks them."
+    return f"{said} {left_out} were slowed by heat or hardware, so their times are left out." if left_out else said
+
+
 def example(group: dict, precision: str) -> dict:
     """Return the run that a sentence is about: the middle one of those profiled, else the first, else a stand-in."""
-    ok = ok_runs(group, precision)
+    ok = timed_runs(group, precision)
     runs = ok or group["runs"][precision] or [{"precision": precision, "status": "not run"}]
     return profiled_run(ok) or runs[0]
 
@@ -260,10 +278,8 @@ def say_disturbed(section: Section, report: Report) -> None:
     flagged = [(group, record) for group, record in ended_well if flags_of(record)]
     unknown = [record for _, record in ended_well if record["throttled"] is None and record["gpu_shared"] is None]
     if flagged:
-        section.say(
-            f"{DISTURBED_MARK} marks disturbed runs, here and in the charts: {len(flagged)} of the"
-            f" {len(ended_well)} runs that ended well were throttled or shared their GPU."
-        )
+        left_out = left_out_of_times(report.every_group)
+        section.say(said_of_disturbed(len(flagged), len(ended_well), left_out))
         rows = [row_of_run(report, group, run, flags="; ".join(flags_of(run))) for group, run in flagged]
         section.table(said_once(rows))
     elif len(unknown) < len(ended_well):

@@ -10,6 +10,8 @@ from mixed_precision_study.analysis.conditions import (
     SOFTWARE,
     differences,
     differences_in,
+    fairly_timed,
+    fairly_timed_pairs,
     flags_of,
     no_outcome_in,
     why_no_outcome,
@@ -92,8 +94,32 @@ def test_a_precision_that_always_ran_first_is_named():
 def test_one_pair_under_other_conditions_refuses_the_outcome_of_all():
     pairs = compared(2.0, repetitions=3)
     assert judge(paired_ratio(pairs)) == FASTER
-    pairs[1] = ({**pairs[1][0], **HEATED}, pairs[1][1])
+    pairs[1] = tuple({**run, "sm_clock_mhz_median": clock} for run, clock in zip(pairs[1], (1500.0, 1980.0)))
     assert judge(paired_ratio(pairs)) == OTHER_CONDITIONS
+
+
+def test_pairs_slowed_by_heat_are_left_out_and_counted_where_there_are_others():
+    slow = {**HEATED, "epoch_seconds": [90.0, 90.0, 90.0], "block_seconds": []}
+
+    def said(heated, repetitions):
+        pairs = compared(2.0, repetitions=repetitions)
+        for number in heated:
+            pairs[number] = ({**pairs[number][0], **slow}, pairs[number][1])
+        speedup = paired_ratio(pairs)
+        return judge(speedup), round(speedup["ratio"], 1), speedup["differences"]
+
+    assert said([], 4) == (FASTER, 2.0, [])
+    assert said([1], 4) == (FASTER, 2.0, ["1 of 4 pairs were slowed by heat or hardware and are left out"])
+    assert said([1], 3)[:2] == ("two processes", 2.0)
+    word, ratio, differences = said([0, 1, 2], 3)  # nothing else is there, so nothing is left out
+    assert (word, ratio < 1, "left out" in str(differences)) == (OTHER_CONDITIONS, True, False)
+
+
+def test_times_are_of_the_runs_that_heat_did_not_slow():
+    cool, capped = {}, CAPPED
+    hot = {"throttled": True, "throttle_fractions": CAPPED["throttle_fractions"] + HEATED["throttle_fractions"]}
+    assert fairly_timed([cool, hot, capped]) == [cool, capped]
+    assert fairly_timed([hot]) == [hot]
 
 
 def test_fuzz_nothing_is_paired_silently():
@@ -123,7 +149,9 @@ def test_fuzz_nothing_is_paired_silently():
         speedup = paired_ratio(pairs)
         text = verdict(*pairs[0], speedup)
         assert_reads_well(text, sentences=1 + text.startswith("MIND"))
-        for own, base in pairs:
+        kept = fairly_timed_pairs(pairs)
+        assert ("left out" in text) is (len(kept) < len(pairs))
+        for own, base in kept:
             parted = [name for name in choices if own[name] != base[name] and name != "sm_clock_mhz_median"]
             clocks = [own["sm_clock_mhz_median"], base["sm_clock_mhz_median"]]
             apart = all(clocks) and max(clocks) > 1.02 * min(clocks)

@@ -169,7 +169,7 @@ def test_what_limits_a_run_is_said_once(everything, rows):
     assert "- fp32 ran out of memory: CUDA out of memory" in page
     assert r"- amp\_fp16 has no fp32 to be compared with (oom); " in page
     assert len(report.sentences) == len(rows) + 1  # fp32 itself is in the list only where it failed
-    assert "2 of the 25 runs that ended well were throttled or shared" in page
+    assert "2 of 25 runs were throttled or shared their GPU: † marks them." in page
 
 
 def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp_path):
@@ -177,7 +177,7 @@ def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp
         for precision in ("fp32", "amp_fp16"):
             write_all(tmp_path, made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags))
     report = load(tmp_path)
-    assert "2 of the 4 runs that ended well" in said_in("verdicts", report)
+    assert "2 of 4 runs were throttled" in said_in("verdicts", report)
     ((first, second),) = tables_of("verdicts", report)
     assert first["comparison"] == "cifar_resnet: resnet18 · cifar10, bmax" and first["flags"] == second["flags"]
     assert report.disturbed == []  # no chart has a mark of theirs
