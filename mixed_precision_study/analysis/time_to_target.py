@@ -17,6 +17,7 @@ class ToTarget:
     precision: str
     seed: int
     epochs: int | None  # until the target
+    timed: bool  # whether its seconds and joules count: see conditions.fairly_timed()
     seconds: float | None  # of training until the target, without evaluation, start-up and compilation
     joules: float | None  # the same share of the run's energy, as if all epochs took equal power
     startup_seconds: float | None
@@ -49,8 +50,8 @@ def trainings_in(record: dict) -> list[tuple[list[float], list[float | None]]]:
     return [(times, values) for times, values in parts if times and len(times) == len(values)]
 
 
-def to_target(record: dict, target: float) -> list[ToTarget]:
-    """Return what each training of an ok run needed to reach a target."""
+def to_target(record: dict, target: float, timed: bool = True) -> list[ToTarget]:
+    """Return what each training of an ok run needed to reach a target. `timed`: whether its seconds count."""
     total = sum(record["epoch_seconds"])
     energy = record.get("energy_joules")
     found = []
@@ -63,6 +64,7 @@ def to_target(record: dict, target: float) -> list[ToTarget]:
             precision=record["precision"],
             seed=record["seed"],
             epochs=epochs,
+            timed=timed,
             seconds=seconds,
             joules=None if seconds is None or energy is None else energy * seconds / total,
             startup_seconds=record.get("startup_seconds") if first else None,
@@ -84,8 +86,11 @@ def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
 
     A target that some training of `own` did not reach, and all of `base` did, is such a case, too.
     """
-    epoch, base_epoch = (mean_or_none([one.epoch_seconds for one in runs]) for runs in (own, base))
-    needed, base_needed = (mean_or_none([one.seconds for one in runs]) for runs in (own, base))
+    timed, base_timed = ([one for one in runs if one.timed] for runs in (own, base))
+    epoch, base_epoch = (mean_or_none([one.epoch_seconds for one in runs]) for runs in (timed, base_timed))
+    needed, base_needed = (mean_or_none([one.seconds for one in runs]) for runs in (timed, base_timed))
     if epoch is None or base_epoch is None or base_needed is None or epoch >= base_epoch:
         return False
-    return needed is None or needed > base_needed
+    if not all(one.epochs for one in base):
+        return False
+    return needed is None or needed > base_needed or not all(one.epochs for one in own)

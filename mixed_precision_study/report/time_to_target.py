@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from ..analysis.time_to_target import ToTarget, faster_steps_only, target_of, to_target
-from .comparisons import timed_runs
+from .comparisons import ok_runs, timed_runs
 from .quality import metric_of
 from .report import Report
 from .section import Section
@@ -18,17 +18,24 @@ ABOUT = """Seconds and joules of training until the metric on held-out data firs
 more time to it are not faster."""
 
 NOT_REACHED = "not reached"
+NOT_TIMED = "slowed by heat"
 
 
 def trainings_of(group: dict, target_metric: float) -> tuple[float, dict[str, list[ToTarget]]] | None:
     """Return (target, {precision: trainings}) of a comparison; None without a target, or where none reached it."""
-    runs = {name: timed_runs(group, name) for name in PRECISIONS}
+    runs = {name: ok_runs(group, name) for name in PRECISIONS}
     targets = [target_of(record, target_metric) for found in runs.values() for record in found]
     target = next((one for one in targets if one), None)
     if target is None:
         return None
+    timed = {id(record) for name in PRECISIONS for record in timed_runs(group, name)}
     trainings = {
-        name: [one for record in found if record["metric_better"] for one in to_target(record, target)]
+        name: [
+            one
+            for record in found
+            if record["metric_better"]
+            for one in to_target(record, target, timed=id(record) in timed)
+        ]
         for name, found in runs.items()
     }
     trainings = {name: found for name, found in trainings.items() if found}
@@ -46,19 +53,25 @@ def cell(trainings: list[ToTarget], read: Callable[[ToTarget], float | None]) ->
 
 
 def summary_row(title: str, target: float, precision: str, trainings: list[ToTarget]) -> dict:
-    """Return one precision of a comparison as a row: means, with ranges over seeds and processes."""
+    """Return one precision of a comparison as a row: means, with ranges over seeds and processes.
+
+    Epochs are of all trainings, seconds and joules of those whose time counts.
+    """
     reached = [one for one in trainings if one.epochs]
+    timed = [one for one in trainings if one.timed]
+    timed_way = [one for one in reached if one.timed]
     return {
         "comparison": title,
         "target": f"{target:g}",
         "precision": precision,
         "reached": f"{len(reached)} of {len(trainings)}",
         "epochs": cell(reached, lambda one: one.epochs),
-        "seconds of training": cell(reached, lambda one: one.seconds) if reached else NOT_REACHED,
-        "joules": cell(reached, lambda one: one.joules),
-        "s per epoch": cell(trainings, lambda one: one.epoch_seconds),
-        "start-up, s": cell(trainings, lambda one: one.startup_seconds),
-        "of it compilation, s": cell(trainings, lambda one: one.compile_seconds),
+        "timed": len(timed_way),
+        "seconds of training": cell(timed_way, lambda one: one.seconds) if reached else NOT_REACHED,
+        "joules": cell(timed_way, lambda one: one.joules),
+        "s per epoch": cell(timed, lambda one: one.epoch_seconds),
+        "start-up, s": cell(timed, lambda one: one.startup_seconds),
+        "of it compilation, s": cell(timed, lambda one: one.compile_seconds),
     }
 
 
@@ -69,8 +82,8 @@ def training_row(title: str, training: ToTarget) -> dict:
         "precision": training.precision,
         "seed": training.seed,
         "epochs": training.epochs or NOT_REACHED,
-        "seconds of training": cell([training], lambda one: one.seconds),
-        "joules": cell([training], lambda one: one.joules),
+        "seconds of training": cell([training], lambda one: one.seconds) if training.timed else NOT_TIMED,
+        "joules": cell([training], lambda one: one.joules) if training.timed else "-",
         "start-up, s": cell([training], lambda one: one.startup_seconds),
         "of it compilation, s": cell([training], lambda one: one.compile_seconds),
     }
@@ -90,6 +103,7 @@ def section(report: Report) -> Section:
     """Return the tables of time and energy to a target; nothing where no run reaches one."""
     section = Section(TITLE, ABOUT)
     rows, every = [], []
+    all_timed = True
     for group in report.comparisons:
         found = trainings_of(group, report.target_metric)
         if found is None:
@@ -98,6 +112,7 @@ def section(report: Report) -> Section:
         title = f"{group['notebook']}: {group['title']}, {metric_of(group)[0]}"
         say_slower_ways(section, title, trainings)
         for precision, own in trainings.items():
+            all_timed &= all(one.timed for one in own)
             rows.append(summary_row(title, target, precision, own))
             every += [training_row(title, one) for one in own]
     if rows:
@@ -105,6 +120,10 @@ def section(report: Report) -> Section:
             "Seconds are of training only, until the metric on held-out data first reaches the target: means, with the"
             " range over seeds and processes. Joules assume equal power in all epochs of a run."
         )
+        if all_timed:
+            rows = [{name: value for name, value in row.items() if name != "timed"} for row in rows]
+        else:
+            section.say("Epochs are of all trainings, seconds and joules of those that heat did not slow: see *timed*.")
         section.table(said_once(rows), "Time to the target")
         section.table(said_once(every), "Every training on its way to the target")
     return section

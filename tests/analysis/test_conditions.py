@@ -94,7 +94,9 @@ def test_a_precision_that_always_ran_first_is_named():
 def test_one_pair_under_other_conditions_refuses_the_outcome_of_all():
     pairs = compared(2.0, repetitions=3)
     assert judge(paired_ratio(pairs)) == FASTER
-    pairs[1] = tuple({**run, "sm_clock_mhz_median": clock} for run, clock in zip(pairs[1], (1500.0, 1980.0), strict=True))
+    pairs[1] = tuple(
+        {**run, "sm_clock_mhz_median": clock} for run, clock in zip(pairs[1], (1500.0, 1980.0), strict=True)
+    )
     assert judge(paired_ratio(pairs)) == OTHER_CONDITIONS
 
 

@@ -62,3 +62,13 @@ def test_energy_that_is_not_known_stays_so_and_a_run_without_metrics_has_no_trai
 def test_faster_epochs_that_take_longer_to_the_target_are_found(seconds, metric, named):
     base = to_target(run(), 0.92)
     assert faster_steps_only(to_target(run("tf32", seconds, metric), 0.92), base) is named
+
+
+def test_a_slowed_training_has_no_say_in_seconds_but_one_in_whether_the_target_is_reached():
+    base = to_target(run(), 0.92)
+    fast = to_target(run("tf32", (8.0,) * 3), 0.92)
+    slowed = to_target(run("tf32", (99.0,) * 3), 0.92, timed=False)
+    never = to_target(run("tf32", (99.0,) * 3, (0.5, 0.6, 0.7)), 0.92, timed=False)
+    assert not faster_steps_only(fast + slowed, base)
+    assert faster_steps_only(fast + never, base)
+    assert not faster_steps_only(fast + never, base + never)

@@ -10,9 +10,11 @@ from mixed_precision_study.report.load import load
 from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.time_to_target import section
 
+HOT = {"throttled": True, "throttle_fractions": [["thermal, software", 0.9]]}
 
-def make(folder, precision, seconds, metric, seed=0):
-    record = made_up.make("cifar_resnet", precision, seconds=seconds, parameters={"seed": seed})
+
+def make(folder, precision, seconds, metric, seed=0, **fields):
+    record = made_up.make("cifar_resnet", precision, seconds=seconds, parameters={"seed": seed}, **fields)
     record.metric = metric
     write_record(record, folder)
 
@@ -37,6 +39,18 @@ def test_each_precision_has_its_way_to_the_target_and_slower_ways_are_named(repo
     assert cells["amp_fp16"] == ("0 of 1", "not reached")
     assert len(every) == 4
     assert "**tf32**" in said and "**amp_fp16**" in said
+
+
+def test_a_run_that_heat_slowed_counts_for_the_epochs_alone(report, tmp_path):
+    make(tmp_path, "tf32", [20.0] * 3, [0.5, 0.93, 0.93], seed=2, **HOT)
+    parts = list(section(load(str(tmp_path))))
+    summary, every = (part.rows for part in parts if isinstance(part, Table))
+    (row,) = (row for row in summary if row["precision"] == "tf32")
+    assert (row["reached"], row["epochs"], row["timed"]) == ("2 of 2", "2.50 (2 to 3)", 1)
+    assert (row["seconds of training"], row["s per epoch"]) == ("24.0", "8.00")
+    assert [row["seconds of training"] for row in every if row["seed"] == 2] == ["slowed by heat"]
+    assert "heat did not slow" in " ".join(part.text for part in parts if isinstance(part, Sentence))
+    assert "timed" not in next(part for part in section(report) if isinstance(part, Table)).rows[0]
 
 
 def test_nothing_is_said_where_no_run_reaches_the_target(report):
