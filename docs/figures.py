@@ -8,10 +8,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
-from mixed_precision_study.analysis.conditions import host_of
+from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
-from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, judge
+from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
@@ -129,10 +129,11 @@ def runs_figures(runs):
     ok = [run for run in runs if run["status"] == "ok"]
     if not ok:
         return "out of memory" if runs[0]["status"] == "oom" else runs[0]["status"]
-    seconds = seconds_of_epoch(ok)
+    counted = fairly_timed(ok)
+    seconds = seconds_of_epoch(counted)
     memory = highest_peak(ok)
     size = f"{ok[0]['batch_size_used']:,}: " if ok[0]["batch_size"] == "max" else ""
-    count = f" (n = {len(ok)})" if len(ok) > 1 else ""
+    count = f" (n = {len(ok)}" + (f", {len(counted)} timed)" if len(counted) < len(ok) else ")") if len(ok) > 1 else ""
     return f"{size}{digits(seconds)} s, {digits(memory)} GiB, {last_metrics(ok)}{count}"
 
 
@@ -368,12 +369,101 @@ def where(records, apart, weak, second, judged):
 
 def quality(runs, base_runs):
     """Return whether the last metric is that of fp32, as text."""
-    last = [{run["seed"]: run["metric"][-1] for run in side} for side in (runs, base_runs)]
-    found = quality_difference(*last, runs[0]["metric_name"], runs[0]["metric_better"])
+    found = quality_difference(*map(last_by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
     if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_EQUIVALENT):
         return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_EQUIVALENT} seeds"
     return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+
+
+def last_by_seed(runs):
+    """Return {seed: last metric}."""
+    return {run["seed"]: run["metric"][-1] for run in runs}
+
+
+def difference_text(found, metric):
+    """Return a difference from fp32 with its interval, in the metric's unit, as text."""
+    points = metric == "accuracy"
+    form, unit, scale = ("{:+.1f}", "%", 100) if found["is_ratio"] else ("{:+.4f}", "", 1)
+    form, unit, scale = ("{:+.2f}", " points", 100) if points else (form, unit, scale)
+    middle, low, high = (
+        None if found[name] is None else form.format(scale * found[name]) for name in ("difference", "low", "high")
+    )
+    return f"{middle}{unit}" + ("" if low is None else f" ({low} to {high})")
+
+
+def margin_text(found, metric):
+    """Return the margin of equivalence as text."""
+    if found["is_ratio"]:
+        return f"{found['margin']:.0%}"
+    return f"{100 * found['margin']:g} points" if metric == "accuracy" else f"{found['margin']:g}"
+
+
+PILOT_SEEDS = range(4)
+
+
+def quality_table(records):
+    """Return how the last metric of each precision differs from fp32's: of all common seeds, and of the pilot's."""
+    lines = [
+        "| training | precision | seeds | difference from fp32 (95%) | margin | outcome | the first four seeds |",
+        "|---" * 7 + "|",
+    ]
+    for name, (experiment, _) in EXPERIMENTS.items():
+        base = chosen(records, **experiment, precision="fp32")
+        for precision in PRECISION_NAMES[1:]:
+            runs = chosen(records, **experiment, precision=precision)
+            if not (runs and base):
+                continue
+            metric, better = runs[0]["metric_name"], runs[0]["metric_better"]
+            sides = last_by_seed(runs), last_by_seed(base)
+            found = quality_difference(*sides, metric, better)
+            pilot = [{seed: side[seed] for seed in PILOT_SEEDS if seed in side} for side in sides]
+            first = quality_difference(*pilot, metric, better)
+            early = "-" if first is None else f"{difference_text(first, metric)}, {first['outcome']}"
+            cells = [name.split(",")[0], precision, str(found["seeds"]), difference_text(found, metric)]
+            cells += [margin_text(found, metric), found["outcome"], early]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def referee_sentences(times, trained):
+    """Return one sentence for each experiment: time, memory, quality, each with n and interval, and card and host.
+
+    `times` are records of equal runs in processes of their own, `trained` those of whole trainings over seeds.
+    """
+    lines = []
+    for name, (experiment, _) in EXPERIMENTS.items():
+        runs, base = fastest_amp(times, **experiment, **GRAPH_ALONE), None
+        if runs:
+            base = chosen(times, **experiment, **GRAPH_ALONE, precision="fp32")
+        if not base:
+            continue
+        one, speedup = runs[0], paired_ratio(paired_runs(runs, base))
+        cores = " or ".join(map(str, sorted({run["host_cores"] for run in [*runs, *base]})))
+        cpu = one["host_cpu"].replace("(R)", "").removesuffix(" Processor")
+        card = one["gpu_name"].removeprefix("NVIDIA ").split()[0]
+        where = f"{card} ({cpu}, {cores} cores, PyTorch {one['torch_version']})"
+        n = "" if speedup["low"] is None else f", n = {speedup['processes']} processes"
+        ratio = f"{speedup['ratio']:.2f}x ({interval_text(speedup)}{n}) as fast as fp32"
+        ratio += f" ({judge(speedup)})" if n and judge(speedup) != FASTER else ""
+        memory = memory_change(*map(highest_peak, (runs, base)))
+        lines.append(
+            f"- **{name}**: on an {where}, as one CUDA graph, {one['precision']} is {ratio}; memory {memory};"
+            f" {quality_clause(experiment, one['precision'], trained)}."
+        )
+    return "\n".join(lines)
+
+
+def quality_clause(experiment, precision, records):
+    """Return what whole trainings say of the quality of a precision, as a clause."""
+    own, base = (chosen(records, **experiment, precision=one) for one in (precision, "fp32"))
+    if not (own and base):
+        return "quality not measured yet"
+    metric = own[0]["metric_name"]
+    found = quality_difference(last_by_seed(own), last_by_seed(base), metric, own[0]["metric_better"])
+    difference = difference_text(found, metric).removesuffix(")")
+    seeds = f"n = {found['seeds']} seeds, margin {margin_text(found, metric)})"
+    return f"{metric.replace('_', ' ')} {found['outcome']}: {difference}, {seeds}"
 
 
 def ladder_table(records):

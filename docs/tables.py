@@ -172,6 +172,7 @@ def generated_blocks(root):
         },
         root / "docs" / "findings.md": {
             "before": lambda: figures.before_table(records("reference-h200"), records("reference-h100")),
+            "referee": lambda: figures.referee_sentences(records("reference-h100"), records("quality-h100")),
             "graphs": lambda: figures.graphs_table(records("reference-h200")),
             "kernels": lambda: figures.kernels_table(records("reference-h100")),
             "compared": lambda: figures.compared_table(outputs),
@@ -195,6 +196,8 @@ def generated_blocks(root):
     )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
+    quality = outputs / "quality-h100" / "README.md"
+    blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
     return blocks
 
 

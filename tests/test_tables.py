@@ -257,3 +257,43 @@ def test_the_document_of_measurements_is_kept_in_step(copy, capsys):
 @pytest.mark.parametrize("text", ["https://example.org/a/b.git", "/some/folder/b", "", "git@gitlab.com:a/b.git"])
 def test_other_hosts_have_no_such_badges(text):
     assert tables.github_address(text) is None
+
+
+def graphs(seeds, offset=0.0):
+    """Return graphs of ResNet-18 in fp32 and fp16 over seeds; fp16's accuracy differs by `offset`."""
+    facts = {"execution": "cuda_graph", "host_cpu": "Intel(R) Xeon(R) Processor", "host_cores": 16}
+    records = []
+    for seed in range(seeds):
+        last = 0.9 + seed / 1000
+        records.append(run("fp32", 3.0, seed=seed, metric=[last], **facts))
+        records.append(run("amp_fp16", 1.0, seed=seed, metric=[last + offset], peak_allocated_mib=384, **facts))
+    return records
+
+
+def test_the_table_of_quality_sets_all_seeds_beside_the_first_four():
+    records = graphs(6, 0.001)
+    records[1]["metric"] = [0.9]  # fp16, seed 0
+    row = figures.quality_table(records).splitlines()[-1]
+    assert row.startswith(
+        "| ResNet-18 | amp_fp16 | 6 | +0.08 points (+0.04 to +0.13) | 0.2 points | equivalent | +0.08"
+    )
+    assert row.endswith("points (-0.00 to +0.15), cannot be told |")
+    assert len(figures.quality_table(graphs(6)[::2]).splitlines()) == 2  # fp32 alone
+
+
+def test_the_sentence_on_a_model_has_time_memory_quality_n_card_and_host():
+    text = figures.referee_sentences(graphs(3), graphs(6, -0.01))
+    assert text == (
+        "- **ResNet-18, CIFAR-10, batch 128**: on an T4 (Intel Xeon, 16 cores, PyTorch 2.9), as one CUDA graph,"
+        " amp_fp16 is 3.00x (3.00 to 3.00, n = 3 processes) as fast as fp32; memory -50%;"
+        " accuracy worse: -1.00 points (-1.00 to -1.00, n = 6 seeds, margin 0.2 points)."
+    )
+    assert figures.referee_sentences(graphs(3), []).endswith("; quality not measured yet.")
+    assert "amp_fp16 is 3.00x (one process) as fast as fp32; memory" in figures.referee_sentences(graphs(1), [])
+    assert figures.referee_sentences([], graphs(6)) == ""
+
+
+def test_times_in_the_table_of_runs_are_of_those_that_heat_did_not_slow():
+    hot = run("fp32", 9.0, seed=1, throttled=True, throttle_fractions=[["thermal, software", 0.9]])
+    records = [{**one, "loss_scale": "dynamic", "dataset_used": "cifar10"} for one in (run("fp32", 4.0), hot)]
+    assert "| 4.00 s, 0.250 GiB, 50.0% (n = 2, 1 timed) |" in figures.runs_table(records)
