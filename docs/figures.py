@@ -1,6 +1,7 @@
 """Tables for documents, computed from the committed records and the published figures."""
 
 import csv
+import functools
 import re
 from itertools import groupby
 from pathlib import Path
@@ -228,11 +229,11 @@ def compared(runs, base_runs, brief=False):
     return ratio if brief and word in (FASTER, SLOWER) else f"{ratio}, {word}"
 
 
-def headline(cards, apart=""):
+def headline(cards, apart="", trained=""):
     """Return the README's first table, times as fast as fp32 in each way, and below it how to read it.
 
     cards: one list of batches for each card. A batch is a list of records. The first one comes first.
-    apart: what over_batches() says.
+    apart: what over_batches() says. trained: what quality_line() says.
     """
     head = [
         "times as fast as fp32",
@@ -257,7 +258,7 @@ def headline(cards, apart=""):
     lines = [f"| {' | '.join(row[:shown])} |" for row in [head, ["---"] * len(head), *rows]]
     second = any(way.second for _, ways in found for way in ways)
     records = [record for batches in cards for batch in batches for record in batch]
-    return "\n".join([*lines, "", where(records, apart, len(pairs) if weak else 0, second, judged)])
+    return "\n".join([*lines, "", where(records, apart, trained, len(pairs) if weak else 0, second, judged)])
 
 
 class Way(NamedTuple):
@@ -346,7 +347,7 @@ def ratio_cell(way, weak):
     return name + compared(runs, base_runs, brief=True) + "\\*" * (way.pair in weak) + DAGGER * way.second
 
 
-def where(records, apart, weak, second, judged):
+def where(records, apart, trained, weak, second, judged):
     """Return in a few items how to read the first table, and on what its records were made.
 
     weak: how many ratios were corrected; second: whether some are of a second batch; judged: whether quality is.
@@ -363,8 +364,9 @@ def where(records, apart, weak, second, judged):
     about += " AMP: the faster of fp16 and bf16, chosen afterwards. Compiled graphs have channels_last images."
     about += " Memory: PyTorch's peak without the data set. WikiText-2's last articles are reordered."
     about += f" PyTorch {versions}."
-    about += "" if judged else f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
-    return "\n".join(filter(None, [reading, apart, about]))
+    if not (judged or trained):
+        about += f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
+    return "\n".join(filter(None, [trained, reading, apart, about]))
 
 
 def quality(runs, base_runs):
@@ -376,14 +378,49 @@ def quality(runs, base_runs):
     return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
 
+def quality_line(records):
+    """Return what AMP's whole trainings over seeds say of its quality beside fp32, for each experiment."""
+    if not records:
+        return ""
+    texts = []
+    for name, (experiment, _) in EXPERIMENTS.items():
+        outcomes = {}
+        for precision in AMP:
+            if found := quality_over_seeds(experiment, precision, records):
+                outcome = f"{found['outcome']} (n = {found['seeds']})"
+                outcomes.setdefault(outcome, []).append(precision.removeprefix("amp_"))
+        words = ", ".join(f"{' and '.join(names)} {outcome}" for outcome, names in outcomes.items())
+        texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')} {words or 'not measured yet'}")
+    card = records[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
+    where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card})"
+    return f"- **As good as fp32?** {where}: {'; '.join(texts)}."
+
+
+def quality_over_seeds(experiment, precision, records, seeds=None):
+    """Return what quality_difference() says of a precision beside fp32, over all common seeds or some of them.
+
+    It is None where there is none. It also has the name of the metric.
+    """
+    own, base = (chosen(records, **experiment, precision=one) for one in (precision, "fp32"))
+    if not (own and base):
+        return None
+    one = own[0]
+    sides = [
+        {seed: last for seed, last in last_by_seed(side).items() if seeds is None or seed in seeds}
+        for side in (own, base)
+    ]
+    found = quality_difference(*sides, one["metric_name"], one["metric_better"])
+    return found and {**found, "metric": one["metric_name"]}
+
+
 def last_by_seed(runs):
     """Return {seed: last metric}."""
     return {run["seed"]: run["metric"][-1] for run in runs}
 
 
-def difference_text(found, metric):
+def difference_text(found):
     """Return a difference from fp32 with its interval, in the metric's unit, as text."""
-    points = metric == "accuracy"
+    points = found["metric"] == "accuracy"
     form, unit, scale = ("{:+.1f}", "%", 100) if found["is_ratio"] else ("{:+.4f}", "", 1)
     form, unit, scale = ("{:+.2f}", " points", 100) if points else (form, unit, scale)
     middle, low, high = (
@@ -392,11 +429,11 @@ def difference_text(found, metric):
     return f"{middle}{unit}" + ("" if low is None else f" ({low} to {high})")
 
 
-def margin_text(found, metric):
+def margin_text(found):
     """Return the margin of equivalence as text."""
     if found["is_ratio"]:
         return f"{found['margin']:.0%}"
-    return f"{100 * found['margin']:g} points" if metric == "accuracy" else f"{found['margin']:g}"
+    return f"{100 * found['margin']:g} points" if found["metric"] == "accuracy" else f"{found['margin']:g}"
 
 
 PILOT_SEEDS = range(4)
@@ -409,19 +446,14 @@ def quality_table(records):
         "|---" * 7 + "|",
     ]
     for name, (experiment, _) in EXPERIMENTS.items():
-        base = chosen(records, **experiment, precision="fp32")
         for precision in PRECISION_NAMES[1:]:
-            runs = chosen(records, **experiment, precision=precision)
-            if not (runs and base):
+            found = quality_over_seeds(experiment, precision, records)
+            if not found:
                 continue
-            metric, better = runs[0]["metric_name"], runs[0]["metric_better"]
-            sides = last_by_seed(runs), last_by_seed(base)
-            found = quality_difference(*sides, metric, better)
-            pilot = [{seed: side[seed] for seed in PILOT_SEEDS if seed in side} for side in sides]
-            first = quality_difference(*pilot, metric, better)
-            early = "-" if first is None else f"{difference_text(first, metric)}, {first['outcome']}"
-            cells = [name.split(",")[0], precision, str(found["seeds"]), difference_text(found, metric)]
-            cells += [margin_text(found, metric), found["outcome"], early]
+            first = quality_over_seeds(experiment, precision, records, PILOT_SEEDS)
+            early = f"{difference_text(first)}, {first['outcome']}" if first else "-"
+            cells = [name.split(",")[0], precision, str(found["seeds"]), difference_text(found)]
+            cells += [margin_text(found), found["outcome"], early]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -456,14 +488,12 @@ def referee_sentences(times, trained):
 
 def quality_clause(experiment, precision, records):
     """Return what whole trainings say of the quality of a precision, as a clause."""
-    own, base = (chosen(records, **experiment, precision=one) for one in (precision, "fp32"))
-    if not (own and base):
+    found = quality_over_seeds(experiment, precision, records)
+    if not found:
         return "quality not measured yet"
-    metric = own[0]["metric_name"]
-    found = quality_difference(last_by_seed(own), last_by_seed(base), metric, own[0]["metric_better"])
-    difference = difference_text(found, metric).removesuffix(")")
-    seeds = f"n = {found['seeds']} seeds, margin {margin_text(found, metric)})"
-    return f"{metric.replace('_', ' ')} {found['outcome']}: {difference}, {seeds}"
+    difference = difference_text(found).removesuffix(")")
+    seeds = f"n = {found['seeds']} seeds, margin {margin_text(found)})"
+    return f"{found['metric'].replace('_', ' ')} {found['outcome']}: {difference}, {seeds}"
 
 
 def ladder_table(records):
@@ -595,3 +625,63 @@ def compared_table(outputs):
         metrics = f"{last_metrics(own)} against {last_metrics(base)}"
         lines.append(f"| {name}: {precision} over {baseline} | {compared(own, base)} | {metrics} |")
     return "\n".join(lines)
+
+
+# How well the meter agrees with itself, over all committed records
+
+LEAST_CLOSE = 0.001  # of the allocator's reserve and the context beside NVML
+MOST_UNKNOWN = 0.03  # of a peak, that may belong to no part
+
+
+@functools.cache
+def on_a_gpu(outputs):
+    """Return the committed records of runs on a GPU that ended well, but not those of whole batches."""
+    records, _ = read_records(outputs)
+    kept = [record for record in records if record["status"] == "ok" and record["device_type"] == "cuda"]
+    return [record for record in kept if not record["path"].startswith("batches-")]
+
+
+def block_gaps(record):
+    """Return by how many seconds the blocks of each epoch, timed by CUDA events, differ from the wall clock."""
+    epochs, blocks = record["epoch_seconds"], record.get("block_seconds") or []
+    if not blocks or len(blocks) % len(epochs):
+        return []
+    size = len(blocks) // len(epochs)
+    return [abs(sum(blocks[size * place : size * (place + 1)]) - epoch) for place, epoch in enumerate(epochs)]
+
+
+def meter_list(outputs):
+    """Return how far two clocks, and two counts of memory, lie apart."""
+    gaps = [gap for record in on_a_gpu(outputs) for gap in block_gaps(record)]
+    errors = [
+        abs(record["ledger_error_fraction"])
+        for record in on_a_gpu(outputs)
+        if record.get("ledger_error_fraction") is not None
+    ]
+    if not (gaps and errors):
+        return "None yet."
+    close = sum(error <= LEAST_CLOSE for error in errors)
+    return (
+        f"- CUDA events (`block_seconds`) against the wall clock: at most {1000 * max(gaps):.1f} ms an epoch apart,"
+        f" {len(gaps):,} epochs in `outputs`.\n"
+        f"- Allocator's reserve and context against NVML (`ledger_error_fraction`): at most {LEAST_CLOSE:.1%} apart in"
+        f" {close} of {len(errors)} runs in `outputs`, batches apart, {max(errors):.1%} in the worst."
+        " This tests no part of the peak."
+    )
+
+
+def parts_sentence(outputs):
+    """Return how many peaks a memory snapshot has confirmed."""
+    runs = on_a_gpu(outputs)
+    unknown = [share for run in runs if (share := run.get("ledger_unattributed_fraction")) is not None]
+    found = [run["ledger_blocks_reason"] for run in runs if run.get("ledger_blocks_reason")]
+    data = sum(reason.startswith("data: ") for reason in found)
+    if not unknown:
+        return "None yet."
+    over = [share for share in unknown if share > MOST_UNKNOWN]
+    passed = [share for share in unknown if share <= MOST_UNKNOWN]
+    return (
+        f"Of {len(unknown)} runs in `outputs` {len(passed) - data} pass, with 0 to {100 * max(passed):.1f}%."
+        f" {len(over)} leave up to {100 * max(over, default=0):.1f}%; {data} count something else as data."
+        " `ledger_blocks_reason` says which."
+    )

@@ -163,11 +163,14 @@ def generated_blocks(root):
             "headline": lambda: figures.headline(
                 [[records(name) for name in card] for card in CARDS],
                 figures.over_batches([records(name) for name in EAGER_BATCHES]),
+                figures.quality_line(records("quality-h100")),
             ),
             "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),
+            "parts": lambda: figures.parts_sentence(outputs),
+            "meter": lambda: figures.meter_list(outputs),
             "cases": lambda: cases_table(root / "tests" / "built_cases"),
         },
         root / "docs" / "findings.md": {

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 
 import figures
+import made_up_records as made_up
 import pytest
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 
 from mixed_precision_study import __version__
-from mixed_precision_study.record import NOT_WRITTEN, RunRecord
+from mixed_precision_study.record import NOT_WRITTEN, RunRecord, write_record
 from mixed_precision_study.report import verdicts
 
 ALL = (*EXPERIMENTS, "summary")
@@ -21,7 +22,7 @@ ALL = (*EXPERIMENTS, "summary")
 def copy(tmp_path):
     """A copy of the suite's notebooks, settings and README, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for folder in tables.EAGER_BATCHES:
+    for folder in (*tables.EAGER_BATCHES, "quality-h100"):
         (tmp_path / "outputs" / folder).mkdir(parents=True)
         for path in (ROOT / "outputs" / folder).glob("*.json"):
             shutil.copy(path, tmp_path / "outputs" / folder / path.name)
@@ -297,3 +298,29 @@ def test_times_in_the_table_of_runs_are_of_those_that_heat_did_not_slow():
     hot = run("fp32", 9.0, seed=1, throttled=True, throttle_fractions=[["thermal, software", 0.9]])
     records = [{**one, "loss_scale": "dynamic", "dataset_used": "cifar10"} for one in (run("fp32", 4.0), hot)]
     assert "| 4.00 s, 0.250 GiB, 50.0% (n = 2, 1 timed) |" in figures.runs_table(records)
+
+
+def test_the_line_on_quality_names_both_formats_with_their_number_of_seeds():
+    records = graphs(6) + [{**run("amp_bf16", 1.0, seed=seed), "metric": [0.5]} for seed in range(3)]
+    said = figures.quality_line(records)
+    assert "(T4): ResNet-18 fp16 equivalent (n = 6), bf16 worse (n = 3); EfficientNet-B0 not measured yet; LSTM" in said
+    text = figures.headline([[ladder()]], trained=said)
+    assert said in text and "Quality is not judged" not in text
+
+
+def test_the_checks_of_the_meter_are_counted_over_all_records(tmp_path):
+    for folder, error, unknown, reason in (
+        ("one", 0.0005, 0.01, None),
+        ("two", -0.03, 0.04, "4.0% of the peak belong to nothing known"),
+        ("three", None, 0.02, "data: 92 MiB by tensors, 19 MiB by blocks"),
+        ("batches-h100", 0.5, 0.5, None),
+    ):
+        record = made_up.make("cifar_resnet", "fp32", seconds=[10.0, 10.0], block_seconds=[5.0, 5.0, 5.0, 5.002])
+        record.ledger_error_fraction, record.ledger_unattributed_fraction = error, unknown
+        record.ledger_blocks_reason = reason
+        write_record(record, tmp_path / folder)
+    first, second = figures.meter_list(tmp_path).splitlines()
+    assert "at most 2.0 ms an epoch apart, 6 epochs" in first
+    assert "at most 0.1% apart in 1 of 2 runs" in second and "3.0% in the worst" in second
+    said = figures.parts_sentence(tmp_path)
+    assert said.startswith("Of 3 runs in `outputs` 1 pass, with 0 to 2.0%. 1 leave up to 4.0%; 1 count something else")
