@@ -13,7 +13,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
-from .comparisons import runs_of
+from ..analysis.conditions import flags_of
+from .comparisons import runs_of, timed_runs
 from .report import Report
 from .style import CPU_WARNING, DISTURBED_MARK, GAP_GREY, PRECISIONS, RED
 from .words import plain
@@ -106,7 +107,9 @@ def head_lines(report: Report, title: str, about: str, numbers: list[int] | None
     if report.on_cpu:
         lines.append(HeadLine(CPU_WARNING, TITLE_SIZE, bold=True, colour=RED))
     lines += [HeadLine(line, NOTE_SIZE) for line in textwrap.wrap(about, round(12.6 * width))]
-    if any(number in shown for number, _ in report.disturbed) and not report.on_cpu:
+    groups = [report.comparisons[number] for number in shown]
+    counted = [run for group in groups for name in PRECISIONS for run in timed_runs(group, name)]
+    if any(map(flags_of, counted)) and not report.on_cpu:
         lines.append(HeadLine(f"{DISTURBED_MARK} throttled or GPU shared", NOTE_SIZE))
     return lines
 
