@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
-from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, UNKNOWN, quality_difference
+from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
@@ -365,7 +365,7 @@ def where(records, apart, trained, weak, second, judged):
     about += " Memory: PyTorch's peak without the data set. WikiText-2's last articles are reordered."
     about += f" PyTorch {versions}."
     if not (judged or trained):
-        about += f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_EQUIVALENT} seeds."
+        about += f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_OUTCOME} seeds."
     return "\n".join(filter(None, [trained, reading, apart, about]))
 
 
@@ -373,8 +373,8 @@ def quality(runs, base_runs):
     """Return whether the last metric is that of fp32, as text."""
     found = quality_difference(*map(last_by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
-    if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_EQUIVALENT):
-        return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_EQUIVALENT} seeds"
+    if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_OUTCOME):
+        return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
 

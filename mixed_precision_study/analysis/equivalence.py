@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from .student import exponential, half_width
 
-FEWEST_SEEDS = 3  # for an interval, so for "worse" and "better"
-FEWEST_SEEDS_FOR_EQUIVALENT = 5  # three seeds that happen to agree show nothing
+FEWEST_SEEDS = 3  # for an interval
+FEWEST_SEEDS_FOR_OUTCOME = 5  # with three or four, equal precisions may happen to differ or to agree
 EQUIVALENT, WORSE, BETTER, UNKNOWN = "equivalent", "worse", "better", "cannot be told"
 
 
@@ -35,8 +35,8 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
     difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
     margin: None where the metric has none; is_ratio: whether all of these are shares of the base's value
     seeds: how many
-    outcome: EQUIVALENT where the 90% interval lies inside the margin, from FEWEST_SEEDS_FOR_EQUIVALENT seeds on;
-        else WORSE or BETTER where the 95% interval excludes 0; else UNKNOWN
+    outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
+        excludes 0; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds the 95% interval must lie beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())
     margin = MARGINS.get(metric)
@@ -64,10 +64,12 @@ def outcome_of(found: dict, better: str) -> str:
     if found["low"] is None:
         return UNKNOWN
     margin = found["margin"]
-    enough = found["seeds"] >= FEWEST_SEEDS_FOR_EQUIVALENT
+    enough = found["seeds"] >= FEWEST_SEEDS_FOR_OUTCOME
     if enough and margin and -margin < found["low90"] and found["high90"] < margin:
         return EQUIVALENT
     if found["low"] <= 0 <= found["high"]:
+        return UNKNOWN
+    if not enough and not (margin and min(abs(found["low"]), abs(found["high"])) > margin):
         return UNKNOWN
     return direction_of(found, better)
 

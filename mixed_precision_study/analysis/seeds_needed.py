@@ -15,7 +15,7 @@ from statistics import NormalDist, stdev
 from typing import NamedTuple
 
 from ..record import comparison_key, last_metric, read_records
-from .equivalence import FEWEST_SEEDS_FOR_EQUIVALENT, MARGINS, Margin
+from .equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
 from .student import quantile
 from .trained import by_seed
 
@@ -49,7 +49,7 @@ def power_of(seeds: int, scatter: float, margin: float) -> float:
 
 def seeds_needed(scatter: float, margin: float, power: float = POWER) -> int | None:
     """Return the fewest seeds that give this power, or None where MOST_SEEDS do not."""
-    numbers = range(FEWEST_SEEDS_FOR_EQUIVALENT, MOST_SEEDS + 1)
+    numbers = range(FEWEST_SEEDS_FOR_OUTCOME, MOST_SEEDS + 1)
     return next((seeds for seeds in numbers if power_of(seeds, scatter, margin) >= power), None)
 
 

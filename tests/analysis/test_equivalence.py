@@ -24,6 +24,11 @@ def difference(changes, metric="accuracy", better="higher", base=0.935):
         ([0.004, -0.004, 0.002, -0.003, 0.001], UNKNOWN),
         ([-0.003, -0.0035, -0.0025, -0.003, -0.003], WORSE),
         ([-0.03, -0.031, -0.029], WORSE),
+        ([-0.0025, -0.003, -0.0028, -0.0027], WORSE),  # the whole interval lies beyond the margin
+        ([-0.001, -0.0012, -0.0011, -0.0013], UNKNOWN),  # four seeds that agree on a small loss
+        ([-0.001, -0.0012, -0.0011, -0.0013, -0.0012], EQUIVALENT),
+        ([-0.001, -0.004, -0.0035, -0.003], UNKNOWN),  # the interval excludes 0 and holds the margin
+        ([-0.001, -0.004, -0.0035, -0.003, -0.003], WORSE),
         ([0.03, 0.031, 0.029], BETTER),
         ([-0.03, -0.03], UNKNOWN),
         ([-0.03], UNKNOWN),
@@ -51,6 +56,7 @@ def test_perplexity_is_compared_as_a_share():
 def test_a_metric_without_a_margin_is_never_equivalent():
     found = difference([0.0] * 8, "f1")
     assert found["margin"] is None and found["outcome"] == UNKNOWN
+    assert [difference([-0.1, -0.11, -0.09, -0.1, -0.1][:n], "f1")["outcome"] for n in (4, 5)] == [UNKNOWN, WORSE]
 
 
 def test_seeds_are_paired():

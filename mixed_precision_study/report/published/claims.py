@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from ...analysis.equivalence import FEWEST_SEEDS_FOR_EQUIVALENT
+from ...analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME
 from ..comparisons import gap_text
 from ..report import Report
 from ..verdicts import conditions_text, judgement, ratio_text
@@ -97,7 +97,7 @@ def metric_word_here(quality: dict, name: str, base: float) -> str | None:
     alike = ACCURACY_ALIKE if name in ACCURACIES else ALIKE
     if not (name in ACCURACIES or quality["is_ratio"]):
         alike *= base
-    enough = quality["seeds"] >= FEWEST_SEEDS_FOR_EQUIVALENT
+    enough = quality["seeds"] >= FEWEST_SEEDS_FOR_OUTCOME
     if enough and -alike < quality["low90"] and quality["high90"] < alike:
         return "alike"
     if abs(quality["difference"]) <= alike or quality["low"] <= 0 <= quality["high"]:
