@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from ..analysis.conditions import fairly_timed_pairs, host_of
 from ..analysis.speedup import SMALLEST_CLAIMED, paired_ratio, paired_runs
 from .comparisons import ok_runs, way_of
-from .quality import loses_quality
+from .quality import loses_quality, may_be_used
 from .report import PairKey, Report
 from .style import DARK_GREY, INTERVAL_GREY, PRECISIONS, UNPAIRED_MARK
 from .verdicts import ends_of, mark_of
@@ -99,10 +99,10 @@ def legend_of_ratios(speedups: Iterable[dict]) -> list[Line2D]:
 
 
 def best_of(report: Report, number: int) -> str:
-    """Return the fastest precisions against fp32 that lose no quality, with the ratio of the first, or "none"."""
+    """Return the fastest precisions against fp32 that may be recommended, with the ratio of the first, or "none"."""
     found = {}
     for precision in PRECISIONS:
-        if loses_quality(report.comparisons[number], precision):
+        if not may_be_used(report.comparisons[number], precision):
             continue
         speedup = report.speedups.get((number, precision, "fp32"))
         if speedup and not is_no_speedup(speedup) and (speedup["low"] or speedup["ratio"]) > 1:

@@ -170,12 +170,16 @@ def say_missing(section: Section, report: Report, what: str, field: str, reason:
 
 
 def find_speedups(report: Report) -> dict[PairKey, dict]:
-    """Return {(comparison number, precision, baseline): speed-up}."""
-    speedups = {}
+    """Return {(comparison number, precision, baseline): speed-up}. Runs that are lent have one speed-up, once."""
+    speedups: dict[PairKey, dict] = {}
+    known: dict[tuple, dict | None] = {}
     for number, group in enumerate(report.comparisons):
         for precision in PRECISIONS:
             for baseline in baselines_of(precision):
-                if speedup := speedup_of(group, precision, baseline):
+                runs = tuple(tuple(map(id, ok_runs(group, name))) for name in (precision, baseline))
+                if runs not in known:
+                    known[runs] = speedup_of(group, precision, baseline)
+                if speedup := known[runs]:
                     speedups[number, precision, baseline] = speedup
     return speedups
 
@@ -183,9 +187,10 @@ def find_speedups(report: Report) -> dict[PairKey, dict]:
 def stand_after_correction(speedups: list[dict]) -> list[bool]:
     """Return for every ratio whether it differs from 1 after Holm's correction for all of them.
 
-    Up to MANY_RATIOS with an interval are not corrected. A ratio without an interval never stands.
+    Up to MANY_RATIOS with an interval are not corrected. A ratio without an interval never stands. One that is in the
+    list twice is one test.
     """
-    tested = [speedup for speedup in speedups if speedup["p"] is not None]
+    tested = list({id(speedup): speedup for speedup in speedups if speedup["p"] is not None}.values())
     if len(tested) <= MANY_RATIOS:
         return [judge(speedup) in DIFFERENT for speedup in speedups]
     stands = dict(zip(map(id, tested), stand_together([speedup["p"] for speedup in tested]), strict=True))

@@ -91,6 +91,12 @@ def test_the_title_names_all_that_are_equally_fast(tmp_path):
     assert "tf32 and amp_fp16 2.00x on resnet18" in title and "amp_bf16" not in title
 
 
+def test_the_title_leaves_out_what_may_not_be_recommended(tmp_path):
+    write_repeats(tmp_path, modes={"fp32": 4.0, "amp_fp16": 2.0, "bf16_true": 1.0})  # one seed shows no equal quality
+    title = finding_of(load(tmp_path), [0]).replace("\xa0", " ")
+    assert "amp_fp16 2.00x on resnet18" in title and "bf16_true" not in title
+
+
 def test_of_many_comparisons_the_title_has_medians_of_eager_mode_and_of_graphs_apart(tmp_path):
     for batch_size in (64, 128):
         shared = {"batch_size": batch_size}

@@ -158,6 +158,10 @@ def test_many_ratios_are_corrected_together():
     assert stand_after_correction(few) == [True, True, True, False]
     many = [speedup(0.0001), *(speedup(0.04) for _ in range(10)), gained(low=None, high=None, processes=1)]
     assert stand_after_correction(many) == [True] + [False] * 11
+    lent = speedup(0.0045)  # stands among 11 tests, not among 12
+    others = [speedup(0.5) for _ in range(10)]
+    assert stand_after_correction([lent, lent, *others]) == [True, True] + [False] * 10
+    assert stand_after_correction([lent, speedup(0.5), *others]) == [False] * 12
 
 
 def test_what_limits_a_run_is_said_once(everything, rows):
