@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
-from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, quality_difference
+from mixed_precision_study.analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, quality_difference
 from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
@@ -243,7 +243,7 @@ def headline(cards, apart="", trained=""):
         "AMP",
         "AMP, both as one CUDA graph",
         "AMP, compiled graph over eager fp32",
-        "memory: AMP, compiled graph",
+        "memory: AMP eager, AMP compiled graph",
         "quality",
     ]
     found = [(name, ways_of(experiment, batches)) for name, (experiment, _) in EXPERIMENTS.items() for batches in cards]
@@ -310,7 +310,7 @@ def over_batches(batches):
         return ""
     hosts = {host_of(record) for records in batches for record in timed(records)} - {None}  # None: not known
     sets = f"Over {len(batches)} sets of runs on at least {len(hosts)} hosts"
-    return f"- **Eager ratios change with the host.** {sets}: {'; '.join(texts)}."
+    return f"- **Eager ratios differ from set to set.** {sets}: {'; '.join(texts)}."
 
 
 def weak_pairs(pairs):
@@ -394,22 +394,22 @@ def quality_line(records):
         texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin} {words or 'not measured yet'}")
     card = records[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
     where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card})"
-    return f"- **As good as fp32?** {where}: {'; '.join(texts)}."
+    return f"- **Within the margin of fp32?** {where}: {'; '.join(texts)}."
 
 
 def quality_over_seeds(experiment, precision, records, seeds=None):
     """Return what quality_difference() says of a precision beside fp32, over all common seeds or some of them.
 
-    It is None where there is none. It also has the name of the metric.
+    It is None where a side or one of those seeds is missing. It also has the name of the metric.
     """
     own, base = (chosen(records, **experiment, precision=one) for one in (precision, "fp32"))
-    if not (own and base):
-        return None
-    one = own[0]
     sides = [
         {seed: last for seed, last in last_by_seed(side).items() if seeds is None or seed in seeds}
         for side in (own, base)
     ]
+    if not all(sides) or (seeds and any(len(side) < len(seeds) for side in sides)):
+        return None
+    one = own[0]
     found = quality_difference(*sides, one["metric_name"], one["metric_better"])
     return found and {**found, "metric": one["metric_name"]}
 
@@ -420,12 +420,12 @@ def last_by_seed(runs):
 
 
 def difference_text(found):
-    """Return a difference from fp32 with its interval, in the metric's unit, as text."""
+    """Return a difference from fp32 with its 90% interval, which decides on equivalence, in the metric's unit."""
     points = found["metric"] == "accuracy"
     form, unit, scale = ("{:+.1f}", "%", 100) if found["is_ratio"] else ("{:+.4f}", "", 1)
     form, unit, scale = ("{:+.2f}", " points", 100) if points else (form, unit, scale)
     middle, low, high = (
-        None if found[name] is None else form.format(scale * found[name]) for name in ("difference", "low", "high")
+        None if found[name] is None else form.format(scale * found[name]) for name in ("difference", "low90", "high90")
     )
     return f"{middle}{unit}" + ("" if low is None else f" ({low} to {high})")
 
@@ -443,7 +443,7 @@ PILOT_SEEDS = range(4)
 def quality_table(records):
     """Return how the last metric of each precision differs from fp32's: of all common seeds, and of the pilot's."""
     lines = [
-        "| training | precision | seeds | difference from fp32 (95%) | margin | outcome | the first four seeds |",
+        "| training | precision | seeds | difference from fp32 (90%) | margin | outcome | the first four seeds |",
         "|---" * 7 + "|",
     ]
     for name, (experiment, _) in EXPERIMENTS.items():
@@ -466,25 +466,34 @@ def referee_sentences(times, trained):
     """
     lines = []
     for name, (experiment, _) in EXPERIMENTS.items():
-        runs, base = fastest_amp(times, **experiment, **GRAPH_ALONE), None
-        if runs:
-            base = chosen(times, **experiment, **GRAPH_ALONE, precision="fp32")
-        if not base:
+        runs = fastest_amp(times, **experiment, **GRAPH_ALONE)
+        base, tf32 = (chosen(times, **experiment, **GRAPH_ALONE, precision=one) for one in ("fp32", "tf32"))
+        if not (runs and base):
             continue
-        one, speedup = runs[0], paired_ratio(paired_runs(runs, base))
+        one = runs[0]
         cores = " or ".join(map(str, sorted({run["host_cores"] for run in [*runs, *base]})))
         cpu = one["host_cpu"].replace("(R)", "").removesuffix(" Processor")
-        card = one["gpu_name"].removeprefix("NVIDIA ").split()[0]
-        where = f"{card} ({cpu}, {cores} cores, PyTorch {one['torch_version']})"
-        n = "" if speedup["low"] is None else f", n = {speedup['processes']} processes"
-        ratio = f"{speedup['ratio']:.2f}x ({interval_text(speedup)}{n}) as fast as fp32"
-        ratio += f" ({judge(speedup)})" if n and judge(speedup) != FASTER else ""
-        memory = memory_change(*map(highest_peak, (runs, base)))
+        where = f"{one['gpu_name'].removeprefix('NVIDIA ').split()[0]} ({cpu}, {cores} cores)"
+        ratios = [f"{ratio_with_n(runs, base)} as fast as fp32"]
+        ratios += [f"{ratio_with_n(runs, tf32)} as fast as tf32"] if tf32 else []
+        change = memory_change(*map(highest_peak, (runs, base)))
+        memory = f"with {change[1:]} {'less' if change.startswith('-') else 'more'} memory"
         lines.append(
-            f"- **{name}**: on an {where}, as one CUDA graph, {one['precision']} is {ratio}; memory {memory};"
-            f" {quality_clause(experiment, one['precision'], trained)}."
+            f"- **{name.split(', 1,000')[0]}**: as one CUDA graph on one {where}, {one['precision']} is"
+            f" {' and '.join(ratios)}, {memory}; {quality_clause(experiment, one['precision'], trained)}."
         )
     return "\n".join(lines)
+
+
+def ratio_with_n(runs, base_runs):
+    """Return a ratio with its interval and its number of processes, as text. Narrow intervals have a digit more."""
+    speedup = paired_ratio(paired_runs(runs, base_runs))
+    if speedup["low"] is None:
+        return f"{speedup['ratio']:.2f}x ({interval_text(speedup)})"
+    form = "{:.3f}" if speedup["high"] - speedup["low"] < 0.02 else "{:.2f}"
+    ratio, low, high = (form.format(speedup[name]) for name in ("ratio", "low", "high"))
+    word = "" if judge(speedup) == FASTER else f", {judge(speedup)}"
+    return f"{ratio}x ({low} to {high}, n = {speedup['processes']}{word})"
 
 
 def quality_clause(experiment, precision, records):
@@ -492,9 +501,13 @@ def quality_clause(experiment, precision, records):
     found = quality_over_seeds(experiment, precision, records)
     if not found:
         return "quality not measured yet"
-    difference = difference_text(found).removesuffix(")")
-    seeds = f"n = {found['seeds']} seeds, margin {margin_text(found)})"
-    return f"{found['metric'].replace('_', ' ')} {found['outcome']}: {difference}, {seeds}"
+    name = found["metric"].replace("_", " ")
+    ends = {
+        EQUIVALENT: f"ends within {margin_text(found)} of fp32's",
+        UNKNOWN: "cannot be told from fp32's",
+    }.get(found["outcome"], f"is {found['outcome']}")
+    difference = difference_text(found).replace("(", "(90%: ").removesuffix(")")
+    return f"its {name} {ends}: {difference}, n = {found['seeds']} seeds)"
 
 
 def ladder_table(records):
