@@ -59,10 +59,10 @@ def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
 def flags_of(record: dict) -> list[str]:
     """Return what disturbed the measurement of a run, as short phrases."""
     flags = []
-    if record["throttled"]:
+    if record.get("throttled"):
         reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items()]
         flags.append(f"throttled ({', '.join(reasons)} of the time)")
-    if record["gpu_shared"]:
+    if record.get("gpu_shared"):
         flags.append("GPU shared with another process")
     if epochs := record.get("resumed_at_epochs"):
         flags.append(f"went on in another process after epoch {', '.join(map(str, epochs))}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..analysis.conditions import flags_of, held_back
 from ..gpu.nvml import GpuState
 from ..record import comparison_key, is_explanation
 from .estimates import duration_text
@@ -163,7 +164,8 @@ def in_words(record: dict) -> str:
     if record["status"] != "ok":
         return reason
     unit = record.get("sample_unit") or "samples"
-    words = ((epoch, f"{epoch} s/epoch"), (speed, f"{speed} {unit}/s"), (peak, f"{peak} MiB peak"), (metric, metric))
+    words = [(epoch, f"{epoch} s/epoch"), (speed, f"{speed} {unit}/s"), (peak, f"{peak} MiB peak"), (metric, metric)]
+    words += [(reason, f"MIND: {reason}")]
     return ", ".join(word for value, word in words if value)
 
 
@@ -208,8 +210,13 @@ def row(record: dict) -> tuple[str, ...]:
         "" if speed is None else f"{speed:,.0f}",
         "" if peak is None else f"{peak:,.0f}",
         f"{record.get('metric_name')} {metric[-1]:.4g}" if metric else "",
-        record.get("reason") or "",
+        record.get("reason") or disturbance(record),
     )
+
+
+def disturbance(record: dict) -> str:
+    """Return that heat, hardware or another process slowed a run, so that its times do not count, or nothing."""
+    return "; ".join(flags_of(record)) if held_back(record) or record.get("gpu_shared") else ""
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

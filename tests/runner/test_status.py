@@ -7,7 +7,7 @@ from made_up_records import CPU, make, make_failed
 
 from mixed_precision_study.record import record_in, write_record
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import ratios_in_words
+from mixed_precision_study.runner.status import in_words, ratios_in_words, table
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
@@ -62,3 +62,13 @@ def test_steps_of_a_ladder_are_compared_with_fp32_in_their_own_way_of_execution(
 def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
     ended("fp32", **({"device": CPU} if "device" in fields else {}))
     assert ratios_in_words(*ended("tf32", **fields)) is None
+
+
+def test_a_run_that_heat_slowed_is_named_when_it_ends_and_in_the_last_table(ended):
+    for reason, named in (("thermal, software", True), ("power cap", False)):
+        record, comparison = ended("fp32", throttled=True, throttle_fractions=[[reason, 0.94]])
+        text = "throttled (thermal, software 94% of the time)"
+        assert in_words(record).endswith(f", MIND: {text}") is named
+        assert table([comparison]).endswith(text) is named
+    record, _ = ended("fp32", gpu_shared=True)
+    assert in_words(record).endswith("MIND: GPU shared with another process")
