@@ -30,7 +30,7 @@ RULES = {  # module or folder: all that it may import of the package
     "progress": BASE | {"gpu"},
     "analysis": BASE | {"analysis"},
     "report": BASE | {"analysis", "report"},
-    "runner": BASE | {"analysis.speedup", "analysis.trained", "gpu.nvml", "runner"},
+    "runner": BASE | {"analysis.conditions", "analysis.speedup", "analysis.trained", "gpu.nvml", "runner"},
 }
 
 
