@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.conditions import flags_of
+from ..analysis.conditions import fairly_timed, flags_of
 from ..analysis.verdict import DIFFERENT, FASTER, LITTLE_FASTER, LITTLE_SLOWER, SAME, SLOWER
 from .comparisons import gap_text, profiled_run
 from .ladder_steps import LAYERS
@@ -80,7 +80,7 @@ class Step:
     @property
     def mark(self) -> str:
         """The mark of disturbed runs, or nothing."""
-        return DISTURBED_MARK if any(map(flags_of, self.ok)) else ""
+        return DISTURBED_MARK if any(map(flags_of, fairly_timed(self.ok))) else ""
 
 
 def speedup_of_step(step: Step, other: Step) -> dict | None:
@@ -97,7 +97,7 @@ def measured_ladder(steps: list[tuple]) -> list[Step]:
         measured.append(step)
         if not step.ok:
             continue
-        step.speed = speed_of(step.ok) or 0.0
+        step.speed = speed_of(fairly_timed(step.ok)) or 0.0
         step.peak = highest_peak(step.ok)
         if done:
             step.over_first = speedup_of_step(step, done[0])
