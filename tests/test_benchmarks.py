@@ -50,7 +50,7 @@ def rows_of(text):
     return {cells[0]: cells for cells in lines}
 
 
-@pytest.mark.parametrize("experiment", ["resnet", "efficientnet", "lstm"])
+@pytest.mark.parametrize("experiment", ["resnet", pytest.param("efficientnet", marks=pytest.mark.exhaustive), "lstm"])
 def test_the_tiny_form_runs_every_contender_and_is_no_measurement(experiment, capsys):
     compare_loops.main([*TINY, "--only", experiment])
     text = capsys.readouterr().out
