@@ -391,10 +391,10 @@ def quality_line(records):
                 outcome = f"{found['outcome']} (n = {found['seeds']})"
                 outcomes.setdefault(outcome, []).append(precision.removeprefix("amp_"))
         words = ", ".join(f"{' and '.join(names)} {outcome}" for outcome, names in outcomes.items())
-        texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin} {words or 'not measured yet'}")
+        texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin}: {words or 'not measured yet'}.")
     card = records[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
     where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card})"
-    return f"- **Within the margin of fp32?** {where}: {'; '.join(texts)}."
+    return f"- **Within the margin of fp32?** {where}. {' '.join(texts)}"
 
 
 def quality_over_seeds(experiment, precision, records, seeds=None):

@@ -305,8 +305,8 @@ def test_times_in_the_table_of_runs_are_of_those_that_heat_did_not_slow():
 def test_the_line_on_quality_names_both_formats_with_their_number_of_seeds():
     records = graphs(6) + [{**run("amp_bf16", 1.0, seed=seed), "metric": [0.5]} for seed in range(3)]
     said = figures.quality_line(records)
-    resnet = "ResNet-18 (margin 0.2 points) fp16 equivalent (n = 6), bf16 worse (n = 3)"
-    assert f"(T4): {resnet}; EfficientNet-B0 not measured yet; LSTM" in said
+    resnet = "ResNet-18 (margin 0.2 points): fp16 equivalent (n = 6), bf16 worse (n = 3)"
+    assert f"(T4). {resnet}. EfficientNet-B0: not measured yet. LSTM" in said
     text = figures.headline([[ladder()]], trained=said)
     assert said in text and "Quality is not judged" not in text
 
