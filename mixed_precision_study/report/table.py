@@ -26,6 +26,7 @@ from .words import count, short
 
 TITLE = "All comparisons"
 ABOUT = """A row for each precision of each comparison; its name links to a record. *GiB* leaves out the data set.
+Times compare runs on one card. Quality compares runs of equal seed, on any card of one model.
 [results.csv](results.csv) has every run, [summary.csv](summary.csv) every ratio."""
 
 ROWS_OPEN = 24  # of the table; a longer one is folded
