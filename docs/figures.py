@@ -11,11 +11,13 @@ from typing import NamedTuple
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, quality_difference
-from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs, seconds_of_epoch
+from mixed_precision_study.analysis.speedup import block_times, paired_ratio, paired_runs, seconds_of_epoch
+from mixed_precision_study.analysis.trained import by_seed
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
+from mixed_precision_study.report.quality import difference_in_words
 from mixed_precision_study.report.verdicts import stand_after_correction
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -134,7 +136,8 @@ def runs_figures(runs):
     seconds = seconds_of_epoch(counted)
     memory = highest_peak(ok)
     size = f"{ok[0]['batch_size_used']:,}: " if ok[0]["batch_size"] == "max" else ""
-    count = f" (n = {len(ok)}" + (f", {len(counted)} timed)" if len(counted) < len(ok) else ")") if len(ok) > 1 else ""
+    fewer = f", {len(counted)} timed" if len(counted) < len(ok) else ""
+    count = f" (n = {len(ok)}{fewer})" if len(ok) > 1 else ""
     return f"{size}{digits(seconds)} s, {digits(memory)} GiB, {last_metrics(ok)}{count}"
 
 
@@ -324,7 +327,7 @@ def weak_pairs(pairs):
 def headline_cells(ways, weak):
     """Return the cells of an experiment on one card, with marks for what is weak or of a second batch."""
     _, amp, graph, compiled = ways
-    card = amp.pair[1][0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
+    card = card_of(amp.pair[1][0])
     first = f"{seconds_of_epoch(amp.pair[1]):.2f}" + DAGGER * amp.second
     ratios = [ratio_cell(way, weak) for way in ways]
     saved = [memory_change(*map(highest_peak, way.pair)) + DAGGER * way.second for way in (amp, compiled) if way.pair]
@@ -371,7 +374,7 @@ def where(records, apart, trained, weak, second, judged):
 
 def quality(runs, base_runs):
     """Return whether the last metric is that of fp32, as text."""
-    found = quality_difference(*map(last_by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
+    found = quality_difference(*map(by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
     if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_OUTCOME):
         return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
@@ -392,8 +395,7 @@ def quality_line(records):
                 outcomes.setdefault(outcome, []).append(precision.removeprefix("amp_"))
         words = ", ".join(f"{' and '.join(names)} {outcome}" for outcome, names in outcomes.items())
         texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin}: {words or 'not measured yet'}.")
-    card = records[0]["gpu_name"].removeprefix("NVIDIA ").split()[0]
-    where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card})"
+    where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card_of(records[0])})"
     return f"- **Within the margin of fp32?** {where}. {' '.join(texts)}"
 
 
@@ -404,8 +406,7 @@ def quality_over_seeds(experiment, precision, records, seeds=None):
     """
     own, base = (chosen(records, **experiment, precision=one) for one in (precision, "fp32"))
     sides = [
-        {seed: last for seed, last in last_by_seed(side).items() if seeds is None or seed in seeds}
-        for side in (own, base)
+        {seed: last for seed, last in by_seed(side).items() if seeds is None or seed in seeds} for side in (own, base)
     ]
     if not all(sides) or (seeds and any(len(side) < len(seeds) for side in sides)):
         return None
@@ -414,20 +415,15 @@ def quality_over_seeds(experiment, precision, records, seeds=None):
     return found and {**found, "metric": one["metric_name"]}
 
 
-def last_by_seed(runs):
-    """Return {seed: last metric}."""
-    return {run["seed"]: run["metric"][-1] for run in runs}
+def card_of(record):
+    """Return the short name of a run's GPU, such as H100."""
+    return record["gpu_name"].removeprefix("NVIDIA ").split()[0]
 
 
 def difference_text(found):
     """Return a difference from fp32 with its 90% interval, which decides on equivalence, in the metric's unit."""
-    points = found["metric"] == "accuracy"
-    form, unit, scale = ("{:+.1f}", "%", 100) if found["is_ratio"] else ("{:+.4f}", "", 1)
-    form, unit, scale = ("{:+.2f}", " points", 100) if points else (form, unit, scale)
-    middle, low, high = (
-        None if found[name] is None else form.format(scale * found[name]) for name in ("difference", "low90", "high90")
-    )
-    return f"{middle}{unit}" + ("" if low is None else f" ({low} to {high})")
+    values = (found[name] for name in ("difference", "low90", "high90"))
+    return difference_in_words(*values, found["metric"], found["is_ratio"], "{:+.4f}")
 
 
 def margin_text(found):
@@ -460,29 +456,42 @@ def quality_table(records):
 
 
 def referee_sentences(times, trained):
-    """Return one sentence for each experiment: time, memory, quality, each with n and interval, and card and host.
+    """Return one sentence for each experiment, and a table with the interval, n, card and host of each figure.
 
     `times` are records of equal runs in processes of their own, `trained` those of whole trainings over seeds.
     """
     lines = []
+    table = [
+        "| model | over fp32 | over tf32 | card and host | quality, 90% interval | margin |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, (experiment, _) in EXPERIMENTS.items():
         runs = fastest_amp(times, **experiment, **GRAPH_ALONE)
         base, tf32 = (chosen(times, **experiment, **GRAPH_ALONE, precision=one) for one in ("fp32", "tf32"))
         if not (runs and base):
             continue
-        one = runs[0]
-        cores = " or ".join(map(str, sorted({run["host_cores"] for run in [*runs, *base]})))
-        cpu = one["host_cpu"].replace("(R)", "").removesuffix(" Processor")
-        where = f"{one['gpu_name'].removeprefix('NVIDIA ').split()[0]} ({cpu}, {cores} cores)"
-        ratios = [f"{ratio_with_n(runs, base)} as fast as fp32"]
-        ratios += [f"{ratio_with_n(runs, tf32)} as fast as tf32"] if tf32 else []
+        precision, speedup = runs[0]["precision"], paired_ratio(paired_runs(runs, base))
+        word = "" if judge(speedup) == FASTER else f" ({judge(speedup)})"
         change = memory_change(*map(highest_peak, (runs, base)))
-        memory = f"with {change[1:]} {'less' if change.startswith('-') else 'more'} memory"
+        memory = f"takes {change[1:]} {'less' if change.startswith('-') else 'more'} memory"
+        found = quality_over_seeds(experiment, precision, trained)
+        fast = f"{precision} is {speedup['ratio']:.2f}x{word} as fast as fp32"
         lines.append(
-            f"- **{name.split(', 1,000')[0]}**: as one CUDA graph on one {where}, {one['precision']} is"
-            f" {' and '.join(ratios)}, {memory}; {quality_clause(experiment, one['precision'], trained)}."
+            f"- **{name.split(', 1,000')[0]}**: on an {card_of(runs[0])}, as a graph, {fast}, {memory}"
+            f" and {quality_clause(found)}."
         )
-    return "\n".join(lines)
+        quality = [f"{difference_text(found)}, n = {found['seeds']}", margin_text(found)] if found else ["-", "-"]
+        ratios = [ratio_with_n(runs, base), ratio_with_n(runs, tf32) if tf32 else "-"]
+        cells = [f"{name.split(',')[0]}, {precision}", *ratios, host_text([*runs, *base]), *quality]
+        table.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *table]) if lines else ""
+
+
+def host_text(runs):
+    """Return the card and the processors of some runs."""
+    cores = " or ".join(map(str, sorted({run["host_cores"] for run in runs})))
+    cpu = runs[0]["host_cpu"].replace("(R)", "").removesuffix(" Processor")
+    return f"{card_of(runs[0])}, {cpu}, {cores} cores"
 
 
 def ratio_with_n(runs, base_runs):
@@ -496,18 +505,15 @@ def ratio_with_n(runs, base_runs):
     return f"{ratio}x ({low} to {high}, n = {speedup['processes']}{word})"
 
 
-def quality_clause(experiment, precision, records):
-    """Return what whole trainings say of the quality of a precision, as a clause."""
-    found = quality_over_seeds(experiment, precision, records)
+def quality_clause(found):
+    """Return what whole trainings say of quality, as the end of a sentence on a precision."""
     if not found:
-        return "quality not measured yet"
-    name = found["metric"].replace("_", " ")
-    ends = {
-        EQUIVALENT: f"ends within {margin_text(found)} of fp32's",
-        UNKNOWN: "cannot be told from fp32's",
-    }.get(found["outcome"], f"is {found['outcome']}")
-    difference = difference_text(found).replace("(", "(90%: ").removesuffix(")")
-    return f"its {name} {ends}: {difference}, n = {found['seeds']} seeds)"
+        return "has no quality measured yet"
+    metric = found["metric"].replace("_", " ")
+    return {
+        EQUIVALENT: f"ends within {margin_text(found)} of its {metric}",
+        UNKNOWN: f"ends at a {metric} that cannot be told from its",
+    }.get(found["outcome"], f"ends at a {found['outcome']} {metric}")
 
 
 def ladder_table(records):
@@ -657,11 +663,9 @@ def on_a_gpu(outputs):
 
 def block_gaps(record):
     """Return by how many seconds the blocks of each epoch, timed by CUDA events, differ from the wall clock."""
-    epochs, blocks = record["epoch_seconds"], record.get("block_seconds") or []
-    if not blocks or len(blocks) % len(epochs):
+    if not record.get("block_seconds"):
         return []
-    size = len(blocks) // len(epochs)
-    return [abs(sum(blocks[size * place : size * (place + 1)]) - epoch) for place, epoch in enumerate(epochs)]
+    return abs(block_times(record).sum(1) - record["epoch_seconds"]).tolist()
 
 
 def meter_list(outputs):

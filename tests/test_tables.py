@@ -283,16 +283,23 @@ def test_the_table_of_quality_sets_all_seeds_beside_the_first_four():
 
 
 def test_the_sentence_on_a_model_has_time_memory_quality_n_card_and_host():
-    text = figures.referee_sentences(graphs(3), graphs(6, -0.01))
-    assert text == (
-        "- **ResNet-18, CIFAR-10, batch 128**: as one CUDA graph on one T4 (Intel Xeon, 16 cores), amp_fp16 is"
-        " 3.000x (3.000 to 3.000, n = 3) as fast as fp32, with 50% less memory;"
-        " its accuracy is worse: -1.00 points (90%: -1.00 to -1.00, n = 6 seeds)."
+    lines = figures.referee_sentences(graphs(3), graphs(6, -0.01)).splitlines()
+    assert lines[0] == (
+        "- **ResNet-18, CIFAR-10, batch 128**: on an T4, as a graph, amp_fp16 is 3.00x as fast as fp32,"
+        " takes 50% less memory and ends at a worse accuracy."
     )
-    assert figures.referee_sentences(graphs(3), []).endswith("; quality not measured yet.")
-    assert "amp_fp16 is 3.00x (one process) as fast as fp32, with" in figures.referee_sentences(graphs(1), [])
-    text = figures.referee_sentences(graphs(3), graphs(6, 0.0001))
-    assert "its accuracy ends within 0.2 points of fp32's: +0.01 points (90%: " in text
+    assert lines[-1] == (
+        "| ResNet-18, amp_fp16 | 3.000x (3.000 to 3.000, n = 3) | - | T4, Intel Xeon, 16 cores"
+        " | -1.00 points (-1.00 to -1.00), n = 6 | 0.2 points |"
+    )
+    lines = figures.referee_sentences(graphs(3), []).splitlines()
+    assert lines[0].endswith("takes 50% less memory and has no quality measured yet.")
+    assert lines[-1].endswith("| - | - |")
+    text = figures.referee_sentences(graphs(1), [])
+    assert "amp_fp16 is 3.00x (one process) as fast as fp32" in text and "| 3.00x (one process) |" in text
+    lines = figures.referee_sentences(graphs(3), graphs(6, 0.0001)).splitlines()
+    assert lines[0].endswith("and ends within 0.2 points of its accuracy.")
+    assert "| +0.01 points (" in lines[-1]
     assert figures.referee_sentences([], graphs(6)) == ""
 
 

@@ -580,7 +580,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
         total = len(report.timed or report.equal)
-        said.append(said_of_disturbed(disturbed, total, left_out_of_times(report.every_group)))
+        said.append(said_of_disturbed(disturbed, total, left_out_of_times(report.comparisons)))
     elif (report.timed or report.equal) and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
     return f"**What can be trusted.** {' '.join(said)}"

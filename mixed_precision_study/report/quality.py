@@ -26,6 +26,22 @@ def quality_against_fp32(group: dict, precision: str) -> dict | None:
     return quality_difference(own, base, name.replace(" ", "_"), better)
 
 
+def difference_in_words(
+    difference: float, low: float | None, high: float | None, metric: str, is_ratio: bool, form: str = "{:+.3g}"
+) -> str:
+    """Return a difference from fp32 with its interval in the metric's unit. `form` is for metrics without a unit."""
+    unit = ""
+    if metric == "accuracy":
+        unit, form = " points", "{:+.2f}"
+    elif is_ratio:
+        unit, form = "%", "{:+.1f}"
+    scale = 100 if unit else 1
+    text = form.format(scale * difference) + unit
+    if low is None or high is None:
+        return text
+    return f"{text} ({form.format(scale * low)} to {form.format(scale * high)})"
+
+
 def loses_quality(group: dict, precision: str) -> bool:
     """Return whether the runs of a precision end too much worse than those in fp32 for it to be recommended."""
     return quality_lost(ok_runs(group, precision), ok_runs(group, "fp32")) is not None

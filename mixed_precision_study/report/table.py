@@ -16,7 +16,7 @@ from ..record import last_metric
 from .comparisons import gap_text, ok_runs, runs_of, timed_runs
 from .layout import shown_in
 from .memory_use import highest_peak, memory_saved, speed_of
-from .quality import metric_of, quality_against_fp32
+from .quality import difference_in_words, metric_of, quality_against_fp32
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
@@ -61,16 +61,8 @@ def change_text(row: dict) -> str:
     """Return the change of quality of a row of summary.csv against fp32, with its 95% interval."""
     if row["quality_change"] is None:
         return "-"
-    unit, form = "", "{:+.3g}"
-    if row["metric"] == "accuracy":
-        unit, form = " points", "{:+.2f}"
-    elif row["quality_is_ratio"]:
-        unit, form = "%", "{:+.1f}"
-    scale = 100 if unit else 1
-    ends = [row[name] for name in ("quality_change", "quality_low", "quality_high")]
-    values = [None if end is None else form.format(scale * end) for end in ends]
-    interval = "" if values[1] is None else f" ({values[1]} to {values[2]})"
-    return f"{values[0]}{unit}{interval}"
+    change, low, high = (row[name] for name in ("quality_change", "quality_low", "quality_high"))
+    return difference_in_words(change, low, high, row["metric"], row["quality_is_ratio"])
 
 
 def epochs_paired(group: dict, precision: str, baseline: str) -> int:

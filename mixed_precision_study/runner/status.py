@@ -164,8 +164,13 @@ def in_words(record: dict) -> str:
     if record["status"] != "ok":
         return reason
     unit = record.get("sample_unit") or "samples"
-    words = [(epoch, f"{epoch} s/epoch"), (speed, f"{speed} {unit}/s"), (peak, f"{peak} MiB peak"), (metric, metric)]
-    words += [(reason, f"MIND: {reason}")]
+    words = (
+        (epoch, f"{epoch} s/epoch"),
+        (speed, f"{speed} {unit}/s"),
+        (peak, f"{peak} MiB peak"),
+        (metric, metric),
+        (reason, f"MIND: {reason}"),
+    )
     return ", ".join(word for value, word in words if value)
 
 
