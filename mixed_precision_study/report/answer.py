@@ -356,7 +356,8 @@ def name_of_row(report: Report, group: dict) -> str:
     sizes = {other["settings"].get("image_size") for other in report.comparisons if same_experiment(other, group)}
     if len(sizes - {None}) > 1 and group["settings"].get("image_size"):
         lines.append(f"{group['settings']['image_size']} pixels")
-    if (steps := group["settings"].get("max_steps", "0")) != "0":
+    steps = group["settings"].get("max_steps", "0")
+    if steps.isdigit() and int(steps):  # a record may not know it: null
         lines.append(f"{int(steps):,} steps an epoch")
     return " · ".join([*lines, *([group["device"]] if len(report.devices) > 1 else [])])
 
