@@ -10,7 +10,13 @@ from typing import NamedTuple
 
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
-from mixed_precision_study.analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, quality_difference
+from mixed_precision_study.analysis.equivalence import (
+    EQUIVALENT,
+    FEWEST_SEEDS_FOR_OUTCOME,
+    NOT_WORSE,
+    UNKNOWN,
+    quality_difference,
+)
 from mixed_precision_study.analysis.speedup import block_times, paired_ratio, paired_runs, seconds_of_epoch
 from mixed_precision_study.analysis.trained import by_seed
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
@@ -477,7 +483,7 @@ def referee_sentences(times, trained):
         found = quality_over_seeds(experiment, precision, trained)
         fast = f"{precision} is {speedup['ratio']:.2f}x{word} as fast as fp32"
         lines.append(
-            f"- **{name.split(', 1,000')[0]}**: on an {card_of(runs[0])}, as a graph, {fast}, {memory}"
+            f"- **{name.split(', 1,000')[0]}**: on an {card_of(runs[0])}, as a graph, {fast}, {memory},"
             f" and {quality_clause(found)}."
         )
         quality = [f"{difference_text(found)}, n = {found['seeds']}", margin_text(found)] if found else ["-", "-"]
@@ -508,12 +514,13 @@ def ratio_with_n(runs, base_runs):
 def quality_clause(found):
     """Return what whole trainings say of quality, as the end of a sentence on a precision."""
     if not found:
-        return "has no quality measured yet"
+        return "its quality is not measured yet"
     metric = found["metric"].replace("_", " ")
     return {
-        EQUIVALENT: f"ends within {margin_text(found)} of its {metric}",
-        UNKNOWN: f"ends at a {metric} that cannot be told from its",
-    }.get(found["outcome"], f"ends at a {found['outcome']} {metric}")
+        EQUIVALENT: f"its {metric} is within {margin_text(found)} of fp32's",
+        NOT_WORSE: f"its {metric} is not worse by more than {margin_text(found)}",
+        UNKNOWN: f"whether its {metric} is as good cannot be told",
+    }.get(found["outcome"], f"its {metric} is {found['outcome']}")
 
 
 def ladder_table(records):
@@ -698,8 +705,9 @@ def parts_sentence(outputs):
         return "None yet."
     over = [share for share in unknown if share > MOST_UNKNOWN]
     passed = [share for share in unknown if share <= MOST_UNKNOWN]
-    return (
-        f"Of {len(unknown)} runs in `outputs` {len(passed) - data} pass, with 0 to {100 * max(passed):.1f}%."
-        f" {len(over)} leave up to {100 * max(over, default=0):.1f}%; {data} count something else as data."
-        " `ledger_blocks_reason` says which."
-    )
+    said = f"Of {len(unknown)} runs in `outputs` {len(passed) - data} pass, with 0 to {100 * max(passed):.1f}%."
+    if over:
+        said += f" {len(over)} leave up to {100 * max(over):.1f}%."
+    if data:
+        said += f" {data} count something else as data: `ledger_blocks_reason` says what."
+    return said

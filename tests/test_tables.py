@@ -286,19 +286,19 @@ def test_the_sentence_on_a_model_has_time_memory_quality_n_card_and_host():
     lines = figures.referee_sentences(graphs(3), graphs(6, -0.01)).splitlines()
     assert lines[0] == (
         "- **ResNet-18, CIFAR-10, batch 128**: on an T4, as a graph, amp_fp16 is 3.00x as fast as fp32,"
-        " takes 50% less memory and ends at a worse accuracy."
+        " takes 50% less memory, and its accuracy is worse."
     )
     assert lines[-1] == (
         "| ResNet-18, amp_fp16 | 3.000x (3.000 to 3.000, n = 3) | - | T4, Intel Xeon, 16 cores"
         " | -1.00 points (-1.00 to -1.00), n = 6 | 0.2 points |"
     )
     lines = figures.referee_sentences(graphs(3), []).splitlines()
-    assert lines[0].endswith("takes 50% less memory and has no quality measured yet.")
+    assert lines[0].endswith("takes 50% less memory, and its quality is not measured yet.")
     assert lines[-1].endswith("| - | - |")
     text = figures.referee_sentences(graphs(1), [])
     assert "amp_fp16 is 3.00x (one process) as fast as fp32" in text and "| 3.00x (one process) |" in text
     lines = figures.referee_sentences(graphs(3), graphs(6, 0.0001)).splitlines()
-    assert lines[0].endswith("and ends within 0.2 points of its accuracy.")
+    assert lines[0].endswith("and its accuracy is within 0.2 points of fp32's.")
     assert "| +0.01 points (" in lines[-1]
     assert figures.referee_sentences([], graphs(6)) == ""
 
@@ -333,4 +333,5 @@ def test_the_checks_of_the_meter_are_counted_over_all_records(tmp_path):
     assert "at most 2.0 ms an epoch apart, 6 epochs" in first
     assert "at most 0.1% apart in 1 of 2 runs" in second and "3.0% in the worst" in second
     said = figures.parts_sentence(tmp_path)
-    assert said.startswith("Of 3 runs in `outputs` 1 pass, with 0 to 2.0%. 1 leave up to 4.0%; 1 count something else")
+    assert said.startswith("Of 3 runs in `outputs` 1 pass, with 0 to 2.0%. 1 leave up to 4.0%. 1 count something else")
+    assert figures.parts_sentence(tmp_path / "one") == "Of 1 runs in `outputs` 1 pass, with 0 to 1.0%."

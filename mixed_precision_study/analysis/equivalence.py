@@ -9,7 +9,9 @@ from .student import exponential, half_width
 
 FEWEST_SEEDS = 3  # for an interval
 FEWEST_SEEDS_FOR_OUTCOME = 5  # with three or four, equal precisions may happen to differ or to agree
-EQUIVALENT, WORSE, BETTER, UNKNOWN = "equivalent", "worse", "better", "cannot be told"
+EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "cannot be told"
+WORSE, BETTER = "worse", "better"
+AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
 
 class Margin(NamedTuple):
@@ -36,7 +38,9 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
     margin: None where the metric has none; is_ratio: whether all of these are shares of the base's value
     seeds: how many
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
-        excludes 0; else UNKNOWN. Below FEWEST_SEEDS_FOR_OUTCOME seeds the 95% interval must lie beyond the margin.
+        excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.
+        Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER are said, and where the 95% interval lies wholly
+        beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())
     margin = MARGINS.get(metric)
@@ -65,13 +69,13 @@ def outcome_of(found: dict, better: str) -> str:
         return UNKNOWN
     margin = found["margin"]
     enough = found["seeds"] >= FEWEST_SEEDS_FOR_OUTCOME
-    if enough and margin and -margin < found["low90"] and found["high90"] < margin:
+    inside = {"higher": margin and -margin < found["low90"], "lower": margin and found["high90"] < margin}
+    if enough and all(inside.values()):
         return EQUIVALENT
-    if found["low"] <= 0 <= found["high"]:
-        return UNKNOWN
-    if not enough and not (margin and min(abs(found["low"]), abs(found["high"])) > margin):
-        return UNKNOWN
-    return direction_of(found, better)
+    excludes_0 = not found["low"] <= 0 <= found["high"]
+    if excludes_0 and (enough or (margin and min(abs(found["low"]), abs(found["high"])) > margin)):
+        return direction_of(found, better)
+    return NOT_WORSE if enough and inside[better] else UNKNOWN
 
 
 def direction_of(found: dict, better: str) -> str:

@@ -6,7 +6,7 @@ The rules, all from records:
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
 - A precision that loses quality does not count: it is named with what it loses. That is more than the margin, and
   beyond the scatter of its seeds. o3_fp16 and bf16_true have no fp32 weights, so they count only where they are shown
-  to be equivalent or better.
+  to be as good: equivalent, not worse or better.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
@@ -22,7 +22,7 @@ from statistics import fmean
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
-from ..analysis.equivalence import EQUIVALENT, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, WORSE
+from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, WORSE
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
@@ -573,9 +573,9 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
                 f"{single} of {count(len(steps), 'step')} of the ladders {'has' if single == 1 else 'have'} none."
             )
     if any(one.use for one in answers):
-        equal = [one.model for one in answers if EQUIVALENT in one.quality]
-        shown = names_of(equal) if equal else "no model"
-        said.append(f"Equal quality is shown for {shown}: that takes five seeds.")
+        good = [one.model for one in answers if any(f"({word}," in one.quality for word in AS_GOOD)]
+        shown = names_of(good) if good else "no model"
+        said.append(f"Quality as good as in fp32 is shown for {shown}: that takes five seeds.")
     if report.measured:
         where = f"The runs are from {count(len(hosts), 'host')}."
         said.append(where if hosts else "How many hosts were used was not recorded.")

@@ -1,6 +1,6 @@
 """The last metrics of a comparison, and whether a precision loses quality beside fp32."""
 
-from ..analysis.equivalence import BETTER, EQUIVALENT, quality_difference
+from ..analysis.equivalence import AS_GOOD, quality_difference
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..record import last_metric
 from .comparisons import ok_runs
@@ -55,6 +55,5 @@ def may_be_used(group: dict, precision: str) -> bool:
     """
     if precision in NO_FP32_WEIGHTS:
         found = quality_against_fp32(group, precision)
-        as_good = found is not None and found["outcome"] in (EQUIVALENT, BETTER)
-        return as_good and has_learned(ok_runs(group, precision))
+        return found is not None and found["outcome"] in AS_GOOD and has_learned(ok_runs(group, precision))
     return not loses_quality(group, precision)

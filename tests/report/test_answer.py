@@ -148,7 +148,7 @@ def test_memory_leaves_out_the_data_set():
 
 def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
     text = said(judged({"amp_fp16": 2.0}))
-    assert "Every ratio over fp32 or tf32 has a 95% interval. Equal quality is shown for no model" in text
+    assert "Every ratio over fp32 or tf32 has a 95% interval. Quality as good as in fp32 is shown for no model" in text
     assert "No ratio has an interval" in said(judged({"amp_fp16": 2.0}, processes=1))
     report = judged({"amp_fp16": 2.0})
     for run in report.used:
