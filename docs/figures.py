@@ -23,7 +23,7 @@ from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, in
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.memory_use import highest_peak
-from mixed_precision_study.report.quality import difference_in_words
+from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -418,25 +418,12 @@ def quality_over_seeds(experiment, precision, records, seeds=None):
         return None
     one = own[0]
     found = quality_difference(*sides, one["metric_name"], one["metric_better"])
-    return found and {**found, "metric": one["metric_name"]}
+    return found
 
 
 def card_of(record):
     """Return the short name of a run's GPU, such as H100."""
     return record["gpu_name"].removeprefix("NVIDIA ").split()[0]
-
-
-def difference_text(found):
-    """Return a difference from fp32 with its 90% interval, which decides on equivalence, in the metric's unit."""
-    values = (found[name] for name in ("difference", "low90", "high90"))
-    return difference_in_words(*values, found["metric"], found["is_ratio"], "{:+.4f}")
-
-
-def margin_text(found):
-    """Return the margin of equivalence as text."""
-    if found["is_ratio"]:
-        return f"{found['margin']:.0%}"
-    return f"{100 * found['margin']:g} points" if found["metric"] == "accuracy" else f"{found['margin']:g}"
 
 
 PILOT_SEEDS = range(4)

@@ -35,7 +35,7 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
     taken, of perplexities as shares. The keys:
 
     difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
-    margin: None where the metric has none; is_ratio: whether all of these are shares of the base's value
+    metric: its name; margin: None where it has none; is_ratio: whether all of these are shares of the base's value
     seeds: how many
     outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
         excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.
@@ -59,7 +59,7 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
             found[names[1]] = found["difference"] + half
     if is_ratio:
         found = {name: None if value is None else exponential(value) - 1 for name, value in found.items()}
-    found |= {"margin": margin.size if margin else None, "is_ratio": is_ratio, "seeds": len(seeds)}
+    found |= {"metric": metric, "margin": margin.size if margin else None, "is_ratio": is_ratio, "seeds": len(seeds)}
     return found | {"outcome": outcome_of(found, better)}
 
 

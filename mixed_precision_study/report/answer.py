@@ -32,7 +32,7 @@ from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
-from .quality import may_be_used, quality_against_fp32
+from .quality import may_be_used, outcome_in_words, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
@@ -270,7 +270,7 @@ def quality_of(group: dict, precision: str) -> str:
     seeds = count(found["seeds"], "seed")
     if found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME:
         return f"{change} ({seeds}: too few to judge)"
-    return f"{change} ({found['outcome']}, {seeds})"
+    return f"{change} ({outcome_in_words(group, precision, found)}, {seeds})"
 
 
 def cause_of(record: dict) -> str:

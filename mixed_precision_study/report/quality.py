@@ -1,10 +1,11 @@
 """The last metrics of a comparison, and whether a precision loses quality beside fp32."""
 
-from ..analysis.equivalence import AS_GOOD, quality_difference
+from ..analysis.equivalence import AS_GOOD, UNKNOWN, quality_difference
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..record import last_metric
 from .comparisons import ok_runs
 from .style import PRECISIONS
+from .words import count
 
 
 def metric_of(group: dict) -> tuple[str, str]:
@@ -26,6 +27,12 @@ def quality_against_fp32(group: dict, precision: str) -> dict | None:
     return quality_difference(own, base, name.replace(" ", "_"), better)
 
 
+def outcome_in_words(group: dict, precision: str, found: dict) -> str:
+    """Return the outcome of a difference. It cannot be told where runs diverged: those that did not are a selection."""
+    diverged = sum(run["status"] == "diverged" for run in group["runs"][precision])
+    return f"{UNKNOWN}, because {count(diverged, 'run')} diverged" if diverged else found["outcome"]
+
+
 def difference_in_words(
     difference: float, low: float | None, high: float | None, metric: str, is_ratio: bool, form: str = "{:+.3g}"
 ) -> str:
@@ -40,6 +47,19 @@ def difference_in_words(
     if low is None or high is None:
         return text
     return f"{text} ({form.format(scale * low)} to {form.format(scale * high)})"
+
+
+def difference_text(found: dict) -> str:
+    """Return a difference with its 90% interval, which decides on equivalence; see quality_difference."""
+    mean, low, high = (found[name] for name in ("difference", "low90", "high90"))
+    return difference_in_words(mean, low, high, found["metric"], found["is_ratio"], "{:+.4f}")
+
+
+def margin_text(found: dict) -> str:
+    """Return the margin of a difference in the metric's unit."""
+    if found["is_ratio"]:
+        return f"{found['margin']:.0%}"
+    return f"{100 * found['margin']:g} points" if found["metric"] == "accuracy" else f"{found['margin']:g}"
 
 
 def loses_quality(group: dict, precision: str) -> bool:

@@ -74,9 +74,11 @@ def figures_of(report: Report, key: Key, times: dict[Key, Bar]) -> tuple[str, st
     return time, memory
 
 
-def write_columns(axes: Axes, y: float, texts: Iterable[str], **style: Any) -> None:
-    """Write texts into the columns beside a row, each ending where its column ends."""
-    for right, text in zip(COLUMNS.values(), texts, strict=True):
+def write_columns(
+    axes: Axes, y: float, texts: Iterable[str], columns: dict[str, float] = COLUMNS, **style: Any
+) -> None:
+    """Write texts into the columns beside a row, each ending where its column ends; `columns` is {name: right end}."""
+    for right, text in zip(columns.values(), texts, strict=True):
         axes.text(right, y, text, ha="right", va="center", **{"size": 9, **style})
 
 

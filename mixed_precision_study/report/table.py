@@ -9,20 +9,19 @@ import pandas as pd
 
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.conditions import fairly_timed_pairs
-from ..analysis.equivalence import UNKNOWN
 from ..analysis.speedup import paired_runs, seconds_of_epoch
 from ..analysis.verdict import interval_text
 from ..record import last_metric
 from .comparisons import gap_text, ok_runs, runs_of, timed_runs
 from .layout import shown_in
 from .memory_use import highest_peak, memory_saved, speed_of
-from .quality import difference_in_words, metric_of, quality_against_fp32
+from .quality import difference_in_words, metric_of, outcome_in_words, quality_against_fp32
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
 from .theme import chart_style
 from .verdicts import example, flags_in, judgement
-from .words import count, short
+from .words import short
 
 TITLE = "All comparisons"
 ABOUT = """A row for each precision of each comparison; its name links to a record. *GiB* leaves out the data set.
@@ -49,11 +48,9 @@ def quality_columns(report: Report, group: dict, precision: str, baseline: str) 
     """Return the columns on the last metric against fp32; None in all of them against another baseline."""
     found = quality_against_fp32(group, precision) if baseline == "fp32" else None
     columns = {column: found[name] if found else None for column, name in QUALITY_NAMES.items()}
-    diverged = sum(run["status"] == "diverged" for run in group["runs"][precision])
-    if found and report.on_cpu:
-        columns["quality_verdict"] = "not judged: CPU"
-    elif found and diverged:  # those that did not are a selection
-        columns["quality_verdict"] = f"{UNKNOWN}, because {count(diverged, 'run')} diverged"
+    if found:
+        said = outcome_in_words(group, precision, found)
+        columns["quality_verdict"] = "not judged: CPU" if report.on_cpu else said
     return columns
 
 

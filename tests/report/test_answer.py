@@ -337,3 +337,13 @@ def test_quality_is_told_of_equal_seeds_and_worse_quality_is_named():
     assert told.quality == "accuracy 0.900 → 0.898 (worse, 5 seeds)"
     assert "2.00x as fast as fp32 with the same memory, but accuracy 0.900 → 0.898 (worse, 5 seeds)." in said(report)
     assert "worse" not in said(judged({"amp_fp16": 2.0}))
+
+
+def test_equal_quality_is_not_said_of_seeds_of_which_one_diverged():
+    report = with_metric(judged({"amp_fp16": 2.0}), {"fp32": [0.9] * 5, "amp_fp16": [0.9] * 5})
+    assert "Quality as good as in fp32 is shown for resnet18" in said(report)
+    runs = report.comparisons[0]["runs"]
+    runs["amp_fp16"].append(runs["amp_fp16"][0] | {"seed": 5, "status": "diverged"})
+    (told,) = answer.answers_of(report)
+    assert told.quality == "accuracy 0.900 → 0.900 (cannot be told, because 1 run diverged, 5 seeds)"
+    assert "Quality as good as in fp32 is shown for no model" in said(report)
