@@ -25,6 +25,7 @@ from mixed_precision_study.record import comparison_key, is_explanation, read_re
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
+from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
 
@@ -382,24 +383,30 @@ def quality(runs, base_runs):
     """Return whether the last metric is that of fp32, as text."""
     found = quality_difference(*map(by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
     seeds = found["seeds"] if found else 0
-    if found is None or (found["outcome"] == UNKNOWN and seeds < FEWEST_SEEDS_FOR_OUTCOME):
+    if found is None or is_too_few(found):
         return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
 
 
+def is_too_few(found):
+    """Return whether more seeds are needed before anything is said of a difference."""
+    return found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME
+
+
 def quality_line(records):
-    """Return what AMP's whole trainings over seeds say of its quality beside fp32, for each experiment."""
+    """Return what whole trainings over seeds say of the quality of AMP and tf32 beside fp32, for each experiment."""
     if not records:
         return ""
     texts = []
     for name, (experiment, _) in EXPERIMENTS.items():
         outcomes, margin = {}, ""
-        for precision in AMP:
+        for precision in (*AMP, "tf32"):
             if found := quality_over_seeds(experiment, precision, records):
                 margin = f" (margin {margin_text(found)})"
-                outcome = f"{found['outcome']} (n = {found['seeds']})"
+                told = NOT_JUDGED if is_too_few(found) else found["outcome"]
+                outcome = f"{told} (n = {found['seeds']})"
                 outcomes.setdefault(outcome, []).append(precision.removeprefix("amp_"))
-        words = ", ".join(f"{' and '.join(names)} {outcome}" for outcome, names in outcomes.items())
+        words = ", ".join(f"{listed(names, 'and')} {outcome}" for outcome, names in outcomes.items())
         texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin}: {words or 'not measured yet'}.")
     where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card_of(records[0])})"
     return f"- **Within the margin of fp32?** {where}. {' '.join(texts)}"

@@ -145,6 +145,7 @@ EAGER_BATCHES = (
     "first-h200",
     "reference-h100",
     "quick-h100",
+    "quick-h100-earlier",
     "quick-h200",
     "executed-h100",
 )
@@ -188,6 +189,7 @@ def generated_blocks(root):
     }
     newest = ("quick-h100", "quick-h200", "reference-h100", "reference-h200", "executed-h100")
     others = (
+        "quick-h100-earlier",
         "first-h200",
         "published",
         "fastest-h100",

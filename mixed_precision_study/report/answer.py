@@ -6,7 +6,7 @@ The rules, all from records:
 - A precision counts if it trained and may be compared with fp32. fp32 itself counts too.
 - A precision that loses quality does not count: it is named with what it loses. That is more than the margin, and
   beyond the scatter of its seeds. o3_fp16 and bf16_true have no fp32 weights, so they count only where they are shown
-  to be as good: equivalent, not worse or better.
+  to lose none beyond the margin.
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
@@ -38,7 +38,7 @@ from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
 from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, speedup_between
 from .ways import find_changes, in_words, without_baseline
-from .words import count, plain, short, span
+from .words import count, listed, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
 SMALLEST_GAIN = 1.05  # of a next step; processes of the same settings differ by as much
@@ -162,12 +162,6 @@ def facts_line(report: Report) -> str:
     parts += [count(len(runs), "run")]
     parts += [f"{span(processes)} {'process' if processes == [1] else 'processes'} a precision"] if processes else []
     return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
-
-
-def listed(values: list, word: str = "or") -> str:
-    """Return "2, 15 or 32"."""
-    *first, last = map(str, values)
-    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def comparable_in(report: Report, number: int) -> list[str]:
@@ -575,7 +569,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     if any(one.use for one in answers):
         good = [one.model for one in answers if any(f"({word}," in one.quality for word in AS_GOOD)]
         shown = names_of(good) if good else "no model"
-        said.append(f"Quality as good as in fp32 is shown for {shown}: that takes five seeds.")
+        said.append(f"No loss beyond the margin is shown for {shown}: that takes five seeds.")
     if report.measured:
         where = f"The runs are from {count(len(hosts), 'host')}."
         said.append(where if hosts else "How many hosts were used was not recorded.")

@@ -20,7 +20,7 @@ from .words import count
 
 TITLE = "Quality beside fp32"
 ABOUT = """Differences of the last metric over equal seeds. The bar is the 90% interval. *Equivalent*: it lies inside
-the margin. *Not worse*: its left end does. Either takes five seeds."""
+the margin. *Not worse*: only its left end, the worse one, does. Both take five seeds."""
 
 LETTERS = 64  # of a line of a name
 DRAWN = 8  # comparisons

@@ -21,6 +21,12 @@ def tally(words: Iterable[str], form: str = "{} in {}") -> str:
     return ", ".join(form.format(word, number) for word, number in Counter(words).most_common())
 
 
+def listed(values: list, word: str = "or") -> str:
+    """Return "2, 15 or 32"."""
+    *first, last = map(str, values)
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
 def natural(text: object) -> list[int | str]:
     """Return a sort key that puts resnet18 before resnet101."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(text))]
