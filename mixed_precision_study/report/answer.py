@@ -540,9 +540,10 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         said.append(f"The step in the last column brings another {gains} ({models}).")
     elif without:
         said.append(f"Nothing can be said of {names_of(without)}: the table says why.")
-    elif all(one.judged in TOO_FEW_PROCESSES.values() for one in told if one.ratio):
+    elif (judged := {one.judged for one in told if one.ratio}) <= set(TOO_FEW_PROCESSES.values()):
+        few = "single processes" if judged <= {TOO_FEW_PROCESSES[1]} else "of one or two processes"
         eager = any(one.execution == "eager" for one in told)
-        said.append(f"These are single processes{': in eager mode two differ by up to a third' if eager else ''}.")
+        said.append(f"These are {few}{': in eager mode two differ by up to a third' if eager else ''}.")
     return said
 
 

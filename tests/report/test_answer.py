@@ -347,3 +347,10 @@ def test_nothing_is_shown_by_seeds_of_which_one_diverged():
     (told,) = answer.answers_of(report)
     assert told.quality == "accuracy 0.900 → 0.900 (cannot be told, because 1 run diverged, 5 seeds)"
     assert "No loss beyond the margin is shown for no model" in said(report)
+
+
+@pytest.mark.parametrize(("processes", "words"), [(1, "single processes"), (2, "of one or two processes")])
+def test_ratios_without_an_interval_are_told_with_how_many_processes_they_have(processes, words):
+    none = dict.fromkeys(("low", "high", "low90", "high90"))
+    report = judged({"amp_fp16": 2.0}, processes=processes, **none)
+    assert f"These are {words}: in eager mode two differ by up to a third." in said(report)
