@@ -6,7 +6,6 @@ import re
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
@@ -213,7 +212,7 @@ EXPERIMENTS = {  # what the README calls them, and the 16-bit mode of the ladder
     "LSTM 2 x 200, WikiText-2, batch 20, 1,000 steps": (LSTM, "amp_bf16"),
 }
 AMP = ("amp_fp16", "amp_bf16")
-DAGGER = "\u2020"
+QUALITY = "outputs/quality-h100/README.md"
 NOT_JUDGED = "not judged"
 
 
@@ -239,66 +238,35 @@ def compared(runs, base_runs, brief=False):
     return ratio if brief and word in (FASTER, SLOWER) else f"{ratio}, {word}"
 
 
-def headline(cards, apart="", trained=""):
+def headline(cards, apart="", trained=()):
     """Return the README's first table, times as fast as fp32 in each way, and below it how to read it.
 
-    cards: one list of batches for each card. A batch is a list of records. The first one comes first.
-    apart: what over_batches() says. trained: what quality_line() says.
+    cards: the records of each card. apart: what over_batches() says. trained: records of whole trainings over seeds.
     """
-    head = [
-        "times as fast as fp32",
-        "GPU",
-        "fp32, s an epoch",
-        "tf32",
-        "AMP",
-        "AMP, both as one CUDA graph",
-        "AMP, compiled graph over eager fp32",
-        "memory: AMP eager, AMP compiled graph",
-        "quality",
-    ]
-    found = [(name, ways_of(experiment, batches)) for name, (experiment, _) in EXPERIMENTS.items() for batches in cards]
-    found = [(name, ways) for name, ways in found if ways[1].pair]
-    pairs = [way.pair for _, ways in found for way in ways if way.pair]
-    weak = weak_pairs(pairs)
+    head = ["times as fast as fp32", "GPU", "fp32, s an epoch", "tf32", "AMP", "AMP, both as one CUDA graph"]
+    head += ["AMP's memory"] + (["AMP's quality"] if trained else [])
+    found = [(name, pairs_in(one, records)) for name, (one, _) in EXPERIMENTS.items() for records in cards]
+    found = [(name, pairs) for name, pairs in found if all(pairs[1])]  # with AMP in eager mode
+    every = [pair for _, pairs in found for pair in pairs if all(pair)]
+    weak = weak_pairs(every)
     rows = []
-    for name, ways in found:
-        rows.append(["" if name in {row[0] for row in rows} else name, *headline_cells(ways, weak)])
-    judged = any(not row[-1].startswith(NOT_JUDGED) for row in rows)
-    shown = len(head) if judged else len(head) - 1  # without the quality
-    lines = [f"| {' | '.join(row[:shown])} |" for row in [head, ["---"] * len(head), *rows]]
-    second = any(way.second for _, ways in found for way in ways)
-    records = [record for batches in cards for batch in batches for record in batch]
-    return "\n".join([*lines, "", where(records, apart, trained, len(pairs) if weak else 0, second, judged)])
-
-
-class Way(NamedTuple):
-    """One way to train: its runs and those it is compared with, or None, and whether they are of a second batch."""
-
-    pair: tuple | None
-    second: bool = False
-
-
-def ways_of(experiment, batches):
-    """Return tf32 and AMP, AMP as a graph, and as a compiled graph: each from the first batch with an interval for it.
-
-    Where no batch has one, it comes from the first that has the runs.
-    """
-    ways = []
-    for pairs in zip(*(pairs_in(experiment, records) for records in batches), strict=True):
-        there = [place for place, pair in enumerate(pairs) if all(pair)]
-        told = [place for place in there if (paired_ratio(paired_runs(*pairs[place])) or {}).get("low") is not None]
-        place = next(iter([*told, *there]), None)
-        ways.append(Way(None) if place is None else Way(pairs[place], place > 0))
-    return ways
+    for name, pairs in found:
+        cells = headline_cells(pairs, weak)
+        if trained:
+            cells.append(quality_cell(EXPERIMENTS[name][0], trained) if cells[0] == card_of(trained[0]) else "-")
+        rows.append(["" if name in {row[0] for row in rows} else name, *cells])
+    lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows]]
+    records = [record for card in cards for record in card]
+    return "\n".join([*lines, "", where(records, apart, quality_line(trained), len(every) if weak else 0)])
 
 
 def pairs_in(experiment, records):
-    """Return the pairs of a batch that are compared, in the order of the table. A side that was not run is empty."""
+    """Return the runs of tf32, AMP and AMP as a graph with those they are compared with. A side not run is empty."""
     base = chosen(records, **experiment, **EAGER, precision="fp32")
     tf32 = chosen(records, **experiment, **EAGER, precision="tf32")
     graph_base = chosen(records, **experiment, **GRAPH_ALONE, precision="fp32")
-    amp, graph, compiled = (fastest_amp(records, **experiment, **way) for way in (EAGER, GRAPH_ALONE, GRAPH))
-    return [(tf32, base), (amp, base), (graph, graph_base), (compiled, base)]
+    amp, graph = (fastest_amp(records, **experiment, **way) for way in (EAGER, GRAPH_ALONE))
+    return [(tf32, base), (amp, base), (graph, graph_base)]
 
 
 def over_batches(batches):
@@ -331,15 +299,11 @@ def weak_pairs(pairs):
     return [pair for (pair, one), stand in zip(known, stands, strict=True) if judge(one) in DIFFERENT and not stand]
 
 
-def headline_cells(ways, weak):
-    """Return the cells of an experiment on one card, with marks for what is weak or of a second batch."""
-    _, amp, graph, compiled = ways
-    card = card_of(amp.pair[1][0])
-    first = f"{seconds_of_epoch(amp.pair[1]):.2f}" + DAGGER * amp.second
-    ratios = [ratio_cell(way, weak) for way in ways]
-    saved = [memory_change(*map(highest_peak, way.pair)) + DAGGER * way.second for way in (amp, compiled) if way.pair]
-    last = next(way for way in (compiled, graph, amp) if way.pair)
-    return [card, first, *ratios, ", ".join(saved), quality(*last.pair) + DAGGER * last.second]
+def headline_cells(pairs, weak):
+    """Return the cells of an experiment on one card, with marks for what is weak."""
+    amp, base = pairs[1]
+    ratios = [ratio_cell(pair, weak) for pair in pairs]
+    return [card_of(base[0]), f"{seconds_of_epoch(base):.2f}", *ratios, memory_change(*map(highest_peak, (amp, base)))]
 
 
 def fastest_amp(records, **wanted):
@@ -348,19 +312,19 @@ def fastest_amp(records, **wanted):
     return min(filter(None, modes), key=seconds_of_epoch, default=[])
 
 
-def ratio_cell(way, weak):
+def ratio_cell(pair, weak):
     """Return the cell of one way against fp32, a dash where one of the two was not measured."""
-    if not way.pair:
+    if not all(pair):
         return "-"
-    runs, base_runs = way.pair
+    runs, base_runs = pair
     name = f"{runs[0]['precision'].removeprefix('amp_')} " if runs[0]["precision"] in AMP else ""
-    return name + compared(runs, base_runs, brief=True) + "\\*" * (way.pair in weak) + DAGGER * way.second
+    return name + compared(runs, base_runs, brief=True) + "\\*" * (pair in weak)
 
 
-def where(records, apart, trained, weak, second, judged):
+def where(records, apart, trained, weak):
     """Return in a few items how to read the first table, and on what its records were made.
 
-    weak: how many ratios were corrected; second: whether some are of a second batch; judged: whether quality is.
+    weak: how many ratios were corrected.
     """
     ok = [record for record in records if record["status"] == "ok" and record["gpu_name"]]
     if not ok:
@@ -368,24 +332,12 @@ def where(records, apart, trained, weak, second, judged):
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
     reading = "- In brackets: 95% intervals from three to six processes."
     reading += f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
-    reading += f" {DAGGER}: from [another host](outputs/ladder-h200/README.md)." if second else ""
     reading += " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
     about = "- TF32 is off in fp32. All is eager unless it says graph; a *CUDA graph* launches a whole step at once."
-    about += " AMP: the faster of fp16 and bf16, chosen afterwards. Compiled graphs have channels_last images."
-    about += " Memory: PyTorch's peak without the data set. WikiText-2's last articles are reordered."
-    about += f" PyTorch {versions}."
-    if not (judged or trained):
-        about += f" Quality is not judged: that takes {FEWEST_SEEDS_FOR_OUTCOME} seeds."
-    return "\n".join(filter(None, [trained, reading, apart, about]))
-
-
-def quality(runs, base_runs):
-    """Return whether the last metric is that of fp32, as text."""
-    found = quality_difference(*map(by_seed, (runs, base_runs)), runs[0]["metric_name"], runs[0]["metric_better"])
-    seeds = found["seeds"] if found else 0
-    if found is None or is_too_few(found):
-        return f"{NOT_JUDGED}: {seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
-    return f"{found['outcome']}, {seeds} {'seed' if seeds == 1 else 'seeds'}"
+    about += " AMP: the faster of fp16 and bf16, chosen afterwards."
+    about += " Memory: PyTorch's peak without the data set."
+    about += f" WikiText-2's last articles are reordered. PyTorch {versions}."
+    return "\n".join(filter(None, [reading, trained, apart, about]))
 
 
 def is_too_few(found):
@@ -393,23 +345,31 @@ def is_too_few(found):
     return found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME
 
 
+def outcomes_of(experiment, precisions, records):
+    """Return what whole trainings over seeds say of these precisions: "fp16 and bf16 not worse (n = 9)"."""
+    outcomes = {}
+    for precision in precisions:
+        if found := quality_over_seeds(experiment, precision, records):
+            told = NOT_JUDGED if is_too_few(found) else found["outcome"]
+            outcomes.setdefault(f"{told} (n = {found['seeds']})", []).append(precision.removeprefix("amp_"))
+    return ", ".join(f"{listed(names, 'and')} {outcome}" for outcome, names in outcomes.items())
+
+
+def quality_cell(experiment, records):
+    """Return the cell of AMP's quality, with the margin."""
+    found = [one for name in AMP if (one := quality_over_seeds(experiment, name, records))]
+    return f"{outcomes_of(experiment, AMP, records)}, margin {margin_text(found[0])}" if found else "-"
+
+
 def quality_line(records):
-    """Return what whole trainings over seeds say of the quality of AMP and tf32 beside fp32, for each experiment."""
+    """Return how to read the quality in the first table, and what is known of that of tf32."""
     if not records:
         return ""
-    texts = []
-    for name, (experiment, _) in EXPERIMENTS.items():
-        outcomes, margin = {}, ""
-        for precision in (*AMP, "tf32"):
-            if found := quality_over_seeds(experiment, precision, records):
-                margin = f" (margin {margin_text(found)})"
-                told = NOT_JUDGED if is_too_few(found) else found["outcome"]
-                outcome = f"{told} (n = {found['seeds']})"
-                outcomes.setdefault(outcome, []).append(precision.removeprefix("amp_"))
-        words = ", ".join(f"{listed(names, 'and')} {outcome}" for outcome, names in outcomes.items())
-        texts.append(f"{name.split(',')[0].removesuffix(' 2 x 200')}{margin}: {words or 'not measured yet'}.")
-    where = f"As graphs, [over seeds](outputs/quality-h100/README.md) ({card_of(records[0])})"
-    return f"- **Within the margin of fp32?** {where}. {' '.join(texts)}"
+    tf32 = {name: outcomes_of(experiment, ("tf32",), records) for name, (experiment, _) in EXPERIMENTS.items()}
+    words = [f"{name.split(',')[0].removesuffix(' 2 x 200')} {text[5:]}" for name, text in tf32.items() if text]
+    said = f"- Quality: the last metric of longer trainings as graphs, beside fp32, [over n seeds]({QUALITY})."
+    said += " *Not worse*: no loss beyond the margin. *Equivalent*: no gain beyond it, either."
+    return said + (f" In tf32: {', '.join(words)}." if words else "")
 
 
 def quality_over_seeds(experiment, precision, records, seeds=None):

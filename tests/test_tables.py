@@ -144,32 +144,31 @@ def ladder(processes=3):
 
 
 def test_the_headline_is_computed_from_the_records_of_a_ladder():
-    (row,) = [line for line in figures.headline([[ladder()]]).splitlines() if line.startswith("| ResNet-18")]
+    (row,) = [line for line in figures.headline([ladder()]).splitlines() if line.startswith("| ResNet-18")]
     cells = [cell.strip() for cell in row.split("|")[2:-1]]
     assert cells[:2] == ["T4", "4.00"]
     assert cells[2] == "1.99x (1.97 to 2.01)"
     assert cells[3].startswith("bf16 1.21x (") and cells[3].endswith("cannot be told")
     assert cells[4] == "-"  # no graph of fp32
-    assert cells[5] == "bf16 4.00x (4.00 to 4.00)"
-    assert cells[6].startswith("-50%, ")  # of the peak without the data set
-    assert len(cells) == 7
+    assert cells[5] == "-50%"  # of the peak without the data set
+    assert len(cells) == 6
 
 
-def test_the_headline_has_quality_once_enough_seeds_judge_it():
-    text = figures.headline([[ladder()]])
-    assert "quality" not in text.splitlines()[0] and "Quality is not judged: that takes 5 seeds." in text
-    seeds = [run(name, 1.0, seed=seed, metric=[0.5]) for name in ("fp32", "amp_bf16") for seed in range(5)]
-    text = figures.headline([[seeds]])
-    assert "| quality |" in text.splitlines()[0] and "not judged" not in text
-    assert text.splitlines()[2].endswith(", 5 seeds |")
+def test_the_headline_has_the_quality_of_whole_trainings_on_its_card():
+    head, _, row, _, *items = figures.headline([ladder()], trained=graphs(6)).splitlines()
+    assert head.endswith("| AMP's quality |") and row.endswith("| fp16 equivalent (n = 6), margin 0.2 points |")
+    assert items[1].startswith("- Quality: the last metric") and "In tf32" not in items[1]
+    tf32 = [run("tf32", 1.0, seed=seed, metric=[0.9], execution="cuda_graph") for seed in range(3)]
+    assert "In tf32: ResNet-18 not judged (n = 3)." in figures.headline([ladder()], trained=[*graphs(6), *tf32])
+    other = [{**one, "gpu_name": "NVIDIA H9"} for one in graphs(6)]
+    assert figures.headline([ladder()], trained=other).splitlines()[2].endswith("| - |")
+    assert "uality" not in figures.headline([ladder()])
 
 
 def test_the_headline_compares_graphs_with_graphs_and_names_the_faster_amp_mode():
     seconds = {"fp32": 4.0, "amp_bf16": 2.0, "amp_fp16": 1.0}
     graphs = [run(name, value, execution="cuda_graph") for name, value in seconds.items()]
-    (row,) = [
-        line for line in figures.headline([[[*ladder(), *graphs]]]).splitlines() if line.startswith("| ResNet-18")
-    ]
+    (row,) = [line for line in figures.headline([[*ladder(), *graphs]]).splitlines() if line.startswith("| ResNet-18")]
     assert row.split("|")[6].strip() == "fp16 4.00x (one process)"
 
 
@@ -181,7 +180,7 @@ def test_an_outcome_that_does_not_stand_among_all_ratios_is_marked(monkeypatch):
         base = [run("fp32", 1.4, repeat=repeat) for repeat in range(3)]
         tf32 = [run("tf32", 1.4 + value, repeat=repeat) for repeat, value in enumerate([0, 0.01, 0.02])]
         graphs = [one | {"execution": "cuda_graph"} for one in [*amp, *base]]
-        (row,) = [line for line in figures.headline([[[*base, *tf32, *amp, *graphs]]]).splitlines() if "ResNet" in line]
+        (row,) = [line for line in figures.headline([[*base, *tf32, *amp, *graphs]]).splitlines() if "ResNet" in line]
         rows[seconds[1]] = row.split("|")[5].strip()
     assert rows[1.1].endswith(")\\*")
     assert rows[1.0001].endswith(")")
@@ -189,21 +188,21 @@ def test_an_outcome_that_does_not_stand_among_all_ratios_is_marked(monkeypatch):
 
 def test_the_headline_has_a_line_for_each_card_and_a_dash_for_what_was_not_measured():
     other = [run("fp32", 3.0, gpu_name="NVIDIA H9 80GB", epochs=2), run("amp_bf16", 1.5, gpu_name="NVIDIA H9 80GB")]
-    first, second = figures.headline([[ladder()], [other]]).splitlines()[2:4]
+    first, second = figures.headline([ladder(), other]).splitlines()[2:4]
     assert first.startswith("| ResNet-18") and first.split("|")[2].strip() == "T4"
     cells = [cell.strip() for cell in second.split("|")[1:-1]]
-    assert cells == ["", "H9", "3.00", "-", "bf16 2.00x (one process)", "-", "-", "+0%"]
+    assert cells == ["", "H9", "3.00", "-", "bf16 2.00x (one process)", "-", "+0%"]
 
 
 def test_the_headline_of_one_process_gives_numbers_alone():
-    (row,) = [line for line in figures.headline([[ladder(1)]]).splitlines() if line.startswith("| ResNet-18")]
+    (row,) = [line for line in figures.headline([ladder(1)]).splitlines() if line.startswith("| ResNet-18")]
     assert "2.00x (one process)" in row and "faster" not in row
-    assert "None yet" in figures.headline([[[]]])
+    assert "None yet" in figures.headline([[]])
 
 
 def test_runs_that_did_not_end_well_are_in_no_ratio():
     records = [one if one["repeat"] else {**one, "status": "failed"} for one in ladder()]
-    assert "two processes" in figures.headline([[records]])
+    assert "two processes" in figures.headline([records])
 
 
 def test_the_steps_of_a_ladder_are_compared_with_the_one_before():
@@ -309,13 +308,14 @@ def test_times_in_the_table_of_runs_are_of_those_that_heat_did_not_slow():
     assert "| 4.00 s, 0.250 GiB, 50.0% (n = 2, 1 timed) |" in figures.runs_table(records)
 
 
-def test_the_line_on_quality_names_both_formats_with_their_number_of_seeds():
+def test_the_quality_of_formats_is_told_with_their_numbers_of_seeds():
     records = graphs(6) + [{**run("amp_bf16", 1.0, seed=seed), "metric": [0.5]} for seed in range(3)]
-    said = figures.quality_line(records)
-    resnet = "ResNet-18 (margin 0.2 points): fp16 equivalent (n = 6), bf16 worse (n = 3)"
-    assert f"(T4). {resnet}. EfficientNet-B0: not measured yet. LSTM" in said
-    text = figures.headline([[ladder()]], trained=said)
-    assert said in text and "Quality is not judged" not in text
+    assert figures.quality_cell(figures.RESNET, records) == (
+        "fp16 equivalent (n = 6), bf16 worse (n = 3), margin 0.2 points"
+    )
+    assert figures.quality_cell(figures.LSTM, records) == "-"
+    both = graphs(6) + [{**one, "precision": "amp_bf16"} for one in graphs(6)[1::2]]
+    assert figures.outcomes_of(figures.RESNET, figures.AMP, both) == "fp16 and bf16 equivalent (n = 6)"
 
 
 def test_the_checks_of_the_meter_are_counted_over_all_records(tmp_path):
