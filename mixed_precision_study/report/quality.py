@@ -75,5 +75,6 @@ def may_be_used(group: dict, precision: str) -> bool:
     """
     if precision in NO_FP32_WEIGHTS:
         found = quality_against_fp32(group, precision)
-        return found is not None and found["outcome"] in AS_GOOD and has_learned(ok_runs(group, precision))
+        as_good = found is not None and outcome_in_words(group, precision, found) in AS_GOOD
+        return as_good and has_learned(ok_runs(group, precision))
     return not loses_quality(group, precision)

@@ -279,6 +279,9 @@ def test_a_mode_without_fp32_weights_is_recommended_only_where_it_is_shown_to_be
     report = with_metric(judged({"bf16_true": 2.0, "amp_bf16": 1.8}), {"fp32": [0.9] * 5, "bf16_true": scattered})
     assert answer.recommended(report, 0) == "bf16_true"
     assert "Left out" not in said(report) and "equivalent, 5 seeds" in said_in_table(report)
+    runs = report.comparisons[0]["runs"]["bf16_true"]
+    runs.append(runs[0] | {"seed": 5, "status": "diverged"})
+    assert answer.recommended(report, 0) == "amp_bf16"
     report = with_metric(judged({"bf16_true": 2.0}), {"fp32": [0.9, 0.901, 0.902], "bf16_true": [0.95, 0.952, 0.949]})
     assert answer.recommended(report, 0) == "bf16_true"  # better
 
