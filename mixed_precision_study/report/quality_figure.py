@@ -96,8 +96,9 @@ def draw_differences(section: Section, report: Report, groups: dict[int, list[Ro
         Patch(facecolor=BAND, label="within the margin"),
     ]
     about = "last metric beside that of fp32 over equal seeds, in margins; to the right is better"
-    heights, numbers = [0.8 + ROW * size], list(groups)
-    figure, (part,) = start_chart(report, finding_of(every), heights, handles, about, numbers, width=NARROW)
+    heights = [0.8 + ROW * size]
+    unmarked: list[int] = []  # quality has all runs, slowed ones as well
+    figure, (part,) = start_chart(report, finding_of(every), heights, handles, about, unmarked, width=NARROW)
     plot, columns = part.subplots(1, 2, width_ratios=[1, 1.05], sharey=True)
     columns.set_axis_off()
     columns.set_xlim(0, 1)

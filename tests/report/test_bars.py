@@ -20,7 +20,7 @@ def test_disturbed_runs_are_marked_in_every_chart(everything):
     drawn_runs = {
         name: figure
         for name, figure in charts.items()
-        if name not in ("published_ratios", "number_formats", "loss_scale", "several_gpus")
+        if name not in ("published_ratios", "number_formats", "loss_scale", "several_gpus", "quality")
     }
     for name in set(drawn_runs) - curves:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (one process)").endswith("†")]

@@ -61,6 +61,13 @@ def test_what_lies_beyond_the_axis_is_an_arrow_at_its_edge(tmp_path):
     assert arrows == [-quality_figure.WIDEST] and plot.get_xlim() == (-quality_figure.WIDEST, quality_figure.WIDEST)
 
 
+def test_slowed_runs_are_not_marked_as_quality_has_them_all(tmp_path):
+    write_all(tmp_path, *runs_of(SMALL, throttled=True, throttle_fractions=[["thermal, software", 0.5]]))
+    _, charts = explore(tmp_path, "quality_figure", "training_curves")
+    assert not any("throttled" in text for text in texts(charts["quality"]))
+    assert any("throttled" in text for text in texts(charts["last_metrics"]))
+
+
 def test_seeds_of_which_one_diverged_tell_nothing(tmp_path):
     (row,) = rows_in(tmp_path, *runs_of([*SMALL, -0.6]))
     assert (row.seeds, row.outcome) == (5, "cannot be told")

@@ -18,7 +18,7 @@ from mixed_precision_study.report.style import CPU_WARNING, MEMORY_STYLES
 ALWAYS = ("speedup", "time_and_memory")
 EXPLAINED = ("memory_breakdown", "step_time", "energy", "inference_latency", "inference_throughput")
 PUBLISHED = ("published_ratios",)
-CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "several_gpus", "loss_scale", *PUBLISHED, "number_formats"}
+CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "quality", "several_gpus", "loss_scale", *PUBLISHED, "number_formats"}
 
 
 @pytest.fixture(scope="module")
