@@ -145,7 +145,7 @@ EAGER_BATCHES = (
     "first-h200",
     "reference-h100",
     "quick-h100",
-    "quick-h100-earlier",
+    "quick-earlier-h100",
     "quick-h200",
     "executed-h100",
 )
@@ -189,7 +189,7 @@ def generated_blocks(root):
     }
     newest = ("quick-h100", "quick-h200", "reference-h100", "reference-h200", "executed-h100")
     others = (
-        "quick-h100-earlier",
+        "quick-earlier-h100",
         "first-h200",
         "published",
         "fastest-h100",
