@@ -11,9 +11,9 @@ from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import (
     EQUIVALENT,
-    FEWEST_SEEDS_FOR_OUTCOME,
     NOT_WORSE,
     UNKNOWN,
+    is_too_few,
     quality_difference,
 )
 from mixed_precision_study.analysis.speedup import block_times, paired_ratio, paired_runs, seconds_of_epoch
@@ -340,11 +340,6 @@ def where(records, apart, trained, weak):
     return "\n".join(filter(None, [reading, trained, apart, about]))
 
 
-def is_too_few(found):
-    """Return whether more seeds are needed before anything is said of a difference."""
-    return found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME
-
-
 def outcomes_of(experiment, precisions, records):
     """Return what whole trainings over seeds say of these precisions: "fp16 and bf16 not worse (n = 9)"."""
     outcomes = {}
@@ -366,7 +361,11 @@ def quality_line(records):
     if not records:
         return ""
     tf32 = {name: outcomes_of(experiment, ("tf32",), records) for name, (experiment, _) in EXPERIMENTS.items()}
-    words = [f"{name.split(',')[0].removesuffix(' 2 x 200')} {text[5:]}" for name, text in tf32.items() if text]
+    words = [
+        f"{name.split(',')[0].removesuffix(' 2 x 200')} {text.removeprefix('tf32 ')}"
+        for name, text in tf32.items()
+        if text
+    ]
     said = f"- Quality: the last metric of longer trainings as graphs, beside fp32, [over n seeds]({QUALITY})."
     said += " *Not worse*: no loss beyond the margin. *Equivalent*: no gain beyond it, either."
     return said + (f" In tf32: {', '.join(words)}." if words else "")

@@ -159,6 +159,16 @@ def make(
     return record
 
 
+def over_seeds(changes, precision="tf32", notebook="cifar_resnet", **fields):
+    """Return a record of a precision for each change of the last metric from fp32's, and that of fp32, a seed each."""
+    runs = []
+    for seed, change in enumerate(changes):
+        values = {"parameters": {"seed": seed}, **fields}
+        runs.append(make(notebook, "fp32", **values))
+        runs.append(make(notebook, precision, seconds=[3.0] * 3, shift=change, **values))
+    return runs
+
+
 def make_failed(notebook, precision, status, reason, **rest):
     """Return the record of a run that did not end well, at once and without figures."""
     nothing = {"seconds": [1.0], "peak_allocated_mib": None, "device_used_mib": None, "samples_per_second": None}

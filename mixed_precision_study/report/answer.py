@@ -22,7 +22,7 @@ from statistics import fmean
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
 from ..analysis.conditions import flags_of, host_of
-from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, UNKNOWN, WORSE
+from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
@@ -262,7 +262,7 @@ def quality_of(group: dict, precision: str) -> str:
     if not found:
         return f"{change} (no common seed)"
     seeds = count(found["seeds"], "seed")
-    if found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME:
+    if is_too_few(found):
         return f"{change} ({seeds}: too few to judge)"
     return f"{change} ({outcome_in_words(group, precision, found)}, {seeds})"
 

@@ -97,16 +97,6 @@ def test_repetitions_are_paired_with_their_own():
     assert epochs_paired(group, "tf32", "fp32") == 12
 
 
-def records_of(changes, precision="tf32", **fields):
-    """Return the records of a seed for each change of the last metric against fp32, and those of fp32."""
-    runs = []
-    for seed, change in enumerate(changes):
-        values = {"parameters": {"seed": seed}}
-        runs.append(made_up.make("cifar_resnet", "fp32", **values))
-        runs.append(made_up.make("cifar_resnet", precision, seconds=[3.0] * 3, shift=change, **values, **fields))
-    return runs
-
-
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
@@ -117,14 +107,14 @@ def records_of(changes, precision="tf32", **fields):
     ],
 )
 def test_quality_is_told_by_equivalence_to_fp32(changes, verdict):
-    (group,) = group_runs([flat(record) for record in records_of(changes)])
+    (group,) = group_runs([flat(record) for record in made_up.over_seeds(changes)])
     assert quality_columns(ON_GPU, group, "tf32", "fp32")["quality_verdict"] == verdict
     on_cpu = Report(on_cpu=True)
     assert quality_columns(on_cpu, group, "tf32", "fp32")["quality_verdict"] == "not judged: CPU"
 
 
 def test_of_seeds_of_which_one_diverged_the_rest_shows_no_equivalence():
-    runs = records_of([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6])
+    runs = made_up.over_seeds([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6])
     (group,) = group_runs([flat(record) for record in runs])
     assert [run["status"] for run in group["runs"]["tf32"]].count("diverged") == 1
     assert quality_columns(ON_GPU, group, "tf32", "fp32")["quality_verdict"].startswith("cannot be told, because 1 run")
