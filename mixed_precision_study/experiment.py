@@ -20,6 +20,7 @@ from .batch_size import largest_batch, limit_memory
 from .checkpoint import Checkpoints
 from .data.batches import TrainingData, prefetch_to_device, side_stream
 from .data_files import data_files_hash
+from .divergence import find_diverged
 from .environment import choose_device, describe_environment
 from .errors import Diverged, Unsupported, UserError, error_line
 from .gpu.energy import summarise_gpu
@@ -37,7 +38,6 @@ from .progress import progress
 from .record import (
     EXPLANATION,
     RunRecord,
-    find_diverged,
     flat_record,
     given_order,
     new_record,
@@ -410,6 +410,8 @@ class Experiment:
 
         The busy fraction and the like are those of the record's own median step.
         """
+        if self.device.type == "cuda":
+            clear_workspaces()  # those of the run before would count as data
         given = {**self.facts(), "batch_size_used": record.batch_size_used}
         other = new_record(self.name, vars(self.parameters), precision, given)
         describe_environment(other, self.device)

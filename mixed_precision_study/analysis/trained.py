@@ -1,37 +1,16 @@
 """Whether a run learned as its baseline did: the speed-up of one that did not is none, and quality lost is told."""
 
-from collections.abc import Iterable, Sequence
-from math import isfinite
+from collections.abc import Sequence
 from statistics import fmean, median
 
-from ..record import LEARNED, find_diverged, gain_over_chance, last_metric, skipped_fraction
+from ..divergence import LEARNED, gain_over_chance, settled, skipped_fraction
+from ..record import last_metric
 from .equivalence import WORSE, direction_of, quality_difference
 
 FEW_SKIPPED = 10  # fewer skipped steps are the usual search for a loss scale
 SKIPPED = 0.01  # from this share of skipped steps on, a run made fewer updates than its baseline
 NO_FP32_WEIGHTS = ("o3_fp16", "bf16_true")  # precisions whose weights lose small updates
 HALF = 0.5  # of the baseline's gain over chance
-
-
-def settled(record: dict) -> dict:
-    """Return a record in which a metric that only jumped in the last epoch is that of the epoch before.
-
-    A noisy metric may be near chance for one epoch of a training that goes on. The training loss tells: it has not gone
-    half of the way back to that of the first epoch. Quality keeps the metric as it is.
-    """
-    metric, loss = record.get("metric") or [], record.get("train_loss") or []
-    before, last = (gain_over_chance({**record, "metric": metric[:end]}) for end in (len(metric) - 1, len(metric)))
-    if before is None or last is None or before <= last:
-        return record
-    if len(loss) < 3 or not all(one is not None and isfinite(one) for one in loss):
-        return record
-    trains_on = loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2
-    return {**record, "metric": [*metric[:-1], metric[-2]]} if trains_on else record
-
-
-def diverged(records: Iterable[dict]) -> dict[str, str]:
-    """Return {run_id: reason} of the comparable ok runs that did not train. One jump of the metric does not count."""
-    return find_diverged([settled(record) for record in records])
 
 
 def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:

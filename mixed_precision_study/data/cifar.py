@@ -91,7 +91,10 @@ class Cifar(TrainingData):
         if settings.loader == "gpu":
             self.padded = torch.nn.functional.pad(images.train[0].to(device), [self.padding] * 4)
             self.train_labels = images.train[1].to(device)
-        self.test_images, self.test_labels = (part.to(device) for part in images.test)
+        # In a folder the test images lie class by class: a part of them would be of a few classes.
+        drawn = torch.randperm(self.eval_samples, generator=torch.Generator().manual_seed(0))
+        order = drawn if settings.max_steps else torch.arange(self.eval_samples)
+        self.test_images, self.test_labels = (part[order].to(device) for part in images.test)
 
     @property
     def chance(self) -> float:
@@ -149,7 +152,7 @@ class Cifar(TrainingData):
             yield self.normalise(images, dtype), labels
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Yield the test images and labels, at most max_steps batches."""
+        """Yield the test images and labels, at most max_steps batches: then images drawn from the whole set."""
         pairs = zip(self.test_images.split(size), self.test_labels.split(size), strict=True)
         for images, labels in itertools.islice(pairs, self.settings.max_steps or None):
             yield self.normalise(images, dtype), labels

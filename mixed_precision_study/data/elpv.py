@@ -200,7 +200,10 @@ def read(dataset: str, csv_path: str, size: tuple[int, int], device: torch.devic
         return read_elpv(size)
     except (UserError, subprocess.CalledProcessError):
         if dataset == "elpv":
-            raise UserError("the ELPV images are missing; install them with: pip install elpv-dataset") from None
+            raise UserError(
+                "the ELPV images are missing or incomplete; install them with:"
+                " pip install --force-reinstall elpv-dataset"
+            ) from None
     print("NOTICE: ELPV is not installed (pip install elpv-dataset). MADE-UP IMAGES are used instead.")
     return make_synthetic(size, device)
 
@@ -260,7 +263,9 @@ def read_elpv(size: tuple[int, int]) -> ImageSource:
     The package's own loader is not used because it decodes all images at once.
     """
     spec: Any = importlib.util.find_spec("elpv_dataset")
-    folder = Path(spec.origin).parent / "data"
+    folder = Path(spec.origin or "").parent / "data"  # what an incomplete removal leaves has no origin
+    if not (spec.origin and (folder / "labels.csv").is_file()):
+        raise UserError("the package elpv-dataset is incomplete")
     table = pd.read_csv(folder / "labels.csv", sep=r"\s+", names=["image", "probability", "kind"])
     paths = [folder / name for name in table["image"]]
     return source_of_files(paths, table["probability"], size, "L", "package", "elpv")

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..analysis.conditions import fairly_timed
 from ..analysis.explained import explain
-from ..analysis.trained import diverged
+from ..divergence import find_diverged
 from ..record import comparison_key, is_explanation
 from .environment import data_of, device_of
 from .reading import PLACE
@@ -24,7 +24,7 @@ A run that did not end well leaves a labelled gap."""
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
     """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
     numbered = {str(index): run for index, run in enumerate(runs)}
-    for name, reason in diverged([run | {"run_id": name} for name, run in numbered.items()]).items():
+    for name, reason in find_diverged([run | {"run_id": name} for name, run in numbered.items()]).items():
         numbered[name].update(status="diverged", reason=reason.replace("another precision", others))
 
 

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ..record import gain_over_chance
+from ..divergence import gain_over_chance
 from .comparisons import gap_text, ok_runs, runs_of
 from .layout import chart_text, most_compared, name_of, panel_title, panels, shown_in, start_chart
 from .quality import last_metrics, metric_of

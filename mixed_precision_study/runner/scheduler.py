@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..analysis.trained import diverged
 from ..data_files import data_files_hash
+from ..divergence import find_diverged
 from ..gpu import nvml
 from ..record import STATUSES, comparison_key, is_explanation, utc_now, write_flat
 from . import estimates, status
@@ -108,7 +108,7 @@ def mark_diverged(comparison: Comparison) -> dict[str, str]:
     for record in filter(None, map(read_record, paths.values())):
         groups.setdefault(comparison_key(record), {})[record["run_id"]] = record
     for group in groups.values():
-        found |= diverged(group.values())
+        found |= find_diverged(group.values())
         for run_id in found.keys() & group.keys():
             write_flat({**group[run_id], "status": "diverged", "reason": found[run_id]}, paths[run_id])
     return found

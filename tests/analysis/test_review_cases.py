@@ -17,7 +17,7 @@ from mixed_precision_study.analysis.verdict import (
     judge,
     verdict,
 )
-from mixed_precision_study.record import find_diverged
+from mixed_precision_study.divergence import find_diverged
 
 PROFILE = {"gpu_busy_fraction": 0.95, "kernel_family_fractions": DENSE, "tensor_core_fraction": 0.6}
 ACCURACY = {"metric": [0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}

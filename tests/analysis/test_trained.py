@@ -4,7 +4,8 @@ import pytest
 from made_up_runs import flat
 
 from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.trained import by_seed, diverged, quality_lost, why_not_trained
+from mixed_precision_study.analysis.trained import by_seed, quality_lost, why_not_trained
+from mixed_precision_study.divergence import find_diverged
 
 FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
@@ -127,7 +128,7 @@ def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_
     own = flat("tf32", **STEPS, **NOISY, train_loss=loss)
     base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
     own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
-    assert (set(diverged([own, base])) == set()) is has_trained
+    assert (set(find_diverged([own, base])) == set()) is has_trained
     assert (why_not_trained([(own, base)]) is None) is has_trained
     assert by_seed([own]) == {own["seed"]: 0.33}  # quality keeps it
 
@@ -135,4 +136,4 @@ def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_
 def test_two_bad_epochs_are_a_divergence():
     own = flat("tf32", **STEPS, **{**NOISY, "metric": [0.5, 0.25, 0.33, 0.33]}, train_loss=GOES_ON)
     base = flat("fp32", **STEPS, **{**NOISY, "metric": [0.5, 0.3, 0.25, 0.24]}, train_loss=GOES_ON)
-    assert set(diverged([own | {"run_id": "own"}, base | {"run_id": "base"}])) == {"own"}
+    assert set(find_diverged([own | {"run_id": "own"}, base | {"run_id": "base"}])) == {"own"}

@@ -283,6 +283,21 @@ def test_an_epoch_has_whole_batches_and_the_test_set_has_all():
     assert data.test_batches(torch.float32, 128) is None
 
 
+def test_a_part_of_the_test_set_has_images_of_every_class(tmp_path):
+    make_tree(tmp_path / "cifar10")
+    options = {"dataset": "cifar10", "data_dir": str(tmp_path), "batch_size": 6}
+    in_order, parts = load(**options), [load(max_steps=3, **options) for _ in range(2)]
+    assert in_order.test_labels.tolist() == sorted(in_order.test_labels.tolist())  # class by class
+    first, again = ([*itertools.islice(part.eval_batches(torch.float32, 6), 9)] for part in parts)
+    assert [len(labels) for _, labels in first] == [6, 6, 6]
+    assert torch.cat([labels for _, labels in first]).unique().numel() >= 8
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+    assert parts[0].fingerprint == in_order.fingerprint
+    everything = load(max_steps=9, **options)
+    assert sorted(everything.test_labels.tolist()) == in_order.test_labels.tolist()
+
+
 @pytest.mark.parametrize("size", [4, "max"])
 def test_the_picture_of_a_batch_is_shown(size, capsys):
     assert load(batch_size=size).show().width == (684 if size == "max" else 276)

@@ -3,6 +3,7 @@
 import functools
 import os
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -137,6 +138,19 @@ def test_elpv_comes_from_its_package_or_is_asked_for(monkeypatch, capsys):
     assert read("auto").source == "synthetic"
     with pytest.raises(UserError, match="elpv-dataset"):
         read("elpv")
+
+
+@pytest.mark.parametrize("left", ["nothing", "the code alone"])
+def test_an_incomplete_elpv_is_asked_for_again(monkeypatch, tmp_path, left):
+    (tmp_path / "elpv_dataset").mkdir()
+    if left == "the code alone":
+        (tmp_path / "elpv_dataset" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "elpv_dataset", raising=False)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *(p for p in sys.path if "site-packages" not in p)])
+    with pytest.raises(UserError, match="--force-reinstall elpv-dataset"):
+        read("elpv")
+    assert read("auto").source == "synthetic"
 
 
 def test_pictures_of_elpv_come_with_their_authors_and_licence(tmp_path, capsys):
