@@ -400,6 +400,12 @@ def count_companions(slot: DeviceSlot, queue: RunQueue, seconds: float) -> float
     return each
 
 
+def unfinished_in(slot: DeviceSlot) -> list[Run]:
+    """Return the runs of a device's process that have no new record."""
+    before = [(slot.run, getattr(slot.running, "record_before", None)), *slot.companions]
+    return [run for run, old in before if signature(run.record_path) == old]
+
+
 def died(running: Any, record: dict) -> bool:
     """Return whether a process ended before it was through, so that the record of its run says nothing of that run."""
     return record["status"] in RETRIED and running.process.returncode != 0
@@ -588,7 +594,7 @@ def drain(queue: RunQueue, slots: list[DeviceSlot]) -> None:
             if slot.running:
                 finish_if_ended(slot, queue)
         time.sleep(0.1)
-    if stopped := [slot.run.run_id for slot in slots if slot.running]:
+    if stopped := [run.run_id for slot in slots if slot.running for run in unfinished_in(slot)]:
         say(f"stopped, and to be run again: {', '.join(stopped)}")
 
 

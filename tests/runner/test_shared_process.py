@@ -1,10 +1,14 @@
 """Runs that share a process: each has a record of its own, and what a process did not come to is made by the next."""
 
 import json
+import os
+import re
+import signal
+import subprocess
 
 import pytest
 import yaml
-from tiny_suite import PARAMETERS, START, call, entry, read_records, write_notebook
+from tiny_suite import PARAMETERS, START, call, command, entry, read_records, wait_for, write_notebook
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.runner import process, ray_cluster
@@ -19,6 +23,8 @@ for own in (seed, *more_seeds):
     if mode == "dies" and own == 2 and not Path(data_dir, "mended").exists():
         Path(data_dir, "mended").touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    if mode == "hang" and own == 2:
+        time.sleep(600)
     given = {**parameters, "seed": own}
     for precision in precisions:
         record = RunRecord(run_id_of("tiny", given, precision), "tiny", precision, given, status="ok")
@@ -31,6 +37,7 @@ STUDIES = {
     "precisions": {"one_process_for": "precisions", "runs": [entry("ok", precisions=["fp32", "amp_bf16"])]},
     "apple": {"one_process_for": "precisions", "runs": [entry("apple", precisions=["amp_bf16", "fp32"])]},
     "dies": {"one_process_for": "seeds", "runs": [entry("dies")]},
+    "hang": {"one_process_for": "seeds", "runs": [entry("hang")]},
     "alone": {"runs": [entry("ok")]},
 }
 
@@ -82,6 +89,21 @@ def test_seeds_that_a_process_did_not_come_to_are_trained_by_the_next(suite):
     seeds = processes_of(records)
     assert sorted(seed for some in seeds for seed in some) == [0, 1, 2, 3]
     assert len(seeds) == 2  # the seeds before the one that died stay as they are
+
+
+def test_only_the_seeds_without_a_record_are_said_to_be_run_again(suite):
+    out = suite / "out"
+    runner = subprocess.Popen(
+        command(suite, "hang", "--output-dir", out), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        wait_for(lambda: len(read_records(out)) == 2)
+        os.killpg(runner.pid, signal.SIGINT)
+        said, _ = runner.communicate(timeout=60)
+    finally:
+        runner.kill()
+    (line,) = [line for line in said.splitlines() if line.startswith("stopped, and to be run again: ")]
+    assert re.findall(r"-s(\d)-", line) == ["2", "3"]
 
 
 def test_without_the_key_each_seed_has_a_process_of_its_own(suite):
