@@ -28,7 +28,6 @@ from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
 from . import aa
 from .comparisons import execution_of, ok_runs, runs_of, timed_runs
-from .crossover import find_widths
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
 from .published.articles import claims_in_words
@@ -36,8 +35,9 @@ from .quality import may_be_used, outcome_in_words, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
-from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, speedup_between
+from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, said_once, speedup_between
 from .ways import find_changes, in_words, without_baseline
+from .widths import find_widths, row_of_pair, sentence_on
 from .words import count, listed, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
@@ -106,7 +106,7 @@ def kind_of(report: Report) -> str:
         return "largest" if report.largest else "aa" if report.equal_here else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
-    if sum(len(family.groups) for family in find_widths(report)) > len(report.comparisons) / 2:
+    if sum(family.members for family in find_widths(report)) > len(report.comparisons) / 2:
         return "crossover"
     if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
         return "ladder"
@@ -596,10 +596,14 @@ def section(report: Report) -> Section:
     section.parts.append(Heading(title_of(report), level=1))
     section.say(facts_line(report))
     kind = kind_of(report)
+    families = find_widths(report) if kind == "crossover" and not report.on_cpu else []
     if kind == "ways" and not report.on_cpu:
         said = ["Precisions are not compared: no run in fp32.", in_words(report, find_changes(report))]
     elif kind == "aa" and not report.on_cpu:
         said = [aa.in_words(report)]
+    elif families:
+        said = [*map(sentence_on, families), "Each mode is set beside the next simpler one."]
+        answers = []
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
@@ -608,6 +612,8 @@ def section(report: Report) -> Section:
     if left_out := [text for one in answers for text in one.left_out]:
         section.say(f"**Left out, though faster.** {plain('; '.join(left_out))}.")
     section.say(trust_line(report, answers))
+    if families:
+        section.table(said_once([row_of_pair(family, *pair) for family in families for pair in family.pairs]))
     if answers and kind != "ways" and not report.on_cpu:
         section.table([row_of(one) for one in answers])
     return section

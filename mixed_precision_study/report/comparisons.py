@@ -9,6 +9,7 @@ from ..analysis.explained import explain
 from ..divergence import find_diverged
 from ..record import comparison_key, is_explanation
 from .environment import data_of, device_of
+from .model_width import width_of
 from .reading import PLACE
 from .report import Report
 from .section import Section
@@ -58,8 +59,14 @@ def group_runs(records: list[dict]) -> list[dict]:
             explain(found, [record for record in explaining if record["precision"] == name])
         groups.append(group)
     lend_baselines(groups)
-    named = ("notebook", "device", "data", "model", "batch", "settings")
-    return sorted(groups, key=lambda group: [natural(group[name]) for name in named])
+    return sorted(groups, key=place_of)
+
+
+def place_of(group: dict) -> list:
+    """Return a sort key of comparisons: the widths of one model are in order."""
+    kind, width = width_of(group) or (group["model"], 0)
+    before = [natural(group[name]) for name in ("notebook", "device", "data")]
+    return [*before, natural(kind), width, *(natural(group[name]) for name in ("batch", "settings"))]
 
 
 def lend_baselines(groups: list[dict]) -> None:

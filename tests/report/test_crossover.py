@@ -4,9 +4,21 @@ import made_up_records as made_up
 import pytest
 from drawn_reports import drawn, explore, texts, write_all
 
-from mixed_precision_study.report.answer import kind_of
-from mixed_precision_study.report.crossover import SIMPLER, find_widths, rows_of, sentence_on, width_of
+from mixed_precision_study.report.answer import kind_of, section
+from mixed_precision_study.report.crossover import rows_of
+from mixed_precision_study.report.model_width import width_of
+from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.style import PRECISIONS
+from mixed_precision_study.report.widths import (
+    SIMPLER,
+    find_widths,
+    from_width,
+    loss_in_words,
+    row_of_pair,
+    sentence_on,
+    time_in_words,
+)
+from mixed_precision_study.report.words import plain
 
 MODES = ["fp32", "tf32", "amp_bf16", "bf16_true", "fp8"]
 
@@ -37,14 +49,22 @@ def test_the_chart_has_a_panel_for_time_memory_energy_and_loss(crossover):
     assert len(ends) == 5  # an interval at each width
 
 
-def test_a_sentence_says_from_which_width_on_a_mode_pays(crossover):
+def test_the_first_table_says_from_which_width_on_a_mode_pays(crossover):
     (family,) = find_widths(crossover[0])
-    fp8 = sentence_on(family, "fp8", "amp_bf16")
-    assert "faster from width 2,048 on; " in fp8
-    assert "less memory at no width" not in fp8
-    assert "loss within the bar (at most +0.010 nats)" in fp8
-    assert "faster from width 512 on; " in sentence_on(family, "amp_bf16", "tf32")
-    assert "faster from width 200 on; " in sentence_on(family, "tf32", "fp32")
+    rows = {row["mode"]: row for row in (row_of_pair(family, *pair) for pair in family.pairs)}
+    assert rows["fp8"]["faster"] == "from 2,048 on; unsupported at 200"
+    assert rows["fp8"]["less memory"] == "from 256 on"
+    assert rows["fp8"]["training loss"] == "within the bar"
+    assert rows["amp_bf16"]["faster"] == "from 512 on"
+    assert rows["tf32"]["faster"] == "from 200 on"
+    assert rows["tf32"]["less memory"] == "at no width up to 4,096"
+    sentence = sentence_on(family)
+    assert "amp_bf16 from width 512 on" in sentence and "fp8 from width 2,048 on" in sentence
+    assert "loss" not in sentence
+    parts = section(crossover[0]).parts
+    assert any(plain(sentence) in part.text for part in parts if isinstance(part, Sentence))
+    (table,) = (part for part in parts if isinstance(part, Table))
+    assert [row["mode"] for row in table.rows] == MODES[1:]
 
 
 def test_the_table_has_each_outcome_and_why_a_mode_is_unsupported(crossover):
@@ -58,24 +78,89 @@ def test_the_table_has_each_outcome_and_why_a_mode_is_unsupported(crossover):
     assert rows[4096, "fp8"]["why"] == "100% of the Linear work in fp8"
 
 
-def test_a_loss_above_the_bar_is_said(crossover):
+@pytest.fixture
+def altered(crossover, monkeypatch):
+    """The family of the made-up records, and a function that sets fields of its runs at a width for one test."""
     (family,) = find_widths(crossover[0])
-    for run in family.groups[4096]["runs"]["fp8"]:
-        run["train_loss"][-1] += 0.02
-    try:
-        assert "loss outside the bar (at most +0.030 nats)" in sentence_on(family, "fp8", "amp_bf16")
-    finally:
-        for run in family.groups[4096]["runs"]["fp8"]:
-            run["train_loss"][-1] -= 0.02
+
+    def alter(width, mode, **values):
+        for number, run in enumerate(family.groups[width]["runs"][mode]):
+            for name, value in values.items():
+                monkeypatch.setitem(run, name, value[number] if isinstance(value, tuple) else value)
+
+    return family, alter
+
+
+def test_a_loss_above_the_bar_is_said(altered):
+    family, alter = altered
+    base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
+    alter(4096, "fp8", train_loss=[base + 0.03])
+    said = loss_in_words(family, "fp8", "amp_bf16")
+    assert said == "outside the bar at 4,096, by 0.010 nats at most; within it at 256, 512, 1,024 and 2,048"
+    assert "the training loss is above the bar for fp8 (1 of 5 widths)" in sentence_on(family)
+
+
+def test_a_loss_is_not_told_from_equal_runs_that_differ_as_much(altered):
+    family, alter = altered
+    base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
+    alter(4096, "fp8", train_loss=([base], [base + 0.03], [base + 0.05]))
+    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; cannot be told at 4,096")
+    alter(4096, "fp8", train_loss=([base + 0.1], [base + 0.12], [base + 0.15]))
+    assert loss_in_words(family, "fp8", "amp_bf16").startswith("outside the bar at 4,096, by 0.100 nats")
+
+
+def test_a_loss_of_models_that_have_hardly_trained_is_not_judged(altered):
+    family, alter = altered
+    for mode in ("amp_bf16", "fp8"):
+        alter(2048, mode, metric=[family.groups[2048]["runs"][mode][0]["chance_metric"]])
+    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; hardly trained at 2,048")
+
+
+def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatch):
+    family, _ = altered
+    for width in (2048, 4096):
+        runs = family.groups[width]["runs"]
+        monkeypatch.setitem(runs, "fp8", runs["fp8"][: 1 if width == 4096 else 3])
+    assert time_in_words(family, "fp8", "amp_bf16") == "from 2,048 on; not known at 4,096"
+    monkeypatch.setitem(family.groups[2048]["runs"], "fp8", family.groups[2048]["runs"]["fp8"][:1])
+    assert time_in_words(family, "fp8", "amp_bf16") == "at no width up to 1,024; not known at 2,048 and 4,096"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({1: True, 2: True, 3: True}, "from 1 on"),
+        ({1: False, 2: True, 3: None}, "from 2 on; not known at 3"),
+        ({1: True, 2: True, 3: False}, "only at 1 and 2"),
+        ({1: False, 2: False}, "at no width up to 2"),
+        ({1: None, 2: None}, "not known"),
+    ],
+)
+def test_what_holds_at_some_widths_in_words(found, said):
+    assert from_width(found) == said
 
 
 def test_one_process_gives_numbers_and_no_outcome(tmp_path):
     made_up.write_crossover(tmp_path, processes=1)
     report, _ = explore(tmp_path, "crossover")
     (family,) = find_widths(report)
-    sentence = sentence_on(family, "fp8", "amp_bf16")
-    assert "numbers without an interval" in sentence and "faster" not in sentence
+    said = row_of_pair(family, "fp8", "amp_bf16")["faster"]
+    assert "without an interval" in said and "x at 256 to " in said
+    assert "nothing can be said of tf32, amp_bf16, bf16_true and fp8" in sentence_on(family)
     assert {row["outcome"] for row in rows_of(report, family)} == {"", "one process"}
+
+
+def test_energy_and_loss_are_from_the_longest_training_and_time_from_most_processes(tmp_path):
+    made_up.write_crossover(tmp_path)
+    short = find_widths(explore(tmp_path, "crossover")[0])[0]
+    assert short.longest == short.groups
+    made_up.write_crossover(tmp_path, processes=1, epochs=9)
+    (family,) = find_widths(explore(tmp_path, "crossover")[0])
+    assert family.members == 2 * len(made_up.WIDTHS)
+    for width in made_up.WIDTHS:
+        assert len(family.groups[width]["runs"]["tf32"]) == 3
+        (longer,) = family.longest[width]["runs"]["tf32"]
+        assert len(longer["epoch_seconds"]) == 9
 
 
 def test_two_widths_are_no_family_and_vits_are_told_by_their_size(tmp_path):

@@ -1,0 +1,270 @@
+"""From which width of a model on a precision pays over the next simpler one, in time, memory, energy and loss."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..analysis.trained import has_learned
+from ..analysis.verdict import DIFFERENT, OUTCOMES, judge
+from .comparisons import gap_text, ok_runs, timed_runs
+from .model_width import KINDS, width_of
+from .report import Report
+from .style import PRECISIONS
+from .verdicts import speedup_of
+from .words import count, listed
+
+LOSS_BAR = 0.02  # nats: what the last training loss may be above the base's; 2% of perplexity
+LESS = 0.98  # of the base's memory or energy
+OF_WIDTH = ("units", "heads", "model", "max_steps", "epochs")  # settings that may differ between the widths
+SIMPLER = {  # the mode that a mode is measured against, the first that was run
+    "tf32": ("fp32",),
+    "amp_fp16": ("tf32", "fp32"),
+    "amp_bf16": ("tf32", "fp32"),
+    "o2_fp16": ("amp_fp16", "tf32", "fp32"),
+    "o3_fp16": ("amp_fp16", "tf32", "fp32"),
+    "bf16_true": ("amp_bf16", "tf32", "fp32"),
+    "fp8": ("amp_bf16", "tf32", "fp32"),
+}
+WITHIN, OUTSIDE, UNSURE, UNTRAINED = "within the bar", "outside", "cannot be told", "hardly trained"
+
+
+@dataclass
+class Widths:
+    """Comparisons of one model in which nothing but its width and the length of the training differs."""
+
+    title: str
+    groups: dict[int, dict]  # {width: the comparison with most processes}, for time and memory
+    longest: dict[int, dict]  # {width: the comparison with most steps}, for energy and loss
+    members: int  # comparisons in all
+
+    @property
+    def precisions(self) -> list[str]:
+        """The modes that were run at any width."""
+        return [name for name in PRECISIONS if any(group["runs"][name] for group in self.groups.values())]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """(mode, simpler mode) for every mode that has a simpler one."""
+        return [(name, base) for name in self.precisions if (base := simpler(self, name))]
+
+
+def find_widths(report: Report) -> list[Widths]:
+    """Return the models that were run at three widths or more, in at least two modes."""
+    found: dict[tuple, dict[int, list[dict]]] = {}
+    for group in report.comparisons:
+        if width := width_of(group):
+            kind, number = width
+            rest = tuple(item for item in group["settings"].items() if item[0] not in OF_WIDTH)
+            found.setdefault((kind, rest), {}).setdefault(number, []).append(group)
+    families = []
+    for (kind, _), of_width in found.items():
+        if len(of_width) < 3:
+            continue
+        first = next(iter(of_width.values()))[0]
+        family = Widths(
+            f"{KINDS[kind]}, {first['data']}, {first['batch']}",
+            {
+                width: max(of_width[width], key=lambda group: (processes_of(group), steps_of(group)))
+                for width in sorted(of_width)
+            },
+            {width: max(of_width[width], key=steps_of) for width in sorted(of_width)},
+            sum(map(len, of_width.values())),
+        )
+        if len(family.precisions) > 1:
+            families.append(family)
+    return families
+
+
+def processes_of(group: dict) -> int:
+    """Return the most timed processes that a precision of a comparison has."""
+    return max(len(timed_runs(group, name)) for name in PRECISIONS)
+
+
+def steps_of(group: dict) -> int:
+    """Return the steps of a comparison's trainings."""
+    runs = [run for name in PRECISIONS for run in ok_runs(group, name)]
+    return max((len(run["epoch_seconds"]) * (run["steps_per_epoch"] or 0) for run in runs), default=0)
+
+
+def simpler(family: Widths, precision: str) -> str | None:
+    """Return the mode that a mode is measured against, or None for the simplest."""
+    return next((name for name in SIMPLER.get(precision, ()) if name in family.precisions), None)
+
+
+def median_of(group: dict, precision: str, read: Callable[[dict], float | None]) -> float | None:
+    """Return the median over the timed runs of a precision, None where none has the figure."""
+    values = [value for run in timed_runs(group, precision) if (value := read(run)) is not None]
+    return statistics.median(values) if values else None
+
+
+def ratio_of(group: dict, precision: str, base: str) -> float | None:
+    """Return the speed-up of a mode over a base, or None."""
+    speedup = speedup_of(group, precision, base)
+    return speedup["ratio"] if speedup else None
+
+
+def share_of(field: str) -> Callable[[dict, str, str], float | None]:
+    """Return a function of (comparison, mode, base): the mode's median of a field as a share of the base's."""
+
+    def share(group: dict, precision: str, base: str) -> float | None:
+        own, other = (median_of(group, name, lambda run: run[field]) for name in (precision, base))
+        return own / other if own is not None and other else None
+
+    return share
+
+
+memory_share = share_of("peak_allocated_mib")
+energy_share = share_of("joules_per_1000_samples")
+
+
+def losses_of(group: dict, precision: str) -> list[float]:
+    """Return the last training losses of a precision's runs."""
+    return [run["train_loss"][-1] for run in ok_runs(group, precision) if run["train_loss"]]
+
+
+def loss_above(group: dict, precision: str, base: str) -> float | None:
+    """Return by how many nats the last training loss of a mode is above that of the base, in the median."""
+    own, other = (losses_of(group, name) for name in (precision, base))
+    return statistics.median(own) - statistics.median(other) if own and other else None
+
+
+def loss_scatter(group: dict, *precisions: str) -> float:
+    """Return by how many nats the last training losses of equal runs differ at most; 0 of single ones."""
+    found = [losses_of(group, name) for name in precisions]
+    return max((max(losses) - min(losses) for losses in found if losses), default=0.0)
+
+
+def judge_loss(group: dict, precision: str, base: str) -> str | None:
+    """Return whether the last training loss of a mode is within the bar, or None where it is not known."""
+    above = loss_above(group, precision, base)
+    if above is None:
+        return None
+    if not any(has_learned(ok_runs(group, name)) for name in (precision, base)):
+        return UNTRAINED
+    scatter = loss_scatter(group, precision, base)
+    if scatter > LOSS_BAR and abs(above) <= scatter:
+        return UNSURE
+    return WITHIN if above <= LOSS_BAR else OUTSIDE
+
+
+def is_faster(group: dict, precision: str, base: str) -> bool | None:
+    """Return whether a mode may be called faster than a base, or None where nothing can be said."""
+    speedup = speedup_of(group, precision, base)
+    if speedup is None or judge(speedup) not in OUTCOMES:
+        return None
+    return judge(speedup) in DIFFERENT and speedup["ratio"] > 1
+
+
+def takes_less(share: float | None) -> bool | None:
+    return None if share is None else share <= LESS
+
+
+def at(widths: list[int]) -> str:
+    """Return "200 and 256"."""
+    return listed([f"{width:,}" for width in widths], "and")
+
+
+def first_width(found: dict[int, bool]) -> int | None:
+    """Return the smallest width from which on all is true, or None. The widths are in order."""
+    first = None
+    for width, holds in reversed(found.items()):
+        if not holds:
+            break
+        first = width
+    return first
+
+
+def claim_on(found: dict[int, bool | None]) -> str:
+    """Return from which width on something is true, of the widths at which it is known."""
+    known = {width: holds for width, holds in found.items() if holds is not None}
+    if not known:
+        return "not known"
+    first = first_width(known)
+    if first is not None:
+        return f"from {first:,} on"
+    held = [width for width, holds in known.items() if holds]
+    return f"only at {at(held)}" if held else f"at no width up to {max(known):,}"
+
+
+def from_width(found: dict[int, bool | None]) -> str:
+    """Return from which width on something is true, and where it is not known."""
+    unknown = [width for width, holds in found.items() if holds is None]
+    if not 0 < len(unknown) < len(found):
+        return claim_on(found)
+    return f"{claim_on(found)}; not known at {at(unknown)}"
+
+
+def told_widths(family: Widths, precision: str, base: str) -> list[int]:
+    """Return the widths at which both modes ended well."""
+    return [w for w, group in family.groups.items() if ok_runs(group, precision) and ok_runs(group, base)]
+
+
+def faster_at(family: Widths, precision: str, base: str) -> dict[int, bool | None]:
+    """Return {width: whether a mode may be called faster than a base there}."""
+    return {width: is_faster(family.groups[width], precision, base) for width in told_widths(family, precision, base)}
+
+
+def time_in_words(family: Widths, precision: str, base: str) -> str:
+    """Return from which width on a mode is faster than a base. Without any interval the ratios stand alone."""
+    found = faster_at(family, precision, base)
+    ratios = {width: ratio for width in found if (ratio := ratio_of(family.groups[width], precision, base))}
+    if not ratios or any(holds is not None for holds in found.values()):
+        return from_width(found)
+    ends = dict.fromkeys((min(ratios), max(ratios)))
+    return f"{' to '.join(f'{ratios[width]:.2f}x at {width:,}' for width in ends)}, without an interval"
+
+
+def loss_in_words(family: Widths, precision: str, base: str) -> str:
+    """Return at which widths the training loss of a mode is outside the bar, or cannot be judged."""
+    of: dict[str, list[int]] = {}
+    for width, group in family.longest.items():
+        if outcome := judge_loss(group, precision, base):
+            of.setdefault(outcome, []).append(width)
+    parts = []
+    if outside := of.get(OUTSIDE):
+        most = max(loss_above(family.longest[width], precision, base) or 0 for width in outside)
+        parts.append(f"outside the bar at {at(outside)}, by {most - LOSS_BAR:.3f} nats at most")
+    if within := of.get(WITHIN):
+        parts.append(f"within it at {at(within)}" if parts else WITHIN if len(of) == 1 else f"{WITHIN} at {at(within)}")
+    parts += [f"{UNSURE} at {at(of[UNSURE])}"] if UNSURE in of else []
+    parts += [f"{UNTRAINED} at {at(of[UNTRAINED])}"] if UNTRAINED in of else []
+    return "; ".join(parts) or "not known"
+
+
+def row_of_pair(family: Widths, precision: str, base: str) -> dict[str, str]:
+    """Return from which width on a mode pays over a base, as a row of the report's first table."""
+    told = told_widths(family, precision, base)
+    row = {"comparison": family.title, "mode": precision, "against": base}
+    gaps: dict[str, list[int]] = {}
+    for width, group in family.groups.items():
+        if width not in told:
+            gaps.setdefault(gap_text(group["runs"][precision], f"no {base}"), []).append(width)
+    missing = [f"{gap} at {at(widths)}" for gap, widths in gaps.items()]
+    if not told:
+        return row | {"faster": "; ".join(missing), "less memory": "-", "less energy": "-", "training loss": "-"}
+    memory = {width: takes_less(memory_share(family.groups[width], precision, base)) for width in told}
+    energy = {width: takes_less(energy_share(family.longest[width], precision, base)) for width in told}
+    row["faster"] = "; ".join([time_in_words(family, precision, base), *missing])
+    return row | {
+        "less memory": from_width(memory),
+        "less energy": from_width(energy),
+        "training loss": loss_in_words(family, precision, base),
+    }
+
+
+def sentence_on(family: Widths) -> str:
+    """Return from which width on each mode is faster than the next simpler one, and which train less well."""
+    by_claim: dict[str, list[str]] = {}
+    losses = []
+    for precision, base in family.pairs:
+        if told_widths(family, precision, base):
+            by_claim.setdefault(claim_on(faster_at(family, precision, base)), []).append(precision)
+        judged = [judge_loss(group, precision, base) for group in family.longest.values()]
+        if number := judged.count(OUTSIDE):
+            losses.append(f"{precision} ({number} of {count(number + judged.count(WITHIN), 'width')})")
+    unknown = by_claim.pop("not known", [])
+    parts = [f"{listed(names, 'and')} {claim.replace('from', 'from width')}" for claim, names in by_claim.items()]
+    said = [f"faster are {', '.join(parts)}"] if parts else []
+    said += [f"nothing can be said of {listed(unknown, 'and')}"] if unknown else []
+    said += [f"the training loss is above the bar for {listed(losses, 'and')}"] if losses else []
+    return f"{family.title}: {'; '.join(said)}."
