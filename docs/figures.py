@@ -21,9 +21,11 @@ from mixed_precision_study.analysis.trained import by_seed
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
+from mixed_precision_study.report.comparisons import gap_text, ok_runs
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
+from mixed_precision_study.report.widths import find_widths
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -664,3 +666,17 @@ def parts_sentence(outputs):
     if data:
         said += f" {data} count something else as data: `ledger_blocks_reason` says what."
     return said
+
+
+def widths_table(report):
+    """Return how many times as fast each mode is as the next simpler one, width by width, as a table."""
+    (family,) = find_widths(report)
+    head = ["width", *(f"{mode} over {base}" for mode, base in family.pairs)]
+    rows = [head, ["---"] * len(head)]
+    for width, group in family.groups.items():
+        cells = []
+        for mode, base in family.pairs:
+            own, other = (ok_runs(group, name) for name in (mode, base))
+            cells.append(compared(own, other, brief=True) if own and other else gap_text(group["runs"][mode]))
+        rows.append([f"{width:,}", *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

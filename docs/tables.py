@@ -24,6 +24,7 @@ import figures  # noqa: E402
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
 from mixed_precision_study.record import read_records  # noqa: E402
+from mixed_precision_study.report.load import load  # noqa: E402
 
 try:
     import tomllib
@@ -198,10 +199,13 @@ def generated_blocks(root):
         "scaling-h200",
         "modern-h100",
         "quality-h100",
+        "crossover-h100",
     )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     quality = outputs / "quality-h100" / "README.md"
+    crossover = outputs / "crossover-h100"
+    blocks[crossover / "README.md"]["widths"] = lambda: figures.widths_table(load(crossover))
     blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
     return blocks
 

@@ -62,6 +62,7 @@ def only(model, batch_size, precision, execution="eager", **fields):
         ("fastest-h200", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
         ("modern-h100", 1_000_000, {"summary.html", "results.csv"}),
         ("quality-h100", 2_000_000, {"summary.html", "results.csv"}),
+        ("crossover-h100", 2_000_000, {"summary.html", "results.csv", "crossover.png"}),
         ("aa-h100", 1_000_000, {"summary.html", "results.csv"}),
         ("profile-h100", 20_000, set()),
         ("fastest-h100", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
@@ -91,7 +92,7 @@ def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, m
         ("fastest-h200", 32, "NVIDIA H200"),
         ("fastest-h100", 37, "NVIDIA H100 80GB HBM3"),
         ("modern-h100", 22, "NVIDIA H100 80GB HBM3"),
-        ("quality-h100", 126, "NVIDIA H100 80GB HBM3"),
+        ("quality-h100", 129, "NVIDIA H100 80GB HBM3"),
         ("aa-h100", 72, "NVIDIA H100 80GB HBM3"),
         ("scaling-h200", 30, "NVIDIA H200"),
         ("inference-h200", 30, "NVIDIA H200"),
@@ -113,6 +114,17 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name, number, 
         assert record["gpu_shared"] is False
     for record in figures.timed(records):
         assert len(record["epoch_seconds"]) == record["epochs"] * record["repeats"]
+
+
+def test_in_the_study_of_widths_only_fp8_at_200_units_did_not_run():
+    records = read_folder("crossover-h100")
+    assert len(records) == 90 and {record["gpu_uuid"] for record in records} == {records[0]["gpu_uuid"]}
+    others = [record for record in records if record["status"] != "ok"]
+    assert {(record["units"], record["precision"], record["status"]) for record in others} == {
+        (200, "fp8", "unsupported")
+    }
+    assert len(others) == 3 and "200 is not a multiple of 16" in others[0]["reason"]
+    assert not any(record["synthetic"] or record["gpu_shared"] for record in records)
 
 
 def same_runs():

@@ -570,7 +570,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     if any(one.use for one in answers):
         good = [one.model for one in answers if any(f"({word}," in one.quality for word in AS_GOOD)]
         shown = names_of(good) if good else "no model"
-        said.append(f"No loss beyond the margin is shown for {shown}: that takes five seeds.")
+        said.append(f"A loss of quality beyond the margin is ruled out for {shown}: that takes five seeds.")
     if report.measured:
         where = f"The runs are from {count(len(hosts), 'host')}."
         said.append(where if hosts else "How many hosts were used was not recorded.")

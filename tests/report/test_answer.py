@@ -148,7 +148,8 @@ def test_memory_leaves_out_the_data_set():
 
 def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
     text = said(judged({"amp_fp16": 2.0}))
-    assert "Every ratio over fp32 or tf32 has a 95% interval. No loss beyond the margin is shown for no model" in text
+    assert "Every ratio over fp32 or tf32 has a 95% interval." in text
+    assert "A loss of quality beyond the margin is ruled out for no model: that takes five seeds." in text
     assert "No ratio has an interval" in said(judged({"amp_fp16": 2.0}, processes=1))
     report = judged({"amp_fp16": 2.0})
     for run in report.used:
@@ -344,12 +345,12 @@ def test_quality_is_told_of_equal_seeds_and_worse_quality_is_named():
 
 def test_nothing_is_shown_by_seeds_of_which_one_diverged():
     report = with_metric(judged({"amp_fp16": 2.0}), {"fp32": [0.9] * 5, "amp_fp16": [0.9] * 5})
-    assert "No loss beyond the margin is shown for resnet18" in said(report)
+    assert "A loss of quality beyond the margin is ruled out for resnet18" in said(report)
     runs = report.comparisons[0]["runs"]
     runs["amp_fp16"].append(runs["amp_fp16"][0] | {"seed": 5, "status": "diverged"})
     (told,) = answer.answers_of(report)
     assert told.quality == "accuracy 0.900 → 0.900 (cannot be told, because 1 run diverged, 5 seeds)"
-    assert "No loss beyond the margin is shown for no model" in said(report)
+    assert "A loss of quality beyond the margin is ruled out for no model" in said(report)
 
 
 @pytest.mark.parametrize(("processes", "words"), [(1, "single processes"), (2, "of one or two processes")])
