@@ -552,7 +552,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
     hosts = {host_of(run) for run in report.measured} - {None}
-    disturbed = len(report.disturbed) if report.timed else sum(bool(flags_of(run)) for run in report.equal)
+    seen = [run for _, run in report.timed] or report.equal
+    disturbed = [run for _, run in report.disturbed] if report.timed else list(filter(flags_of, report.equal))
     said = []
     if few == len(speedups) > 0:
         said.append("No ratio has an interval: that takes three processes a precision.")
@@ -575,9 +576,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         where = f"The runs are from {count(len(hosts), 'host')}."
         said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
-        total = len(report.timed or report.equal)
-        said.append(said_of_disturbed(disturbed, total, left_out_of_times(report.comparisons)))
-    elif (report.timed or report.equal) and not report.on_cpu:
+        said.append(said_of_disturbed(disturbed, len(seen), left_out_of_times(report.comparisons)))
+    elif seen and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
     return f"**What can be trusted.** {' '.join(said)}"
 

@@ -15,9 +15,12 @@ from .theme import chart_style
 from .verdicts import judgement, ratio_text, said_once, speedup_of
 from .widths import (
     LOSS_BAR,
+    OUTSIDE,
+    WITHIN,
     Widths,
     energy_share,
     find_widths,
+    judge_loss,
     loss_above,
     loss_scatter,
     median_of,
@@ -29,8 +32,9 @@ from .words import short
 TITLE = "From which width on each precision pays"
 ABOUT = f"""The same model at growing width. A mode pays in time from the width on at which it is *faster* than the
 next simpler mode, there and at all larger widths. It pays in memory or energy where it takes at least 2% less. Its
-last training loss may be {LOSS_BAR:g} nats higher; that bar was set before any run. Where equal runs differ by more
-than the bar and by more than the modes, the loss cannot be told. Energy and loss are from the longest training."""
+last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. A loss is not
+judged where no mode has learned, nor where equal runs differ by more than the bar and by more than the modes. Energy
+and loss may be from longer trainings."""
 
 TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12)
 PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None], float], ...] = (
@@ -39,7 +43,6 @@ PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None], float], ...] 
     ("energy, share of {}", energy_share, 1),
     ("training loss above {}, nats", loss_above, 0),
 )
-OF_LONGEST = (energy_share, loss_above)
 
 
 def rows_of(report: Report, family: Widths) -> list[dict]:
@@ -55,9 +58,10 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
                 reasons = {run["reason"] for run in group["runs"][precision] if run["reason"]}
                 rows.append(row | {"time": gap_text(group["runs"][precision], "no base"), "why": "; ".join(reasons)})
                 continue
-            longest = family.longest[width]
-            shares = [memory_share(group, precision, base), energy_share(longest, precision, base)]
-            above, scatter = loss_above(longest, precision, base), loss_scatter(longest, precision, base)
+            shares = [memory_share(group, precision, base), energy_share(family.for_energy[width], precision, base)]
+            losses = family.for_loss[width], precision, base
+            above, scatter = loss_above(*losses), loss_scatter(*losses)
+            clocks = [median_of(group, name, lambda run: run["sm_clock_mhz_median"]) for name in (precision, base)]
             fp8 = median_of(group, precision, lambda run: run["fp8_linear_fraction"])
             row |= {"time": ratio_text(speedup), "outcome": judgement(report, speedup)}
             row |= {
@@ -65,6 +69,7 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
                 for name, share in zip(("memory", "energy"), shares, strict=True)
             }
             row["loss, nats"] = "-" if above is None else f"{above:+.3f}"
+            row["MHz, of both"] = " and ".join("-" if clock is None else f"{clock:,.0f}" for clock in clocks)
             row["equal runs differ by"] = f"{scatter:.3f}" if scatter else "-"
             row["why"] = "" if fp8 is None else f"{fp8:.0%} of the Linear work in fp8"
             rows.append(row)
@@ -72,11 +77,16 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
     return [{name: row.get(name, "") for name in columns} for row in rows]
 
 
+def groups_for(family: Widths, read: Callable) -> dict[int, dict]:
+    """Return {width: comparison} from which a figure is read."""
+    return {energy_share: family.for_energy, loss_above: family.for_loss}.get(read, family.groups)
+
+
 def draw_panel(axes: Axes, family: Widths, base: str, label: str, read: Callable, neutral: float) -> None:
     """Draw one figure of every mode over the width, against the simplest mode."""
     axes.axhline(neutral, color=DARK_GREY, linewidth=0.8)
     for precision in family.precisions:
-        groups = family.longest if read in OF_LONGEST else family.groups
+        groups = groups_for(family, read)
         points = {width: read(group, precision, base) for width, group in groups.items()}
         known = {width: value for width, value in points.items() if value is not None}
         if precision == base or not known:
@@ -84,6 +94,10 @@ def draw_panel(axes: Axes, family: Widths, base: str, label: str, read: Callable
         style = PRECISIONS[precision]
         line: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
         axes.plot(list(known), list(known.values()), linewidth=1, **line)
+        if read is loss_above:
+            unsure = [width for width in known if judge_loss(groups[width], precision, base) not in (WITHIN, OUTSIDE)]
+            line |= {"linestyle": "none", "markerfacecolor": "white"}
+            axes.plot(unsure, [known[width] for width in unsure], **line)
         for width in known:
             speedup = speedup_of(family.groups[width], precision, base) if read is ratio_of else None
             if speedup and speedup["low"] is not None:
@@ -117,7 +131,8 @@ def finding_of(family: Widths) -> str:
 def draw_families(section: Section, report: Report, families: list[Widths]) -> None:
     """Draw four panels a model: time, memory, energy and loss over the width."""
     groups = [group for family in families for group in family.groups.values()]
-    figure, parts = start_chart(report, TITLE, [2.9] * len(families), legend_of(groups))
+    about = "hollow: the loss is not judged"
+    figure, parts = start_chart(report, TITLE, [2.9] * len(families), legend_of(groups), about, numbers=[])
     for part, family in zip(parts, families, strict=True):
         part.suptitle(chart_text(family.title), size=9.5, x=0.01, ha="left")
         for axes, (label, read, neutral) in zip(part.subplots(1, len(PANELS)), PANELS, strict=True):

@@ -106,10 +106,11 @@ def left_out_of_times(groups: list[dict]) -> int:
     return len(ended_well - {id(run) for side in sides for run in timed_runs(*side)})
 
 
-def said_of_disturbed(disturbed: int, total: int, left_out: int) -> str:
+def said_of_disturbed(disturbed: list[dict], total: int, left_out: int) -> str:
     """Return how many of `total` runs were disturbed, and what follows from that."""
-    said = f"{disturbed} of {count(total, 'run')} were throttled or shared their GPU"
-    if left_out == disturbed:
+    how = "throttled or shared their GPU" if any(run["gpu_shared"] for run in disturbed) else "throttled"
+    said = f"{len(disturbed)} of {count(total, 'run')} were {how}"
+    if left_out == len(disturbed):
         return f"{said}: heat or hardware slowed them, so their times are left out."
     said += f": {DISTURBED_MARK} marks them."
     return f"{said} {left_out} were slowed by heat or hardware, so their times are left out." if left_out else said
@@ -284,7 +285,7 @@ def say_disturbed(section: Section, report: Report) -> None:
     unknown = [record for _, record in ended_well if record["throttled"] is None and record["gpu_shared"] is None]
     if flagged:
         left_out = left_out_of_times(report.every_group)
-        section.say(said_of_disturbed(len(flagged), len(ended_well), left_out))
+        section.say(said_of_disturbed([run for _, run in flagged], len(ended_well), left_out))
         rows = [row_of_run(report, group, run, flags="; ".join(flags_of(run))) for group, run in flagged]
         section.table(said_once(rows))
     elif len(unknown) < len(ended_well):

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..analysis.speedup import FEWEST_PROCESSES
 from ..analysis.trained import has_learned
 from ..analysis.verdict import DIFFERENT, OUTCOMES, judge
 from .comparisons import gap_text, ok_runs, timed_runs
@@ -11,7 +12,7 @@ from .model_width import KINDS, width_of
 from .report import Report
 from .style import PRECISIONS
 from .verdicts import speedup_of
-from .words import count, listed
+from .words import count, listed, span
 
 LOSS_BAR = 0.02  # nats: what the last training loss may be above the base's; 2% of perplexity
 LESS = 0.98  # of the base's memory or energy
@@ -25,7 +26,8 @@ SIMPLER = {  # the mode that a mode is measured against, the first that was run
     "bf16_true": ("amp_bf16", "tf32", "fp32"),
     "fp8": ("amp_bf16", "tf32", "fp32"),
 }
-WITHIN, OUTSIDE, UNSURE, UNTRAINED = "within the bar", "outside", "cannot be told", "hardly trained"
+WITHIN, OUTSIDE = "within the bar", "outside the bar"
+UNSURE, UNTRAINED, TOO_FEW = "cannot be told", "hardly trained", "fewer than three runs"
 
 
 @dataclass
@@ -34,7 +36,8 @@ class Widths:
 
     title: str
     groups: dict[int, dict]  # {width: the comparison with most processes}, for time and memory
-    longest: dict[int, dict]  # {width: the comparison with most steps}, for energy and loss
+    for_energy: dict[int, dict]  # {width: the one in which most modes have an energy}
+    for_loss: dict[int, dict]  # {width: the one with most processes of those that have learned}
     members: int  # comparisons in all
 
     @property
@@ -61,18 +64,22 @@ def find_widths(report: Report) -> list[Widths]:
         if len(of_width) < 3:
             continue
         first = next(iter(of_width.values()))[0]
+        widths = dict(sorted(of_width.items()))
         family = Widths(
             f"{KINDS[kind]}, {first['data']}, {first['batch']}",
-            {
-                width: max(of_width[width], key=lambda group: (processes_of(group), steps_of(group)))
-                for width in sorted(of_width)
-            },
-            {width: max(of_width[width], key=steps_of) for width in sorted(of_width)},
-            sum(map(len, of_width.values())),
+            most(widths, lambda group: (processes_of(group), steps_of(group))),
+            most(widths, lambda group: (modes_with_energy(group), processes_of(group))),
+            most(widths, lambda group: (is_trained(group), processes_of(group), steps_of(group))),
+            sum(map(len, widths.values())),
         )
         if len(family.precisions) > 1:
             families.append(family)
     return families
+
+
+def most(widths: dict[int, list[dict]], size: Callable[[dict], tuple]) -> dict[int, dict]:
+    """Return {width: its comparison of which `size` is largest}."""
+    return {width: max(groups, key=size) for width, groups in widths.items()}
 
 
 def processes_of(group: dict) -> int:
@@ -84,6 +91,16 @@ def steps_of(group: dict) -> int:
     """Return the steps of a comparison's trainings."""
     runs = [run for name in PRECISIONS for run in ok_runs(group, name)]
     return max((len(run["epoch_seconds"]) * (run["steps_per_epoch"] or 0) for run in runs), default=0)
+
+
+def modes_with_energy(group: dict) -> int:
+    """Return how many modes of a comparison have an energy."""
+    return sum(median_of(group, name, lambda run: run["joules_per_1000_samples"]) is not None for name in PRECISIONS)
+
+
+def is_trained(group: dict) -> bool:
+    """Return whether any mode of a comparison has learned."""
+    return any(has_learned(ok_runs(group, name)) for name in PRECISIONS)
 
 
 def simpler(family: Widths, precision: str) -> str | None:
@@ -141,6 +158,8 @@ def judge_loss(group: dict, precision: str, base: str) -> str | None:
         return None
     if not any(has_learned(ok_runs(group, name)) for name in (precision, base)):
         return UNTRAINED
+    if min(len(losses_of(group, name)) for name in (precision, base)) < FEWEST_PROCESSES:
+        return TOO_FEW
     scatter = loss_scatter(group, precision, base)
     if scatter > LOSS_BAR and abs(above) <= scatter:
         return UNSURE
@@ -181,7 +200,7 @@ def claim_on(found: dict[int, bool | None]) -> str:
         return "not known"
     first = first_width(known)
     if first is not None:
-        return f"from {first:,} on"
+        return "at all widths" if first == min(known) else f"from {first:,} on"
     held = [width for width, holds in known.items() if holds]
     return f"only at {at(held)}" if held else f"at no width up to {max(known):,}"
 
@@ -217,17 +236,16 @@ def time_in_words(family: Widths, precision: str, base: str) -> str:
 def loss_in_words(family: Widths, precision: str, base: str) -> str:
     """Return at which widths the training loss of a mode is outside the bar, or cannot be judged."""
     of: dict[str, list[int]] = {}
-    for width, group in family.longest.items():
+    for width, group in family.for_loss.items():
         if outcome := judge_loss(group, precision, base):
             of.setdefault(outcome, []).append(width)
-    parts = []
-    if outside := of.get(OUTSIDE):
-        most = max(loss_above(family.longest[width], precision, base) or 0 for width in outside)
-        parts.append(f"outside the bar at {at(outside)}, by {most - LOSS_BAR:.3f} nats at most")
-    if within := of.get(WITHIN):
-        parts.append(f"within it at {at(within)}" if parts else WITHIN if len(of) == 1 else f"{WITHIN} at {at(within)}")
-    parts += [f"{UNSURE} at {at(of[UNSURE])}"] if UNSURE in of else []
-    parts += [f"{UNTRAINED} at {at(of[UNTRAINED])}"] if UNTRAINED in of else []
+    if of.keys() == {WITHIN}:
+        return WITHIN
+    order = (OUTSIDE, WITHIN, UNSURE, UNTRAINED, TOO_FEW)
+    parts = [f"{outcome} at {at(of[outcome])}" for outcome in order if outcome in of]
+    if OUTSIDE in of:
+        above = [loss_above(family.for_loss[width], precision, base) or 0 for width in of[OUTSIDE]]
+        parts[0] += f" ({span(above, '{:+.3f}')} nats)"
     return "; ".join(parts) or "not known"
 
 
@@ -243,7 +261,7 @@ def row_of_pair(family: Widths, precision: str, base: str) -> dict[str, str]:
     if not told:
         return row | {"faster": "; ".join(missing), "less memory": "-", "less energy": "-", "training loss": "-"}
     memory = {width: takes_less(memory_share(family.groups[width], precision, base)) for width in told}
-    energy = {width: takes_less(energy_share(family.longest[width], precision, base)) for width in told}
+    energy = {width: takes_less(energy_share(family.for_energy[width], precision, base)) for width in told}
     row["faster"] = "; ".join([time_in_words(family, precision, base), *missing])
     return row | {
         "less memory": from_width(memory),
@@ -259,9 +277,10 @@ def sentence_on(family: Widths) -> str:
     for precision, base in family.pairs:
         if told_widths(family, precision, base):
             by_claim.setdefault(claim_on(faster_at(family, precision, base)), []).append(precision)
-        judged = [judge_loss(group, precision, base) for group in family.longest.values()]
+        judged = [judge_loss(group, precision, base) for group in family.for_loss.values()]
         if number := judged.count(OUTSIDE):
-            losses.append(f"{precision} ({number} of {count(number + judged.count(WITHIN), 'width')})")
+            of = count(sum(outcome in (OUTSIDE, WITHIN, UNSURE) for outcome in judged), "width")
+            losses.append(f"{precision} ({number} of {of} judged)")
     unknown = by_claim.pop("not known", [])
     parts = [f"{listed(names, 'and')} {claim.replace('from', 'from width')}" for claim, names in by_claim.items()]
     said = [f"faster are {', '.join(parts)}"] if parts else []

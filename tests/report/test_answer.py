@@ -156,7 +156,7 @@ def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
         run["host_id"] = "a"
     report.timed = [(0, run) for run in report.used]
     report.disturbed = report.timed[:1]
-    assert "1 host. 1 of 2 runs were throttled or shared their GPU" in said(report)
+    assert "1 host. 1 of 2 runs were throttled: † marks them." in said(report)
     report.used[0]["host_cores"] = 2 * report.used[1]["host_cores"]  # machines made from one image share an identity
     assert "2 hosts." in said(report)
 

@@ -1,11 +1,14 @@
 """From which width of a model on each precision pays."""
 
+import json
+
 import made_up_records as made_up
+import matplotlib.pyplot as plt
 import pytest
 from drawn_reports import drawn, explore, texts, write_all
 
 from mixed_precision_study.report.answer import kind_of, section
-from mixed_precision_study.report.crossover import rows_of
+from mixed_precision_study.report.crossover import draw_panel, rows_of
 from mixed_precision_study.report.model_width import width_of
 from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.style import PRECISIONS
@@ -13,6 +16,7 @@ from mixed_precision_study.report.widths import (
     SIMPLER,
     find_widths,
     from_width,
+    loss_above,
     loss_in_words,
     row_of_pair,
     sentence_on,
@@ -53,10 +57,10 @@ def test_the_first_table_says_from_which_width_on_a_mode_pays(crossover):
     (family,) = find_widths(crossover[0])
     rows = {row["mode"]: row for row in (row_of_pair(family, *pair) for pair in family.pairs)}
     assert rows["fp8"]["faster"] == "from 2,048 on; unsupported at 200"
-    assert rows["fp8"]["less memory"] == "from 256 on"
+    assert rows["fp8"]["less memory"] == "at all widths"
     assert rows["fp8"]["training loss"] == "within the bar"
     assert rows["amp_bf16"]["faster"] == "from 512 on"
-    assert rows["tf32"]["faster"] == "from 200 on"
+    assert rows["tf32"]["faster"] == "at all widths"
     assert rows["tf32"]["less memory"] == "at no width up to 4,096"
     sentence = sentence_on(family)
     assert "amp_bf16 from width 512 on" in sentence and "fp8 from width 2,048 on" in sentence
@@ -96,8 +100,8 @@ def test_a_loss_above_the_bar_is_said(altered):
     base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
     alter(4096, "fp8", train_loss=[base + 0.03])
     said = loss_in_words(family, "fp8", "amp_bf16")
-    assert said == "outside the bar at 4,096, by 0.010 nats at most; within it at 256, 512, 1,024 and 2,048"
-    assert "the training loss is above the bar for fp8 (1 of 5 widths)" in sentence_on(family)
+    assert said == "outside the bar at 4,096 (+0.030 nats); within the bar at 256, 512, 1,024 and 2,048"
+    assert "the training loss is above the bar for fp8 (1 of 5 widths judged)" in sentence_on(family)
 
 
 def test_a_loss_is_not_told_from_equal_runs_that_differ_as_much(altered):
@@ -106,7 +110,7 @@ def test_a_loss_is_not_told_from_equal_runs_that_differ_as_much(altered):
     alter(4096, "fp8", train_loss=([base], [base + 0.03], [base + 0.05]))
     assert loss_in_words(family, "fp8", "amp_bf16").endswith("; cannot be told at 4,096")
     alter(4096, "fp8", train_loss=([base + 0.1], [base + 0.12], [base + 0.15]))
-    assert loss_in_words(family, "fp8", "amp_bf16").startswith("outside the bar at 4,096, by 0.100 nats")
+    assert loss_in_words(family, "fp8", "amp_bf16").startswith("outside the bar at 4,096 (+0.120 nats)")
 
 
 def test_a_loss_of_models_that_have_hardly_trained_is_not_judged(altered):
@@ -129,7 +133,7 @@ def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatc
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({1: True, 2: True, 3: True}, "from 1 on"),
+        ({1: True, 2: True, 3: True}, "at all widths"),
         ({1: False, 2: True, 3: None}, "from 2 on; not known at 3"),
         ({1: True, 2: True, 3: False}, "only at 1 and 2"),
         ({1: False, 2: False}, "at no width up to 2"),
@@ -150,17 +154,40 @@ def test_one_process_gives_numbers_and_no_outcome(tmp_path):
     assert {row["outcome"] for row in rows_of(report, family)} == {"", "one process"}
 
 
-def test_energy_and_loss_are_from_the_longest_training_and_time_from_most_processes(tmp_path):
+def test_energy_and_loss_are_from_longer_trainings_where_the_short_ones_have_none(tmp_path):
     made_up.write_crossover(tmp_path)
     short = find_widths(explore(tmp_path, "crossover")[0])[0]
-    assert short.longest == short.groups
+    assert short.for_energy == short.for_loss == short.groups
+    for path in tmp_path.glob("*-fp8-*.json"):
+        record = json.loads(path.read_text()) | {"joules_per_1000_samples": None}
+        path.write_text(json.dumps(record))
+    for path in tmp_path.glob("*.json"):
+        record = json.loads(path.read_text())
+        if record["units"] == 4096:
+            path.write_text(json.dumps(record | {"metric": [record["chance_metric"]] * len(record["metric"])}))
     made_up.write_crossover(tmp_path, processes=1, epochs=9)
     (family,) = find_widths(explore(tmp_path, "crossover")[0])
     assert family.members == 2 * len(made_up.WIDTHS)
-    for width in made_up.WIDTHS:
-        assert len(family.groups[width]["runs"]["tf32"]) == 3
-        (longer,) = family.longest[width]["runs"]["tf32"]
-        assert len(longer["epoch_seconds"]) == 9
+
+    def epochs(groups):
+        return {width: len(group["runs"]["tf32"][0]["epoch_seconds"]) for width, group in groups.items()}
+
+    assert all(len(group["runs"]["tf32"]) == 3 for group in family.groups.values())
+    assert epochs(family.for_energy) == dict.fromkeys(made_up.WIDTHS, 9)
+    assert epochs(family.for_loss) == {width: 9 if width == 4096 else 1 for width in made_up.WIDTHS}
+    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; fewer than three runs at 4,096")
+
+
+def test_a_loss_that_is_not_judged_is_drawn_hollow(altered, monkeypatch):
+    family, alter = altered
+    for mode in MODES:
+        alter(4096, mode, metric=[family.groups[4096]["runs"][mode][0]["chance_metric"]])
+    figure, axes = plt.subplots()
+    draw_panel(axes, family, "fp32", "loss", loss_above, 0)
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    assert len(hollow) == len(MODES) - 1
+    assert {tuple(line.get_xdata()) for line in hollow} == {(4096,)}
+    plt.close(figure)
 
 
 def test_two_widths_are_no_family_and_vits_are_told_by_their_size(tmp_path):
