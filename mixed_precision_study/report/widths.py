@@ -199,8 +199,10 @@ def claim_on(found: dict[int, bool | None]) -> str:
     if not known:
         return "not known"
     first = first_width(known)
-    if first is not None:
-        return "at all widths" if first == min(known) else f"from {first:,} on"
+    if first == min(known):
+        return "at all widths"
+    if first not in (None, max(known)):
+        return f"from {first:,} on"
     held = [width for width, holds in known.items() if holds]
     return f"only at {at(held)}" if held else f"at no width up to {max(known):,}"
 

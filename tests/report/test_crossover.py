@@ -125,7 +125,7 @@ def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatc
     for width in (2048, 4096):
         runs = family.groups[width]["runs"]
         monkeypatch.setitem(runs, "fp8", runs["fp8"][: 1 if width == 4096 else 3])
-    assert time_in_words(family, "fp8", "amp_bf16") == "from 2,048 on; not known at 4,096"
+    assert time_in_words(family, "fp8", "amp_bf16") == "only at 2,048; not known at 4,096"
     monkeypatch.setitem(family.groups[2048]["runs"], "fp8", family.groups[2048]["runs"]["fp8"][:1])
     assert time_in_words(family, "fp8", "amp_bf16") == "at no width up to 1,024; not known at 2,048 and 4,096"
 
@@ -134,7 +134,8 @@ def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatc
     ("found", "said"),
     [
         ({1: True, 2: True, 3: True}, "at all widths"),
-        ({1: False, 2: True, 3: None}, "from 2 on; not known at 3"),
+        ({1: False, 2: True, 3: None}, "only at 2; not known at 3"),
+        ({1: False, 2: True, 3: True, 4: None}, "from 2 on; not known at 4"),
         ({1: True, 2: True, 3: False}, "only at 1 and 2"),
         ({1: False, 2: False}, "at no width up to 2"),
         ({1: None, 2: None}, "not known"),
