@@ -91,10 +91,11 @@ class Cifar(TrainingData):
         if settings.loader == "gpu":
             self.padded = torch.nn.functional.pad(images.train[0].to(device), [self.padding] * 4)
             self.train_labels = images.train[1].to(device)
-        # In a folder the test images lie class by class: a part of them would be of a few classes.
-        drawn = torch.randperm(self.eval_samples, generator=torch.Generator().manual_seed(0))
-        order = drawn if settings.max_steps else torch.arange(self.eval_samples)
-        self.test_images, self.test_labels = (part[order].to(device) for part in images.test)
+        test = images.test
+        if settings.max_steps:  # in a folder the images lie class by class: the first would be of a few classes
+            drawn = torch.randperm(self.eval_samples, generator=torch.Generator().manual_seed(0))
+            test = test[0][drawn], test[1][drawn]
+        self.test_images, self.test_labels = (part.to(device) for part in test)
 
     @property
     def chance(self) -> float:

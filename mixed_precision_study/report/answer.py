@@ -37,7 +37,7 @@ from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
 from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, said_once, speedup_between
 from .ways import find_changes, in_words, without_baseline
-from .widths import find_widths, row_of_pair, sentence_on
+from .widths import Widths, find_widths, row_of_pair, sentence_on
 from .words import count, listed, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
@@ -106,7 +106,7 @@ def kind_of(report: Report) -> str:
         return "largest" if report.largest else "aa" if report.equal_here else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
-    if sum(family.members for family in find_widths(report)) > len(report.comparisons) / 2:
+    if sum(len(family.members) for family in find_widths(report)) > len(report.comparisons) / 2:
         return "crossover"
     if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
         return "ladder"
@@ -414,13 +414,21 @@ def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
     return f"{ratio_text(over_fp32)}{'' if word in few else f', {word}'}; {ratio_text(over_tf32)} over tf32"
 
 
+def widths_told(report: Report) -> list[Widths]:
+    """Return the models whose answer is from which width on a precision pays."""
+    return find_widths(report) if kind_of(report) == "crossover" and not report.on_cpu else []
+
+
 def answers_of(report: Report) -> list[ModelAnswer]:
     """Return an answer for each model, data set and device, in the settings that have most to tell.
 
     Where these were run in eager mode and otherwise, both are told, eager mode first.
     """
     numbers: dict[tuple, list[int]] = {}
+    apart = [id(group) for family in widths_told(report) for group in family.members]
     for number, group in enumerate(report.comparisons):
+        if id(group) in apart:
+            continue
         numbers.setdefault((group["notebook"], group["device"], group["model"]), []).append(number)
 
     def size(number: int) -> tuple[int, int, int, int]:
@@ -559,7 +567,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         said.append("No ratio has an interval: that takes three processes a precision.")
     elif few:
         said.append(
-            f"{few} of {count(len(speedups), 'ratio')} have no interval: that takes three processes a precision."
+            f"{few} of {count(len(speedups), 'ratio')} {'has' if few == 1 else 'have'} no interval: that takes three"
+            " processes a precision."
         )
     elif speedups:
         said.append("Every ratio over fp32 or tf32 has a 95% interval.")
@@ -596,14 +605,14 @@ def section(report: Report) -> Section:
     section.parts.append(Heading(title_of(report), level=1))
     section.say(facts_line(report))
     kind = kind_of(report)
-    families = find_widths(report) if kind == "crossover" and not report.on_cpu else []
+    families = widths_told(report)
     if kind == "ways" and not report.on_cpu:
         said = ["Precisions are not compared: no run in fp32.", in_words(report, find_changes(report))]
     elif kind == "aa" and not report.on_cpu:
         said = [aa.in_words(report)]
     elif families:
         said = [*map(sentence_on, families), "Each mode is set beside the next simpler one."]
-        answers = []
+        said += sentences_of(report, answers) if answers else []
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")

@@ -32,9 +32,9 @@ from .words import short
 TITLE = "From which width on each precision pays"
 ABOUT = f"""The same model at growing width. A mode pays in time from the width on at which it is *faster* than the
 next simpler mode, there and at all larger widths. It pays in memory or energy where it takes at least 2% less. Its
-last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. A loss is not
-judged where no mode has learned, nor where equal runs differ by more than the bar and by more than the modes. Energy
-and loss may be from longer trainings."""
+last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. Two rules
+came after the first runs: a loss is not judged where no mode has learned, nor where equal runs differ by more than the
+bar and by more than the modes. Energy and loss may be from longer trainings."""
 
 TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12)
 PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None], float], ...] = (

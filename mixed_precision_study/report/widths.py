@@ -38,7 +38,7 @@ class Widths:
     groups: dict[int, dict]  # {width: the comparison with most processes}, for time and memory
     for_energy: dict[int, dict]  # {width: the one in which most modes have an energy}
     for_loss: dict[int, dict]  # {width: the one with most processes of those that have learned}
-    members: int  # comparisons in all
+    members: list[dict]  # all comparisons
 
     @property
     def precisions(self) -> list[str]:
@@ -70,7 +70,7 @@ def find_widths(report: Report) -> list[Widths]:
             most(widths, lambda group: (processes_of(group), steps_of(group))),
             most(widths, lambda group: (modes_with_energy(group), processes_of(group))),
             most(widths, lambda group: (is_trained(group), processes_of(group), steps_of(group))),
-            sum(map(len, widths.values())),
+            [group for groups in widths.values() for group in groups],
         )
         if len(family.precisions) > 1:
             families.append(family)

@@ -168,7 +168,7 @@ def test_energy_and_loss_are_from_longer_trainings_where_the_short_ones_have_non
             path.write_text(json.dumps(record | {"metric": [record["chance_metric"]] * len(record["metric"])}))
     made_up.write_crossover(tmp_path, processes=1, epochs=9)
     (family,) = find_widths(explore(tmp_path, "crossover")[0])
-    assert family.members == 2 * len(made_up.WIDTHS)
+    assert len(family.members) == 2 * len(made_up.WIDTHS)
 
     def epochs(groups):
         return {width: len(group["runs"]["tf32"][0]["epoch_seconds"]) for width, group in groups.items()}
@@ -189,6 +189,19 @@ def test_a_loss_that_is_not_judged_is_drawn_hollow(altered, monkeypatch):
     assert len(hollow) == len(MODES) - 1
     assert {tuple(line.get_xdata()) for line in hollow} == {(4096,)}
     plt.close(figure)
+
+
+def test_other_models_beside_the_widths_have_an_answer_of_their_own(tmp_path):
+    made_up.write_crossover(tmp_path)
+    write_all(tmp_path, *(made_up.make("cifar_resnet", mode) for mode in ("fp32", "tf32")))
+    report, _ = explore(tmp_path, "crossover")
+    assert kind_of(report) == "crossover"
+    parts = section(report).parts
+    said = "\n".join(part.text for part in parts if isinstance(part, Sentence))
+    assert "Each mode is set beside the next simpler one. For resnet18 in eager mode nothing" in said
+    widths, models = (part for part in parts if isinstance(part, Table))
+    assert len(widths.rows) == 4 and len(models.rows) == 1
+    assert models.rows[0]["model"].startswith("resnet18")
 
 
 def test_two_widths_are_no_family_and_vits_are_told_by_their_size(tmp_path):
