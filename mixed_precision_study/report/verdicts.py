@@ -16,7 +16,7 @@ from .report import PairKey, Report
 from .section import Section
 from .style import DISTURBED_MARK, PRECISIONS
 from .theme import chart_style
-from .words import count, plain, tally
+from .words import count, listed, plain, tally
 
 TITLE = "Verdicts"
 ABOUT = """One sentence for each precision against fp32 and against tf32: the speed-up with its 95% interval, what
@@ -106,10 +106,17 @@ def left_out_of_times(groups: list[dict]) -> int:
     return len(ended_well - {id(run) for side in sides for run in timed_runs(*side)})
 
 
+DISTURBED = {  # what is said of runs, by the field that flags them
+    "were throttled": "throttled",
+    "shared their GPU": "gpu_shared",
+    "went on in another process": "resumed_at_epochs",
+}
+
+
 def said_of_disturbed(disturbed: list[dict], total: int, left_out: int) -> str:
     """Return how many of `total` runs were disturbed, and what follows from that."""
-    how = "throttled or shared their GPU" if any(run["gpu_shared"] for run in disturbed) else "throttled"
-    said = f"{len(disturbed)} of {count(total, 'run')} were {how}"
+    how = [text for text, field in DISTURBED.items() if any(run.get(field) for run in disturbed)]
+    said = f"{len(disturbed)} of {count(total, 'run')} {listed(how)}"
     if left_out == len(disturbed):
         return f"{said}: heat or hardware slowed them, so their times are left out."
     said += f": {DISTURBED_MARK} marks them."

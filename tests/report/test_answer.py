@@ -156,7 +156,10 @@ def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
         run["host_id"] = "a"
     report.timed = [(0, run) for run in report.used]
     report.disturbed = report.timed[:1]
+    report.disturbed[0][1]["throttled"] = True
     assert "1 host. 1 of 2 runs were throttled: † marks them." in said(report)
+    report.disturbed[0][1]["resumed_at_epochs"] = [3]
+    assert "1 of 2 runs were throttled or went on in another process: † marks them." in said(report)
     report.used[0]["host_cores"] = 2 * report.used[1]["host_cores"]  # machines made from one image share an identity
     assert "2 hosts." in said(report)
 
