@@ -527,7 +527,8 @@ def test_marked_processes_are_found_whoever_their_parent_is(tmp_path):
     private = run_process.private_folder()
     environment = {**os.environ, run_process.OUTPUT_FOLDER_ENV: str(tmp_path), run_process.RUN_FOLDER_ENV: str(private)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    (found,) = run_process.processes_with(run_process.RUN_FOLDER_ENV, str(private))
+    # A new program counts as started a moment before Linux shows its environment.
+    (found,) = wait_for(lambda: run_process.processes_with(run_process.RUN_FOLDER_ENV, str(private)))
     assert run_process.kill_processes_with(run_process.OUTPUT_FOLDER_ENV, str(tmp_path)) == 1
     assert has_ended(found)
     assert not private.exists()
