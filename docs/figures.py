@@ -25,7 +25,6 @@ from mixed_precision_study.report.comparisons import gap_text, ok_runs
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
-from mixed_precision_study.report.widths import find_widths
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -670,7 +669,7 @@ def parts_sentence(outputs):
 
 def widths_table(report):
     """Return how many times as fast each mode is as the next simpler one, width by width, as a table."""
-    (family,) = find_widths(report)
+    (family,) = report.widths
     head = ["width", *(f"{mode} over {base}" for mode, base in family.pairs)]
     rows = [head, ["---"] * len(head)]
     for width, group in family.groups.items():

@@ -56,6 +56,13 @@ def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
     return [f"{count} of {len(pairs)} pairs were slowed by heat or hardware and are left out"] if count else []
 
 
+FLAGGED = {  # what is said of runs, by the field from which flags_of flags them
+    "were throttled": "throttled",
+    "shared their GPU": "gpu_shared",
+    "went on in another process": "resumed_at_epochs",
+}
+
+
 def flags_of(record: dict) -> list[str]:
     """Return what disturbed the measurement of a run, as short phrases."""
     flags = []

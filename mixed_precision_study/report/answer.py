@@ -37,7 +37,7 @@ from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
 from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, said_once, speedup_between
 from .ways import find_changes, in_words, without_baseline
-from .widths import Widths, find_widths, row_of_pair, sentence_on
+from .widths import Widths, row_of_pair, sentence_on
 from .words import count, listed, plain, short, span
 
 EAGER_SCATTER = 1.2  # two processes of the same settings differ by as much, but not as a CUDA graph
@@ -106,7 +106,7 @@ def kind_of(report: Report) -> str:
         return "largest" if report.largest else "aa" if report.equal_here else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
-    if sum(len(family.members) for family in find_widths(report)) > len(report.comparisons) / 2:
+    if sum(len(family.members) for family in report.widths) > len(report.comparisons) / 2:
         return "crossover"
     if report.ladders and 2 * len(report.alone) >= len(report.comparisons):
         return "ladder"
@@ -416,7 +416,7 @@ def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
 
 def widths_told(report: Report) -> list[Widths]:
     """Return the models whose answer is from which width on a precision pays."""
-    return find_widths(report) if kind_of(report) == "crossover" and not report.on_cpu else []
+    return report.widths if kind_of(report) == "crossover" and not report.on_cpu else []
 
 
 def answers_of(report: Report) -> list[ModelAnswer]:

@@ -1,5 +1,6 @@
 """Which runs are compared with which, and the names of the comparisons."""
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
@@ -192,6 +193,14 @@ def ok_runs(group: dict, precision: str) -> list[dict]:
 def timed_runs(group: dict, precision: str) -> list[dict]:
     """Return the runs of a precision whose times and energy count: see `fairly_timed`."""
     return fairly_timed(ok_runs(group, precision))
+
+
+def over_runs(
+    runs: list[dict], read: Callable[[dict], float | None], combine: Callable[[list[float]], float] = statistics.median
+) -> float | None:
+    """Return the median of a figure over the runs that have it, or what else `combine` makes of them."""
+    values = [value for run in runs if (value := read(run)) is not None]
+    return combine(values) if values else None
 
 
 def middle_run(runs: list[dict], size: Callable[[dict], Any]) -> dict | None:

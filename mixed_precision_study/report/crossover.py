@@ -19,7 +19,6 @@ from .widths import (
     WITHIN,
     Widths,
     energy_share,
-    find_widths,
     judge_loss,
     loss_above,
     loss_scatter,
@@ -61,8 +60,8 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
             shares = [memory_share(group, precision, base), energy_share(family.for_energy[width], precision, base)]
             losses = family.for_loss[width], precision, base
             above, scatter = loss_above(*losses), loss_scatter(*losses)
-            clocks = [median_of(group, name, lambda run: run["sm_clock_mhz_median"]) for name in (precision, base)]
-            fp8 = median_of(group, precision, lambda run: run["fp8_linear_fraction"])
+            clocks = [median_of(group, name, "sm_clock_mhz_median") for name in (precision, base)]
+            fp8 = median_of(group, precision, "fp8_linear_fraction")
             row |= {"time": ratio_text(speedup), "outcome": judgement(report, speedup)}
             row |= {
                 name: "-" if share is None else f"{share:.0%}"
@@ -144,7 +143,7 @@ def draw_families(section: Section, report: Report, families: list[Widths]) -> N
 def section(report: Report) -> Section:
     """Return the chart, a sentence for each mode, and the table."""
     section = Section(TITLE, ABOUT)
-    families = find_widths(report)
+    families = report.widths
     if not families:
         return section
     draw_families(section, report, families)

@@ -20,6 +20,7 @@ from .section import Section
 from .style import PRECISIONS
 from .theme import chart_style
 from .verdicts import find_sentences, find_speedups, stand_after_correction
+from .widths import find_widths
 from .words import count
 
 TITLE = "What was found, what was left out, and where it ran"
@@ -72,6 +73,7 @@ def compare(report: Report) -> None:
         first = ladder[0][3][0]
         alike = [run for *_, runs in ladder for run in runs if run["batch_size"] == first["batch_size"]]
         mark_diverged(alike, "another step of the ladder")
+    report.widths = find_widths(report)
     report.sweeps = sweeps_of(report.comparisons)
     swept = {id(run) for scales in report.sweeps.values() for runs in scales.values() for run in runs}
     elsewhere = {number for ladder in report.ladders for _, number, _, runs in ladder if runs}

@@ -32,6 +32,7 @@ class Report:
     largest: list[dict] = field(default_factory=list)  # comparisons in which each run took its largest batch
     comparisons: list[dict] = field(default_factory=list)  # the others
     ladders: list[list[tuple]] = field(default_factory=list)  # see find_ladders
+    widths: list = field(default_factory=list)  # see find_widths
     sweeps: dict[tuple, dict] = field(default_factory=dict)  # of loss scales, see sweeps_of
     alone: set[int] = field(default_factory=set)  # comparisons of one precision that only a ladder or sweep shows
     charted: list[int] = field(default_factory=list)  # the other comparisons

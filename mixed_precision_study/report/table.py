@@ -2,7 +2,6 @@
 
 import json
 import statistics
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
@@ -12,7 +11,7 @@ from ..analysis.conditions import fairly_timed_pairs
 from ..analysis.speedup import paired_runs, seconds_of_epoch
 from ..analysis.verdict import interval_text
 from ..record import last_metric
-from .comparisons import gap_text, ok_runs, runs_of, timed_runs
+from .comparisons import gap_text, ok_runs, over_runs, runs_of, timed_runs
 from .layout import shown_in
 from .memory_use import highest_peak, memory_saved, speed_of
 from .quality import difference_in_words, metric_of, outcome_in_words, quality_against_fp32
@@ -111,14 +110,6 @@ def ratio_cells(row: dict | None) -> tuple[str, str]:
     ends = {"low": row["speed_up_low"], "high": row["speed_up_high"], "processes": row["processes"]}
     interval = f" ({interval_text(ends)})" if row["speed_up_low"] else ""
     return f"{row['speed_up']:.2f}x{interval}{mark}", row["verdict"] + mind
-
-
-def over_runs(
-    runs: list[dict], read: Callable[[dict], float | None], combine: Callable[[list[float]], float] = statistics.median
-) -> float | None:
-    """Return the median of a figure over the runs that have it, or what else `combine` makes of them."""
-    values = [value for run in runs if (value := read(run)) is not None]
-    return combine(values) if values else None
 
 
 def overview_row(report: Report, number: int, precision: str, judged: dict[tuple, dict]) -> dict:

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from itertools import groupby
 
-from ..analysis.conditions import fairly_timed, flags_of
+from ..analysis.conditions import FLAGGED, fairly_timed, flags_of
 from ..analysis.explained import NOT_YET, TIME_ALONE
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
@@ -106,16 +106,9 @@ def left_out_of_times(groups: list[dict]) -> int:
     return len(ended_well - {id(run) for side in sides for run in timed_runs(*side)})
 
 
-DISTURBED = {  # what is said of runs, by the field that flags them
-    "were throttled": "throttled",
-    "shared their GPU": "gpu_shared",
-    "went on in another process": "resumed_at_epochs",
-}
-
-
 def said_of_disturbed(disturbed: list[dict], total: int, left_out: int) -> str:
     """Return how many of `total` runs were disturbed, and what follows from that."""
-    how = [text for text, field in DISTURBED.items() if any(run.get(field) for run in disturbed)]
+    how = [text for text, field in FLAGGED.items() if any(run.get(field) for run in disturbed)]
     said = f"{len(disturbed)} of {count(total, 'run')} {listed(how)}"
     if left_out == len(disturbed):
         return f"{said}: heat or hardware slowed them, so their times are left out."

@@ -1,12 +1,11 @@
 """Section: the same runs with another version of PyTorch."""
 
 import itertools
-import statistics
 from dataclasses import dataclass
 
 from ..analysis.verdict import DIFFERENT, judge
 from ..record import comparison_key
-from .comparisons import ok_runs
+from .comparisons import ok_runs, over_runs
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
@@ -51,8 +50,7 @@ def without_build(version: str) -> str:
 
 def memory_of(runs: list[dict]) -> float | None:
     """Return the median peak of some runs in MiB, or None."""
-    peaks = [run["peak_allocated_mib"] for run in runs if run["peak_allocated_mib"]]
-    return statistics.median(peaks) if peaks else None
+    return over_runs(runs, lambda run: run["peak_allocated_mib"] or None)
 
 
 def changes_in(report: Report) -> list[Change]:

@@ -1,13 +1,13 @@
 """From which width of a model on a precision pays over the next simpler one, in time, memory, energy and loss."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..analysis.speedup import FEWEST_PROCESSES
 from ..analysis.trained import has_learned
 from ..analysis.verdict import DIFFERENT, OUTCOMES, judge
-from .comparisons import gap_text, ok_runs, timed_runs
+from .comparisons import gap_text, ok_runs, over_runs, timed_runs
 from .model_width import KINDS, width_of
 from .report import Report
 from .style import PRECISIONS
@@ -95,12 +95,12 @@ def steps_of(group: dict) -> int:
 
 def modes_with_energy(group: dict) -> int:
     """Return how many modes of a comparison have an energy."""
-    return sum(median_of(group, name, lambda run: run["joules_per_1000_samples"]) is not None for name in PRECISIONS)
+    return sum(median_of(group, name, "joules_per_1000_samples") is not None for name in PRECISIONS)
 
 
-def is_trained(group: dict) -> bool:
-    """Return whether any mode of a comparison has learned."""
-    return any(has_learned(ok_runs(group, name)) for name in PRECISIONS)
+def is_trained(group: dict, precisions: Iterable[str] = PRECISIONS) -> bool:
+    """Return whether any of these modes of a comparison has learned."""
+    return any(has_learned(ok_runs(group, name)) for name in precisions)
 
 
 def simpler(family: Widths, precision: str) -> str | None:
@@ -108,10 +108,9 @@ def simpler(family: Widths, precision: str) -> str | None:
     return next((name for name in SIMPLER.get(precision, ()) if name in family.precisions), None)
 
 
-def median_of(group: dict, precision: str, read: Callable[[dict], float | None]) -> float | None:
-    """Return the median over the timed runs of a precision, None where none has the figure."""
-    values = [value for run in timed_runs(group, precision) if (value := read(run)) is not None]
-    return statistics.median(values) if values else None
+def median_of(group: dict, precision: str, field: str) -> float | None:
+    """Return the median of a field over the timed runs of a precision, None where none has it."""
+    return over_runs(timed_runs(group, precision), lambda run: run[field])
 
 
 def ratio_of(group: dict, precision: str, base: str) -> float | None:
@@ -124,7 +123,7 @@ def share_of(field: str) -> Callable[[dict, str, str], float | None]:
     """Return a function of (comparison, mode, base): the mode's median of a field as a share of the base's."""
 
     def share(group: dict, precision: str, base: str) -> float | None:
-        own, other = (median_of(group, name, lambda run: run[field]) for name in (precision, base))
+        own, other = (median_of(group, name, field) for name in (precision, base))
         return own / other if own is not None and other else None
 
     return share
@@ -156,7 +155,7 @@ def judge_loss(group: dict, precision: str, base: str) -> str | None:
     above = loss_above(group, precision, base)
     if above is None:
         return None
-    if not any(has_learned(ok_runs(group, name)) for name in (precision, base)):
+    if not is_trained(group, (precision, base)):
         return UNTRAINED
     if min(len(losses_of(group, name)) for name in (precision, base)) < FEWEST_PROCESSES:
         return TOO_FEW

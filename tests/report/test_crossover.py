@@ -179,7 +179,7 @@ def test_energy_and_loss_are_from_longer_trainings_where_the_short_ones_have_non
     assert loss_in_words(family, "fp8", "amp_bf16").endswith("; fewer than three runs at 4,096")
 
 
-def test_a_loss_that_is_not_judged_is_drawn_hollow(altered, monkeypatch):
+def test_a_loss_that_is_not_judged_is_drawn_hollow(altered):
     family, alter = altered
     for mode in MODES:
         alter(4096, mode, metric=[family.groups[4096]["runs"][mode][0]["chance_metric"]])
