@@ -200,12 +200,13 @@ def generated_blocks(root):
         "modern-h100",
         "quality-h100",
         "crossover-h100",
+        "crossover-h200",
     )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     quality = outputs / "quality-h100" / "README.md"
-    crossover = outputs / "crossover-h100"
-    blocks[crossover / "README.md"]["widths"] = lambda: figures.widths_table(load(crossover))
+    for crossover in (outputs / "crossover-h100", outputs / "crossover-h200"):
+        blocks[crossover / "README.md"]["widths"] = lambda crossover=crossover: figures.widths_table(load(crossover))
     blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
     return blocks
 

@@ -63,6 +63,7 @@ def only(model, batch_size, precision, execution="eager", **fields):
         ("modern-h100", 1_000_000, {"summary.html", "results.csv"}),
         ("quality-h100", 2_000_000, {"summary.html", "results.csv"}),
         ("crossover-h100", 2_000_000, {"summary.html", "results.csv", "crossover.png"}),
+        ("crossover-h200", 2_000_000, {"summary.html", "results.csv", "crossover.png"}),
         ("aa-h100", 1_000_000, {"summary.html", "results.csv"}),
         ("profile-h100", 20_000, set()),
         ("fastest-h100", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
@@ -125,6 +126,17 @@ def test_in_the_study_of_widths_only_fp8_at_200_units_did_not_run():
     }
     assert len(others) == 3 and all("not multiples of 16" in record["reason"] for record in others)
     assert not any(record["synthetic"] or record["gpu_shared"] for record in records)
+
+
+def test_each_width_of_the_vit_ran_on_one_gpu_and_fp8_took_all_but_its_last_layer():
+    records = read_folder("crossover-h200")
+    assert len(records) == 52 and {record["status"] for record in records} == {"ok"}
+    for model in {record["model"] for record in records}:
+        of_model = [record for record in records if record["model"] == model]
+        assert len({record["gpu_uuid"] for record in of_model}) == 1
+        assert {record["precision"] for record in of_model} == {"fp32", "tf32", "amp_bf16", "bf16_true", "fp8"}
+    assert all(record["joules_per_1000_samples"] and not record["gpu_shared"] for record in records)
+    assert all(0.999 < record["fp8_linear_fraction"] < 1 for record in records if record["precision"] == "fp8")
 
 
 def same_runs():

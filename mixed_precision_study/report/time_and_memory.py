@@ -18,7 +18,7 @@ IN_TWO_ROWS = 6
 INCHES = 1.6  # of a row without the names below it
 LINE = 0.13  # inches of a line of these
 NAME_SIZE = 7.5  # 10 pixels of 800
-LETTERS = 20  # of a line of a name
+LETTERS = 19  # of a line of a name
 
 
 def rows_of(report: Report) -> list[list[int]]:
@@ -54,7 +54,14 @@ def name_below(report: Report, number: int) -> str:
     group = report.comparisons[number]
     lines = [*group["lines"], *([group["device"]] if len(report.devices) > 1 else [])]
     lines += [f"* {text}" for text in failed_beside_others(group)]
-    return chart_text("\n".join(part for line in lines for part in textwrap.wrap(line, LETTERS)))
+    return chart_text("\n".join(part for line in lines for part in folded(line)))
+
+
+def folded(line: str) -> list[str]:
+    """Return a line in lines that fit below bars. A long name of a model ends a line after an underscore."""
+    if max(map(len, line.split()), default=0) > LETTERS:
+        line = line.replace("_", "_ ")
+    return [part.replace("_ ", "_") for part in textwrap.wrap(line, LETTERS)]
 
 
 def draw_time_and_memory(section: Section, report: Report) -> None:

@@ -197,13 +197,15 @@ def claim_on(found: dict[int, bool | None]) -> str:
     known = {width: holds for width, holds in found.items() if holds is not None}
     if not known:
         return "not known"
-    first = first_width(known)
-    if first == min(known):
-        return "at all widths"
-    if first not in (None, max(known)):
-        return f"from {first:,} on"
     held = [width for width, holds in known.items() if holds]
-    return f"only at {at(held)}" if held else f"at no width up to {max(known):,}"
+    if held == list(known):
+        return "at all widths" if held == list(found) else f"at {at(held)}"
+    if not held:
+        smaller_unknown = [width for width, holds in found.items() if holds is None and width < max(known)]
+        names = [f"{width:,}" for width in known]
+        return f"not at {listed(names, 'or')}" if smaller_unknown else f"at no width up to {names[-1]}"
+    first = first_width(known)
+    return f"only at {at(held)}" if first in (None, max(known)) else f"from {first:,} on"
 
 
 def from_width(found: dict[int, bool | None]) -> str:
@@ -222,16 +224,6 @@ def told_widths(family: Widths, precision: str, base: str) -> list[int]:
 def faster_at(family: Widths, precision: str, base: str) -> dict[int, bool | None]:
     """Return {width: whether a mode may be called faster than a base there}."""
     return {width: is_faster(family.groups[width], precision, base) for width in told_widths(family, precision, base)}
-
-
-def time_in_words(family: Widths, precision: str, base: str) -> str:
-    """Return from which width on a mode is faster than a base. Without any interval the ratios stand alone."""
-    found = faster_at(family, precision, base)
-    ratios = {width: ratio for width in found if (ratio := ratio_of(family.groups[width], precision, base))}
-    if not ratios or any(holds is not None for holds in found.values()):
-        return from_width(found)
-    ends = dict.fromkeys((min(ratios), max(ratios)))
-    return f"{' to '.join(f'{ratios[width]:.2f}x at {width:,}' for width in ends)}, without an interval"
 
 
 def loss_in_words(family: Widths, precision: str, base: str) -> str:
@@ -253,17 +245,21 @@ def loss_in_words(family: Widths, precision: str, base: str) -> str:
 def row_of_pair(family: Widths, precision: str, base: str) -> dict[str, str]:
     """Return from which width on a mode pays over a base, as a row of the report's first table."""
     told = told_widths(family, precision, base)
-    row = {"comparison": family.title, "mode": precision, "against": base}
+    row = {"comparison": family.title, "mode": precision, "against": base, "times as fast": "-"}
     gaps: dict[str, list[int]] = {}
     for width, group in family.groups.items():
         if width not in told:
             gaps.setdefault(gap_text(group["runs"][precision], f"no {base}"), []).append(width)
     missing = [f"{gap} at {at(widths)}" for gap, widths in gaps.items()]
     if not told:
-        return row | {"faster": "; ".join(missing), "less memory": "-", "less energy": "-", "training loss": "-"}
+        dashes = dict.fromkeys(("less memory", "less energy", "training loss"), "-")
+        return row | {"faster": "; ".join(missing)} | dashes
     memory = {width: takes_less(memory_share(family.groups[width], precision, base)) for width in told}
     energy = {width: takes_less(energy_share(family.for_energy[width], precision, base)) for width in told}
-    row["faster"] = "; ".join([time_in_words(family, precision, base), *missing])
+    ratios = [ratio for width in told if (ratio := ratio_of(family.groups[width], precision, base))]
+    if ratios:
+        row["times as fast"] = span(ratios, "{:.2f}x")
+    row["faster"] = "; ".join([from_width(faster_at(family, precision, base)), *missing])
     return row | {
         "less memory": from_width(memory),
         "less energy": from_width(energy),

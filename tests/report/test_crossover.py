@@ -14,13 +14,14 @@ from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.style import PRECISIONS
 from mixed_precision_study.report.widths import (
     SIMPLER,
+    faster_at,
     find_widths,
     from_width,
     loss_above,
     loss_in_words,
+    ratio_of,
     row_of_pair,
     sentence_on,
-    time_in_words,
 )
 from mixed_precision_study.report.words import plain
 
@@ -125,9 +126,9 @@ def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatc
     for width in (2048, 4096):
         runs = family.groups[width]["runs"]
         monkeypatch.setitem(runs, "fp8", runs["fp8"][: 1 if width == 4096 else 3])
-    assert time_in_words(family, "fp8", "amp_bf16") == "only at 2,048; not known at 4,096"
+    assert from_width(faster_at(family, "fp8", "amp_bf16")) == "only at 2,048; not known at 4,096"
     monkeypatch.setitem(family.groups[2048]["runs"], "fp8", family.groups[2048]["runs"]["fp8"][:1])
-    assert time_in_words(family, "fp8", "amp_bf16") == "at no width up to 1,024; not known at 2,048 and 4,096"
+    assert from_width(faster_at(family, "fp8", "amp_bf16")) == "at no width up to 1,024; not known at 2,048 and 4,096"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +139,10 @@ def test_a_width_without_an_outcome_is_not_counted_as_slower(altered, monkeypatc
         ({1: False, 2: True, 3: True, 4: None}, "from 2 on; not known at 4"),
         ({1: True, 2: True, 3: False}, "only at 1 and 2"),
         ({1: False, 2: False}, "at no width up to 2"),
+        ({1: None, 2: True, 3: True}, "at 2 and 3; not known at 1"),
+        ({1: True, 2: None, 3: True}, "at 1 and 3; not known at 2"),
+        ({1: None, 2: False, 3: False}, "not at 2 or 3; not known at 1"),
+        ({1: None, 2: False}, "not at 2; not known at 1"),
         ({1: None, 2: None}, "not known"),
     ],
 )
@@ -149,8 +154,10 @@ def test_one_process_gives_numbers_and_no_outcome(tmp_path):
     made_up.write_crossover(tmp_path, processes=1)
     report, _ = explore(tmp_path, "crossover")
     (family,) = find_widths(report)
-    said = row_of_pair(family, "fp8", "amp_bf16")["faster"]
-    assert "without an interval" in said and "x at 256 to " in said
+    row = row_of_pair(family, "fp8", "amp_bf16")
+    ratios = [ratio_of(family.groups[width], "fp8", "amp_bf16") for width in made_up.WIDTHS[1:]]
+    assert row["times as fast"] == f"{min(ratios):.2f}x to {max(ratios):.2f}x"
+    assert row["faster"] == "not known; unsupported at 200"
     assert "nothing can be said of tf32, amp_bf16, bf16_true and fp8" in sentence_on(family)
     assert {row["outcome"] for row in rows_of(report, family)} == {"", "one process"}
 
