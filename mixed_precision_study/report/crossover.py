@@ -33,14 +33,15 @@ ABOUT = f"""The same model at growing width. A mode pays in time from the width 
 next simpler mode, there and at all larger widths. It pays in memory or energy where it takes at least 2% less. Its
 last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. Two rules
 came after the first runs: a loss is not judged where no mode has learned, nor where equal runs differ by more than the
-bar and by more than the modes. Energy and loss may be from longer trainings."""
+bar and by more than the modes. Energy and loss may be from longer trainings. Dotted in the chart: the bar."""
 
-TICKS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 12)
-PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None], float], ...] = (
-    ("speed-up over {}", ratio_of, 1),
-    ("memory, share of {}", memory_share, 1),
-    ("energy, share of {}", energy_share, 1),
-    ("training loss above {}, nats", loss_above, 0),
+TICKS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 12)
+MORE_TICKS = (0.7, 0.85, 1.2, 1.5)  # of an axis that is not long
+PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None]], ...] = (
+    ("speed-up", ratio_of),
+    ("memory, share", memory_share),
+    ("energy, share", energy_share),
+    ("training loss above, nats", loss_above),
 )
 
 
@@ -81,37 +82,43 @@ def groups_for(family: Widths, read: Callable) -> dict[int, dict]:
     return {energy_share: family.for_energy, loss_above: family.for_loss}.get(read, family.groups)
 
 
-def draw_panel(axes: Axes, family: Widths, base: str, label: str, read: Callable, neutral: float) -> None:
-    """Draw one figure of every mode over the width, against the simplest mode."""
-    axes.axhline(neutral, color=DARK_GREY, linewidth=0.8)
-    for precision in family.precisions:
-        groups = groups_for(family, read)
-        points = {width: read(group, precision, base) for width, group in groups.items()}
+def is_certain(family: Widths, read: Callable, width: int, precision: str, base: str) -> bool:
+    """Return whether a speed-up has an interval, or a loss is judged. Memory and energy are always certain."""
+    if read is loss_above:
+        return judge_loss(family.for_loss[width], precision, base) in (WITHIN, OUTSIDE)
+    speedup = speedup_of(family.groups[width], precision, base) if read is ratio_of else None
+    return speedup is None or speedup["low"] is not None
+
+
+def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: str, read: Callable) -> None:
+    """Draw one figure of every mode over the width, against a base each. A line joins the certain points."""
+    axes.axhline(0 if read is loss_above else 1, color=DARK_GREY, linewidth=0.8)
+    for precision, base in pairs:
+        points = {width: read(group, precision, base) for width, group in groups_for(family, read).items()}
         known = {width: value for width, value in points.items() if value is not None}
-        if precision == base or not known:
-            continue
+        certain = [width for width in known if is_certain(family, read, width, precision, base)]
         style = PRECISIONS[precision]
-        line: dict[str, Any] = {"color": style.colour, "linestyle": style.line, "marker": style.marker}
-        axes.plot(list(known), list(known.values()), linewidth=1, **line)
-        if read is loss_above:
-            unsure = [width for width in known if judge_loss(groups[width], precision, base) not in (WITHIN, OUTSIDE)]
-            line |= {"linestyle": "none", "markerfacecolor": "white"}
-            axes.plot(unsure, [known[width] for width in unsure], **line)
-        for width in known:
+        joined = certain if read is loss_above else list(known)
+        axes.plot(joined, [known[width] for width in joined], color=style.colour, linestyle=style.line, linewidth=1)
+        for width, value in known.items():
+            fill = style.colour if width in certain else "white"
+            axes.plot(width, value, color=style.colour, marker=style.marker, markerfacecolor=fill)
             speedup = speedup_of(family.groups[width], precision, base) if read is ratio_of else None
             if speedup and speedup["low"] is not None:
                 axes.plot([width, width], [speedup["low"], speedup["high"]], color=style.colour, linewidth=1)
     axes.set(xscale="log", xlabel="width")
-    if neutral:
+    if read is ratio_of:
         axes.set_yscale("log")
-        low, high = min(axes.get_ylim()[0], 0.7), max(axes.get_ylim()[1], 1.1)  # else equal values have no scale
+        low, high = min(axes.get_ylim()[0], 0.9), max(axes.get_ylim()[1], 1.1)  # else equal values have no scale
         axes.set_ylim(low, high)
-        ticks = [step for step in TICKS if low <= step <= high]
+        ticks = [step for step in TICKS + (MORE_TICKS if high < 8 * low else ()) if low <= step <= high]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif read is not loss_above:
+        axes.set_ylim(0, max(axes.get_ylim()[1], 1.1))
     axes.set_xticks(list(family.groups), [str(width) for width in family.groups], rotation=45)
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_title(chart_text(label.format(base)), size=9, loc="left")
+    axes.set_title(chart_text(label), size=9, loc="left")
 
 
 def finding_of(family: Widths) -> str:
@@ -128,14 +135,24 @@ def finding_of(family: Widths) -> str:
 
 
 def draw_families(section: Section, report: Report, families: list[Widths]) -> None:
-    """Draw four panels a model: time, memory, energy and loss over the width."""
+    """Draw time, memory, energy and loss over the width: above over the simplest mode, below over the next simpler."""
     groups = [group for family in families for group in family.groups.values()]
-    about = "hollow: the loss is not judged"
-    figure, parts = start_chart(report, TITLE, [2.9] * len(families), legend_of(groups), about, numbers=[])
-    for part, family in zip(parts, families, strict=True):
-        part.suptitle(chart_text(family.title), size=9.5, x=0.01, ha="left")
-        for axes, (label, read, neutral) in zip(part.subplots(1, len(PANELS)), PANELS, strict=True):
-            draw_panel(axes, family, family.precisions[0], label, read, neutral)
+    about = "hollow: a speed-up without an interval, a loss that is not judged; memory without the data set"
+    legend = [handle for handle in legend_of(groups) if handle.get_label() != "fp32"]
+    figure, parts = start_chart(report, TITLE, [2.7] * 2 * len(families), legend, about, numbers=[])
+    for family, above, below in zip(families, parts[::2], parts[1::2], strict=True):
+        simplest = family.precisions[0]
+        rows = (
+            (above, [(name, simplest) for name in family.precisions[1:]], f"{family.title}, over {simplest}"),
+            (below, family.pairs, "over the next simpler mode: " + ", ".join(f"{a} over {b}" for a, b in family.pairs)),
+        )
+        for part, pairs, title in rows:
+            part.suptitle(chart_text(title), size=9.5, x=0.01, ha="left")
+            panels = part.subplots(1, len(PANELS))
+            for axes, (label, read) in zip(panels, PANELS, strict=True):
+                draw_panel(axes, family, pairs, label, read)
+            if part is below:
+                panels[-1].axhline(LOSS_BAR, color=DARK_GREY, linewidth=0.8, linestyle=":")
     section.chart(figure, "crossover", " ".join(map(finding_of, families)))
 
 

@@ -8,6 +8,7 @@ from ..analysis.speedup import FEWEST_PROCESSES
 from ..analysis.trained import has_learned
 from ..analysis.verdict import DIFFERENT, OUTCOMES, judge
 from .comparisons import gap_text, ok_runs, over_runs, timed_runs
+from .memory_use import peak_gib
 from .model_width import KINDS, width_of
 from .report import Report
 from .style import PRECISIONS
@@ -119,18 +120,18 @@ def ratio_of(group: dict, precision: str, base: str) -> float | None:
     return speedup["ratio"] if speedup else None
 
 
-def share_of(field: str) -> Callable[[dict, str, str], float | None]:
-    """Return a function of (comparison, mode, base): the mode's median of a field as a share of the base's."""
+def share_of(read: Callable[[dict], float | None]) -> Callable[[dict, str, str], float | None]:
+    """Return a function of (comparison, mode, base): the mode's median of what is read, as a share of the base's."""
 
     def share(group: dict, precision: str, base: str) -> float | None:
-        own, other = (median_of(group, name, field) for name in (precision, base))
+        own, other = (over_runs(timed_runs(group, name), read) for name in (precision, base))
         return own / other if own is not None and other else None
 
     return share
 
 
-memory_share = share_of("peak_allocated_mib")
-energy_share = share_of("joules_per_1000_samples")
+memory_share = share_of(peak_gib)  # without the data set
+energy_share = share_of(lambda run: run["joules_per_1000_samples"])
 
 
 def losses_of(group: dict, precision: str) -> list[float]:

@@ -13,6 +13,7 @@ from mixed_precision_study.report.model_width import width_of
 from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.style import PRECISIONS
 from mixed_precision_study.report.widths import (
+    LOSS_BAR,
     SIMPLER,
     faster_at,
     find_widths,
@@ -41,17 +42,33 @@ def test_the_widths_of_one_model_are_one_family_whatever_its_heads(crossover):
     assert kind_of(crossover[0]) == "crossover"
 
 
-def test_the_chart_has_a_panel_for_time_memory_energy_and_loss(crossover):
+def markers_of(axes, mode):
+    """Return {width: (value, whether its marker is filled)} of a mode in a panel."""
+    colour = PRECISIONS[mode].colour
+    lines = [line for line in axes.lines if line.get_color() == colour and line.get_marker() != "None"]
+    return {
+        width: (value, line.get_markerfacecolor() != "white")
+        for line in lines
+        for width, value in zip(*line.get_data(), strict=True)
+    }
+
+
+def test_the_chart_has_panels_for_time_memory_energy_and_loss_over_fp32_and_over_the_next_simpler_mode(crossover):
+    (family,) = find_widths(crossover[0])
     panels = crossover[1]["crossover"].axes
     labels = [axes.get_title(loc="left") for axes in panels]
-    assert [label.partition(" ")[0].rstrip(",") for label in labels] == ["speed-up", "memory", "energy", "training"]
+    assert [label.partition(" ")[0].rstrip(",") for label in labels] == 2 * ["speed-up", "memory", "energy", "training"]
     for axes in panels:
         assert [text.get_text() for text in axes.get_xticklabels()] == [str(width) for width in made_up.WIDTHS]
-    colour = PRECISIONS["fp8"].colour
-    (line,) = [line for line in panels[0].lines if line.get_color() == colour and line.get_marker() != "None"]
-    assert list(line.get_xdata()) == [256, 512, 1024, 2048, 4096]  # unsupported at 200
-    ends = [line for line in panels[0].lines if line.get_color() == colour and line.get_marker() == "None"]
-    assert len(ends) == 5  # an interval at each width
+    for axes, base in ((panels[0], "fp32"), (panels[4], "amp_bf16")):
+        ratios = {width: ratio_of(family.groups[width], "fp8", base) for width in made_up.WIDTHS[1:]}
+        assert markers_of(axes, "fp8") == {width: (ratio, True) for width, ratio in ratios.items()}  # not at 200
+        colour = PRECISIONS["fp8"].colour
+        of_mode = [line for line in axes.lines if line.get_color() == colour]
+        ends = [line for line in of_mode if len(line.get_xdata()) == 2 and len(set(line.get_xdata())) == 1]
+        assert len(ends) == 5  # an interval at each width
+    assert not markers_of(panels[0], "fp32")
+    assert {line.get_ydata()[0] for line in panels[7].lines if line.get_linestyle() == ":"} == {LOSS_BAR}
 
 
 def test_the_first_table_says_from_which_width_on_a_mode_pays(crossover):
@@ -191,10 +208,10 @@ def test_a_loss_that_is_not_judged_is_drawn_hollow(altered):
     for mode in MODES:
         alter(4096, mode, metric=[family.groups[4096]["runs"][mode][0]["chance_metric"]])
     figure, axes = plt.subplots()
-    draw_panel(axes, family, "fp32", "loss", loss_above, 0)
-    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
-    assert len(hollow) == len(MODES) - 1
-    assert {tuple(line.get_xdata()) for line in hollow} == {(4096,)}
+    draw_panel(axes, family, family.pairs, "loss", loss_above)
+    for mode in MODES[1:]:
+        filled = {width: fill for width, (_, fill) in markers_of(axes, mode).items()}
+        assert filled == {width: width < 4096 for width in filled} and 4096 in filled
     plt.close(figure)
 
 
