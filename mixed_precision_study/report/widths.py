@@ -58,16 +58,17 @@ def find_widths(report: Report) -> list[Widths]:
     for group in report.comparisons:
         if width := width_of(group):
             kind, number = width
+            device = f", {group['device']}" if len(report.devices) > 1 else ""
             rest = tuple(item for item in group["settings"].items() if item[0] not in OF_WIDTH)
-            found.setdefault((kind, rest), {}).setdefault(number, []).append(group)
+            found.setdefault((kind, device, rest), {}).setdefault(number, []).append(group)
     families = []
-    for (kind, _), of_width in found.items():
+    for (kind, device, _), of_width in found.items():
         if len(of_width) < 3:
             continue
         first = next(iter(of_width.values()))[0]
         widths = dict(sorted(of_width.items()))
         family = Widths(
-            f"{KINDS[kind]}, {first['data']}, {first['batch']}",
+            f"{KINDS[kind]}, {first['data']}, {first['batch']}{device}",
             most(widths, lambda group: (processes_of(group), steps_of(group))),
             most(widths, lambda group: (modes_with_energy(group), processes_of(group))),
             most(widths, lambda group: (is_trained(group), processes_of(group), steps_of(group))),

@@ -248,3 +248,16 @@ def test_every_mode_is_measured_against_a_simpler_one():
     for precision in order[1:]:
         assert SIMPLER[precision][-1] == "fp32"
         assert all(order.index(base) < order.index(precision) for base in SIMPLER[precision])
+
+
+def test_widths_on_two_cards_are_two_families_that_name_their_card(tmp_path):
+    made_up.write_crossover(tmp_path)
+    for path in list(tmp_path.glob("*.json")):
+        record = json.loads(path.read_text())
+        other = {"gpu_name": "NVIDIA H100", "gpu_uuid": "GPU-9", "run_id": record["run_id"] + "-other"}
+        (tmp_path / f"{record['run_id']}-other.json").write_text(json.dumps(record | other))
+    families = find_widths(explore(tmp_path, "crossover")[0])
+    assert [family.title.rpartition(", ")[2] for family in families] == ["H100", "H200"]
+    for family in families:
+        assert len(family.members) == len(made_up.WIDTHS)
+        assert {group["device"] for group in family.members} == {family.title.rpartition(", ")[2]}
