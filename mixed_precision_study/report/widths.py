@@ -58,14 +58,14 @@ def find_widths(report: Report) -> list[Widths]:
     for group in report.comparisons:
         if width := width_of(group):
             kind, number = width
-            device = f", {group['device']}" if len(report.devices) > 1 else ""
             rest = tuple(item for item in group["settings"].items() if item[0] not in OF_WIDTH)
-            found.setdefault((kind, device, rest), {}).setdefault(number, []).append(group)
+            found.setdefault((kind, rest), {}).setdefault(number, []).append(group)
     families = []
-    for (kind, device, _), of_width in found.items():
+    for (kind, _), of_width in found.items():
         if len(of_width) < 3:
             continue
         first = next(iter(of_width.values()))[0]
+        device = f", {first['device']}" if len(report.devices) > 1 else ""
         widths = dict(sorted(of_width.items()))
         family = Widths(
             f"{KINDS[kind]}, {first['data']}, {first['batch']}{device}",
