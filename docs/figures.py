@@ -244,7 +244,7 @@ def headline(cards, apart="", trained=()):
 
     cards: the records of each card. apart: what over_batches() says. trained: records of whole trainings over seeds.
     """
-    head = ["times as fast as fp32", "GPU", "fp32, s an epoch", "tf32", "AMP", "AMP, both as one CUDA graph"]
+    head = ["times as fast as fp32", "GPU", "fp32, s an epoch", "tf32", "AMP", "AMP over fp32, as CUDA graphs"]
     head += ["AMP's memory"] + (["AMP's quality"] if trained else [])
     found = [(name, pairs_in(one, records)) for name, (one, _) in EXPERIMENTS.items() for records in cards]
     found = [(name, pairs) for name, pairs in found if all(pairs[1])]  # with AMP in eager mode
@@ -332,9 +332,9 @@ def where(records, apart, trained, weak):
         return "None yet."
     versions = ", ".join(sorted({run["torch_version"] for run in ok}))
     reading = "- In brackets: 95% intervals from three to six processes."
-    reading += f" \\*: does not stand when these {weak} ratios are corrected (Holm)." if weak else ""
+    reading += f" \\*: falls to Holm's correction of these {weak} ratios." if weak else ""
     reading += " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
-    about = "- TF32 is off in fp32. All is eager unless it says graph; a *CUDA graph* launches a whole step at once."
+    about = "- TF32 is off in fp32. All is eager unless it says graph. Most eager runs had a busy GPU beside theirs."
     about += " AMP: the faster of fp16 and bf16, chosen afterwards."
     about += " Memory: PyTorch's peak without the data set."
     about += f" WikiText-2's last articles are reordered. PyTorch {versions}."
