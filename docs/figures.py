@@ -334,7 +334,7 @@ def where(records, apart, trained, weak):
     reading = "- In brackets: 95% intervals from three to six processes."
     reading += f" \\*: falls to Holm's correction of these {weak} ratios." if weak else ""
     reading += " Hosts and n: [H200](outputs/reference-h200/README.md), [H100](outputs/reference-h100/README.md)."
-    about = "- TF32 is off in fp32. All is eager unless it says graph. Most eager runs had a busy GPU beside theirs."
+    about = "- TF32 is off in fp32. All is eager unless it says graph."
     about += " AMP: the faster of fp16 and bf16, chosen afterwards."
     about += " Memory: PyTorch's peak without the data set."
     about += f" WikiText-2's last articles are reordered. PyTorch {versions}."

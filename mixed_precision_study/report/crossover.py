@@ -91,7 +91,7 @@ def is_certain(family: Widths, read: Callable, width: int, precision: str, base:
 
 
 def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: str, read: Callable) -> None:
-    """Draw one figure of every mode over the width, against a base each. A line joins the certain points."""
+    """Draw one figure of every mode over the width, against a base each. A line joins no loss that is not judged."""
     axes.axhline(0 if read is loss_above else 1, color=DARK_GREY, linewidth=0.8)
     for precision, base in pairs:
         points = {width: read(group, precision, base) for width, group in groups_for(family, read).items()}
@@ -138,7 +138,8 @@ def draw_families(section: Section, report: Report, families: list[Widths]) -> N
     """Draw time, memory, energy and loss over the width: above over the simplest mode, below over the next simpler."""
     groups = [group for family in families for group in family.groups.values()]
     about = "hollow: a speed-up without an interval, a loss that is not judged; memory without the data set"
-    legend = [handle for handle in legend_of(groups) if handle.get_label() != "fp32"]
+    drawn = {name for family in families for name in family.precisions[1:]}
+    legend = [handle for handle in legend_of(groups) if handle.get_label() in drawn]
     figure, parts = start_chart(report, TITLE, [2.7] * 2 * len(families), legend, about, numbers=[])
     for family, above, below in zip(families, parts[::2], parts[1::2], strict=True):
         simplest = family.precisions[0]
