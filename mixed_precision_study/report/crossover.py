@@ -82,30 +82,28 @@ def groups_for(family: Widths, read: Callable) -> dict[int, dict]:
     return {energy_share: family.for_energy, loss_above: family.for_loss}.get(read, family.groups)
 
 
-def is_certain(family: Widths, read: Callable, width: int, precision: str, base: str) -> bool:
-    """Return whether a speed-up has an interval, or a loss is judged. Memory and energy are always certain."""
-    if read is loss_above:
-        return judge_loss(family.for_loss[width], precision, base) in (WITHIN, OUTSIDE)
-    speedup = speedup_of(family.groups[width], precision, base) if read is ratio_of else None
-    return speedup is None or speedup["low"] is not None
-
-
 def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: str, read: Callable) -> None:
     """Draw one figure of every mode over the width, against a base each. A line joins no loss that is not judged."""
     axes.axhline(0 if read is loss_above else 1, color=DARK_GREY, linewidth=0.8)
     for precision, base in pairs:
-        points = {width: read(group, precision, base) for width, group in groups_for(family, read).items()}
+        groups = groups_for(family, read)
+        points = {width: read(group, precision, base) for width, group in groups.items()}
         known = {width: value for width, value in points.items() if value is not None}
-        certain = [width for width in known if is_certain(family, read, width, precision, base)]
+        certain = joined = list(known)
+        intervals = {}
+        if read is loss_above:
+            certain = joined = [w for w in known if judge_loss(groups[w], precision, base) in (WITHIN, OUTSIDE)]
+        elif read is ratio_of:
+            speedups = {width: speedup_of(groups[width], precision, base) for width in known}
+            intervals = {w: (one["low"], one["high"]) for w, one in speedups.items() if one and one["low"] is not None}
+            certain = list(intervals)
         style = PRECISIONS[precision]
-        joined = certain if read is loss_above else list(known)
         axes.plot(joined, [known[width] for width in joined], color=style.colour, linestyle=style.line, linewidth=1)
         for width, value in known.items():
             fill = style.colour if width in certain else "white"
             axes.plot(width, value, color=style.colour, marker=style.marker, markerfacecolor=fill)
-            speedup = speedup_of(family.groups[width], precision, base) if read is ratio_of else None
-            if speedup and speedup["low"] is not None:
-                axes.plot([width, width], [speedup["low"], speedup["high"]], color=style.colour, linewidth=1)
+        for width, ends in intervals.items():
+            axes.plot([width, width], ends, color=style.colour, linewidth=1)
     axes.set(xscale="log", xlabel="width")
     if read is ratio_of:
         axes.set_yscale("log")
