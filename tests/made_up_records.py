@@ -213,7 +213,7 @@ def write_others(folder):
         times, slower = [4.0, 4.1, 4.2], [5.0, 5.1, 5.2]
         blocks = {"block_seconds": blocks_of(times)}
         write_record(make(name, "fp32", seconds=times, peak=11_000.0, **blocks, **layout), folder)
-        disturbed = {"block_seconds": blocks_of(slower), "throttled": channels_last}
+        disturbed = {"block_seconds": blocks_of(slower), "throttled": channels_last, "gpu_shared": channels_last}
         disturbed |= {"throttle_fractions": [["power cap", 0.3], ["thermal, software", 0.01]] if channels_last else []}
         amp = make(name, "amp_fp16", seconds=slower, peak=5_300.0, shift=0.01, **disturbed, **layout)
         write_record(amp, folder)

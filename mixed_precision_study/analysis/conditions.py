@@ -1,6 +1,6 @@
 """Under which conditions two runs were measured, and in which of them they differ."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..record import DISTURBED
 
@@ -35,6 +35,11 @@ def slowdowns(record: dict) -> dict[str, float]:
     return {name: share for name, share in record.get("throttle_fractions") or () if share >= DISTURBED}
 
 
+def at_power_limit(record: dict) -> bool:
+    """Return whether the card's power limit held the clock down for a noticeable time."""
+    return POWER_CAP in slowdowns(record)
+
+
 def held_back(record: dict) -> bool:
     """Return whether something other than the power cap slowed the GPU: heat or hardware."""
     return any(name != POWER_CAP for name in slowdowns(record))
@@ -56,24 +61,30 @@ def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
     return [f"{count} of {len(pairs)} pairs were slowed by heat or hardware and are left out"] if count else []
 
 
-FLAGGED = {  # what is said of runs, by the field from which flags_of flags them
-    "were throttled": "throttled",
-    "shared their GPU": "gpu_shared",
-    "went on in another process": "resumed_at_epochs",
+FLAGGED: dict[str, Callable[[dict], object]] = {  # what is said of runs that flags_of flags, and of which
+    "were throttled": held_back,
+    "shared their GPU": lambda record: record.get("gpu_shared"),
+    "went on in another process": lambda record: record.get("resumed_at_epochs"),
 }
 
 
 def flags_of(record: dict) -> list[str]:
-    """Return what disturbed the measurement of a run, as short phrases."""
+    """Return what disturbed the measurement of a run, as short phrases. The power limit is no disturbance."""
     flags = []
-    if record.get("throttled"):
-        reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items()]
+    if held_back(record):
+        reasons = [f"{name} {share:.0%}" for name, share in slowdowns(record).items() if name != POWER_CAP]
         flags.append(f"throttled ({', '.join(reasons)} of the time)")
     if record.get("gpu_shared"):
         flags.append("GPU shared with another process")
     if epochs := record.get("resumed_at_epochs"):
         flags.append(f"went on in another process after epoch {', '.join(map(str, epochs))}")
     return flags
+
+
+def conditions_of(record: dict) -> list[str]:
+    """Return what disturbed a run, and whether it ran at the power limit, as short phrases."""
+    share = slowdowns(record).get(POWER_CAP)
+    return flags_of(record) + ([f"at its power limit {share:.0%} of the time"] if share else [])
 
 
 def named_differences(own: dict, base: dict, names: dict[str, str]) -> list[str]:
@@ -113,11 +124,11 @@ def slower_clock_by_power(own: dict, base: dict) -> bool:
 
 
 def one_sided(own: dict, base: dict) -> list[str]:
-    """Return what disturbed one of the two runs and not the other, with its precision."""
+    """Return what slowed or disturbed one of the two runs and not the other, with its precision."""
     found = []
     for record, other in ((own, base), (base, own)):
         if set(slowdowns(record)) - set(slowdowns(other)) or (record.get("gpu_shared") and not other.get("gpu_shared")):
-            found += [f"{record['precision']} {flag}" for flag in flags_of(record)]
+            found += [f"{record['precision']} {text}" for text in conditions_of(record)]
     return found
 
 

@@ -2,7 +2,7 @@
 
 from ..record import DISTURBED
 from .bottleneck import advice_of, find_bottleneck
-from .conditions import flags_of
+from .conditions import conditions_of
 from .memory import memory_reason
 from .speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED
 
@@ -78,7 +78,7 @@ def judgement_text(speedup: dict, word: str) -> str:
 
 def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
     """Return a sentence on what disturbed either run and in which conditions they differ, or nothing."""
-    disturbed = [f"{run['precision']} {flag}" for run in (record, base) for flag in flags_of(run)]
+    disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
     disturbed += speedup["differences"] if speedup else []
     return f"MIND: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
 

@@ -11,7 +11,8 @@ TEXT = """- **Compare with both baselines.** fp32 is IEEE arithmetic everywhere.
 - **Cannot be told** is none. More processes narrow the interval.
 - **An interval** holds for this GPU, this host and this software. It rests on processes, so more epochs do not
   narrow it.
-- **†** marks runs that were throttled or shared their GPU. Measure them again.
+- **†** marks runs that were throttled or shared their GPU. Measure them again. A card at its power limit is not
+  marked: that belongs to what a precision costs on it.
 - **Limits:** an idle GPU waits for the host or for data. Kernels that are neither convolution nor matmul mostly
   move memory; they gain from fewer bytes. They are called memory-bound from 60% of the GPU's copying speed on.
 - **Memory:** 16 bits halve activations, not the optimizer's state. Autocast keeps fp32 weights. A model whose

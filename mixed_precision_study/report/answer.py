@@ -35,7 +35,16 @@ from .quality import may_be_used, outcome_in_words, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
 from .style import CPU_WARNING, PRECISIONS
-from .verdicts import example, left_out_of_times, mark_of, ratio_text, said_of_disturbed, said_once, speedup_between
+from .verdicts import (
+    example,
+    left_out_of_times,
+    mark_of,
+    ratio_text,
+    said_of_disturbed,
+    said_of_power,
+    said_once,
+    speedup_between,
+)
 from .ways import find_changes, in_words, without_baseline
 from .widths import Widths, row_of_pair, sentence_on
 from .words import count, listed, plain, short, span
@@ -582,12 +591,16 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         shown = names_of(good) if good else "no model"
         said.append(f"A loss of quality beyond the margin is ruled out for {shown}: that takes five seeds.")
     if report.measured:
+        unnamed = sum(host_of(run) is None for run in report.measured)
         where = f"The runs are from {count(len(hosts), 'host')}."
+        if unnamed:
+            where = f"{unnamed} of {count(len(report.measured), 'run')} do not name their host."
         said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
         said.append(said_of_disturbed(disturbed, len(seen), left_out_of_times(report.comparisons)))
     elif seen and not report.on_cpu:
         said.append("No run was seen throttled or sharing its GPU.")
+    said += said_of_power(seen)
     return f"**What can be trusted.** {' '.join(said)}"
 
 

@@ -97,7 +97,7 @@ def setting_text(name: str, value: str) -> str:
     """Return a parameter as a short label; `value` is JSON."""
     text = value.strip('"').removesuffix(".0")
     if value == "null":
-        return f"{name} unknown"
+        return "data not recorded" if name == "data_fingerprint" else f"{name} unknown"
     if name == "data_fingerprint":
         return f"data {text[:6]}"
     if name == "memory_limit_gib":

@@ -33,7 +33,8 @@ ABOUT = f"""The same model at growing width. A mode pays in time from the width 
 next simpler mode, there and at all larger widths. It pays in memory or energy where it takes at least 2% less. Its
 last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. Two rules
 came after the first runs: a loss is not judged where no mode has learned, nor where equal runs differ by more than the
-bar and by more than the modes. Energy and loss may be from longer trainings. Dotted in the chart: the bar."""
+bar and by more than the modes. Energy and loss may be from other trainings of that width. Of several the loss is from
+those whose equal runs differ least. Dotted in the chart: the bar."""
 
 TICKS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 12)
 MORE_TICKS = (0.7, 0.85, 1.2, 1.5)  # of an axis that is not long
@@ -59,7 +60,7 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
                 rows.append(row | {"time": gap_text(group["runs"][precision], "no base"), "why": "; ".join(reasons)})
                 continue
             shares = [memory_share(group, precision, base), energy_share(family.for_energy[width], precision, base)]
-            losses = family.for_loss[width], precision, base
+            losses = family.for_loss(precision, base).get(width, group), precision, base
             above, scatter = loss_above(*losses), loss_scatter(*losses)
             clocks = [median_of(group, name, "sm_clock_mhz_median") for name in (precision, base)]
             fp8 = median_of(group, precision, "fp8_linear_fraction")
@@ -77,16 +78,18 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
     return [{name: row.get(name, "") for name in columns} for row in rows]
 
 
-def groups_for(family: Widths, read: Callable) -> dict[int, dict]:
-    """Return {width: comparison} from which a figure is read."""
-    return {energy_share: family.for_energy, loss_above: family.for_loss}.get(read, family.groups)
+def groups_for(family: Widths, read: Callable, precision: str, base: str) -> dict[int, dict]:
+    """Return {width: comparison} from which a figure of two modes is read."""
+    if read is loss_above:
+        return family.for_loss(precision, base)
+    return family.for_energy if read is energy_share else family.groups
 
 
 def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: str, read: Callable) -> None:
     """Draw one figure of every mode over the width, against a base each. A line joins no loss that is not judged."""
     axes.axhline(0 if read is loss_above else 1, color=DARK_GREY, linewidth=0.8)
     for precision, base in pairs:
-        groups = groups_for(family, read)
+        groups = groups_for(family, read, precision, base)
         points = {width: read(group, precision, base) for width, group in groups.items()}
         known = {width: value for width, value in points.items() if value is not None}
         certain = joined = list(known)

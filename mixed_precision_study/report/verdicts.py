@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable
 from itertools import groupby
 
-from ..analysis.conditions import FLAGGED, fairly_timed, flags_of
+from ..analysis.conditions import FLAGGED, at_power_limit, fairly_timed, flags_of
 from ..analysis.explained import NOT_YET, TIME_ALONE
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
@@ -108,12 +108,20 @@ def left_out_of_times(groups: list[dict]) -> int:
 
 def said_of_disturbed(disturbed: list[dict], total: int, left_out: int) -> str:
     """Return how many of `total` runs were disturbed, and what follows from that."""
-    how = [text for text, field in FLAGGED.items() if any(run.get(field) for run in disturbed)]
+    how = [text for text, holds in FLAGGED.items() if any(map(holds, disturbed))]
     said = f"{len(disturbed)} of {count(total, 'run')} {listed(how)}"
     if left_out == len(disturbed):
         return f"{said}: heat or hardware slowed them, so their times are left out."
     said += f": {DISTURBED_MARK} marks them."
     return f"{said} {left_out} were slowed by heat or hardware, so their times are left out." if left_out else said
+
+
+def said_of_power(runs: list[dict]) -> list[str]:
+    """Return in one sentence how many runs reached the card's power limit, or nothing."""
+    number = sum(map(at_power_limit, runs))
+    if not number:
+        return []
+    return [f"{number} of {count(len(runs), 'run')} ran at the card's power limit. Under another limit ratios differ."]
 
 
 def example(group: dict, precision: str) -> dict:
@@ -290,5 +298,7 @@ def say_disturbed(section: Section, report: Report) -> None:
         section.table(said_once(rows))
     elif len(unknown) < len(ended_well):
         section.say("No run was seen throttled or sharing its GPU.")
+    for text in said_of_power([run for _, run in ended_well]):
+        section.say(text)
     if unknown and not report.on_cpu:
         section.say(f"It is not known whether the GPU was throttled or shared in {count(len(unknown), 'run')}.")

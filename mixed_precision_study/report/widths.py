@@ -17,7 +17,7 @@ from .words import count, listed, span
 
 LOSS_BAR = 0.02  # nats: what the last training loss may be above the base's; 2% of perplexity
 LESS = 0.98  # of the base's memory or energy
-OF_WIDTH = ("units", "heads", "model", "max_steps", "epochs")  # settings that may differ between the widths
+OF_WIDTH = ("units", "heads", "model", "max_steps", "epochs", "lr")  # settings that may differ between the widths
 SIMPLER = {  # the mode that a mode is measured against, the first that was run
     "tf32": ("fp32",),
     "amp_fp16": ("tf32", "fp32"),
@@ -36,10 +36,9 @@ class Widths:
     """Comparisons of one model in which nothing but its width and the length of the training differs."""
 
     title: str
-    groups: dict[int, dict]  # {width: the comparison with most processes}, for time and memory
+    groups: dict[int, dict]  # {width: the comparison of most modes and processes}, for time and memory
     for_energy: dict[int, dict]  # {width: the one in which most modes have an energy}
-    for_loss: dict[int, dict]  # {width: the one with most processes of those that have learned}
-    members: list[dict]  # all comparisons
+    all_groups: dict[int, list[dict]]  # {width: all its comparisons}
 
     @property
     def precisions(self) -> list[str]:
@@ -50,6 +49,25 @@ class Widths:
     def pairs(self) -> list[tuple[str, str]]:
         """(mode, simpler mode) for every mode that has a simpler one."""
         return [(name, base) for name in self.precisions if (base := simpler(self, name))]
+
+    @property
+    def members(self) -> list[dict]:
+        """All comparisons."""
+        return [group for groups in self.all_groups.values() for group in groups]
+
+    def for_loss(self, precision: str, base: str) -> dict[int, dict]:
+        """{width: the comparison that tells the losses of two modes apart best}: learned, three runs, least scatter."""
+        both = {
+            width: [group for group in groups if loss_above(group, precision, base) is not None]
+            for width, groups in self.all_groups.items()
+        }
+
+        def resolution(group: dict) -> tuple:
+            runs = min(len(losses_of(group, name)) for name in (precision, base))
+            trained = is_trained(group, (precision, base))
+            return trained, min(runs, FEWEST_PROCESSES), -loss_scatter(group, precision, base)
+
+        return most({width: groups for width, groups in both.items() if groups}, resolution)
 
 
 def find_widths(report: Report) -> list[Widths]:
@@ -69,10 +87,9 @@ def find_widths(report: Report) -> list[Widths]:
         widths = dict(sorted(of_width.items()))
         family = Widths(
             f"{KINDS[kind]}, {first['data']}, {first['batch']}{device}",
-            most(widths, lambda group: (processes_of(group), steps_of(group))),
+            most(widths, lambda group: (modes_of(group), processes_of(group), steps_of(group))),
             most(widths, lambda group: (modes_with_energy(group), processes_of(group))),
-            most(widths, lambda group: (is_trained(group), processes_of(group), steps_of(group))),
-            [group for groups in widths.values() for group in groups],
+            widths,
         )
         if len(family.precisions) > 1:
             families.append(family)
@@ -82,6 +99,11 @@ def find_widths(report: Report) -> list[Widths]:
 def most(widths: dict[int, list[dict]], size: Callable[[dict], tuple]) -> dict[int, dict]:
     """Return {width: its comparison of which `size` is largest}."""
     return {width: max(groups, key=size) for width, groups in widths.items()}
+
+
+def modes_of(group: dict) -> int:
+    """Return how many modes of a comparison ended well."""
+    return sum(bool(ok_runs(group, name)) for name in PRECISIONS)
 
 
 def processes_of(group: dict) -> int:
@@ -231,7 +253,8 @@ def faster_at(family: Widths, precision: str, base: str) -> dict[int, bool | Non
 def loss_in_words(family: Widths, precision: str, base: str) -> str:
     """Return at which widths the training loss of a mode is outside the bar, or cannot be judged."""
     of: dict[str, list[int]] = {}
-    for width, group in family.for_loss.items():
+    groups = family.for_loss(precision, base)
+    for width, group in groups.items():
         if outcome := judge_loss(group, precision, base):
             of.setdefault(outcome, []).append(width)
     if of.keys() == {WITHIN}:
@@ -239,8 +262,13 @@ def loss_in_words(family: Widths, precision: str, base: str) -> str:
     order = (OUTSIDE, WITHIN, UNSURE, UNTRAINED, TOO_FEW)
     parts = [f"{outcome} at {at(of[outcome])}" for outcome in order if outcome in of]
     if OUTSIDE in of:
-        above = [loss_above(family.for_loss[width], precision, base) or 0 for width in of[OUTSIDE]]
+        above = [loss_above(groups[width], precision, base) or 0 for width in of[OUTSIDE]]
         parts[0] += f" ({span(above, '{:+.3f}')} nats)"
+    if UNSURE in of:
+        scatter = [loss_scatter(groups[width], precision, base) for width in of[UNSURE]]
+        parts = [
+            f"{part} (equal runs differ by {span(scatter, '{:.3f}')})" if UNSURE in part else part for part in parts
+        ]
     return "; ".join(parts) or "not known"
 
 
@@ -276,7 +304,7 @@ def sentence_on(family: Widths) -> str:
     for precision, base in family.pairs:
         if told_widths(family, precision, base):
             by_claim.setdefault(claim_on(faster_at(family, precision, base)), []).append(precision)
-        judged = [judge_loss(group, precision, base) for group in family.for_loss.values()]
+        judged = [judge_loss(group, precision, base) for group in family.for_loss(precision, base).values()]
         if number := judged.count(OUTSIDE):
             of = count(sum(outcome in (OUTSIDE, WITHIN, UNSURE) for outcome in judged), "width")
             losses.append(f"{precision} ({number} of {of} judged)")

@@ -13,8 +13,9 @@ import yaml
 from conftest import ROOT, run_cells
 
 from mixed_precision_study.analysis.bottleneck import find_bottleneck
+from mixed_precision_study.analysis.conditions import flags_of
 from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import flags_of, verdict
+from mixed_precision_study.analysis.verdict import verdict
 from mixed_precision_study.parameters import EXPERIMENTS, check_values
 from mixed_precision_study.record import flat_record, write_flat
 

@@ -8,6 +8,8 @@ from made_up_runs import HOT, assert_reads_well, compared, flat, profiled
 from mixed_precision_study.analysis.conditions import (
     HOST,
     SOFTWARE,
+    at_power_limit,
+    conditions_of,
     differences,
     differences_in,
     fairly_timed,
@@ -32,9 +34,17 @@ def pair(own=None, base=None):
 def test_flags_name_what_held_in_a_twentieth_of_the_samples():
     assert flags_of(flat()) == flags_of(flat(throttle_fractions=None)) == []
     assert flags_of(flat(throttled=False, throttle_fractions=[["heat", 0.04]], gpu_shared=False)) == []
-    assert flags_of(flat(**HOT)) == ["throttled (power cap 40%, heat 5% of the time)"]
+    assert flags_of(flat(**HOT)) == ["throttled (heat 5% of the time)"]
     assert len(flags_of(flat(gpu_shared=True))) == 1
     assert len(flags_of(flat(**HOT, gpu_shared=True))) == 2
+
+
+def test_the_power_limit_is_a_condition_and_no_disturbance():
+    at_limit = flat(throttled=True, throttle_fractions=[["power cap", 0.4], ["heat", 0.04]])
+    assert at_power_limit(at_limit) and flags_of(at_limit) == []
+    assert conditions_of(at_limit) == ["at its power limit 40% of the time"]
+    assert conditions_of(flat(**HOT)) == ["throttled (heat 5% of the time)", "at its power limit 40% of the time"]
+    assert not at_power_limit(flat(throttled=False, throttle_fractions=[["power cap", 0.04]]))
 
 
 def test_equal_conditions_have_no_difference():

@@ -161,7 +161,9 @@ def test_too_short_and_unpaired_runs_are_not_judged():
 
 def test_what_disturbed_either_run_comes_first():
     text = verdict(profiled(**HOT), profiled(precision="fp32", gpu_shared=True), gained())
-    assert text.startswith("MIND: amp_fp16 throttled (power cap 40%, heat 5% of the time); fp32 GPU shared")
+    assert text.startswith(
+        "MIND: amp_fp16 throttled (heat 5% of the time); amp_fp16 at its power limit 40% of the time; fp32 GPU"
+    )
     assert ". amp_fp16 is 2.00x as fast as fp32" in text
     assert_reads_well(text, sentences=2)
     assert_reads_well(verdict(profiled(**HOT), FP32, None), sentences=2)

@@ -156,12 +156,16 @@ def test_trust_names_intervals_quality_hosts_and_disturbed_runs():
         run["host_id"] = "a"
     report.timed = [(0, run) for run in report.used]
     report.disturbed = report.timed[:1]
-    report.disturbed[0][1]["throttled"] = True
+    report.disturbed[0][1].update(throttled=True, throttle_fractions=[["heat", 0.5]])
     assert "1 host. 1 of 2 runs were throttled: † marks them." in said(report)
     report.disturbed[0][1]["resumed_at_epochs"] = [3]
     assert "1 of 2 runs were throttled or went on in another process: † marks them." in said(report)
+    report.used[1].update(throttled=True, throttle_fractions=[["power cap", 0.5]])
+    assert "1 of 2 runs ran at the card's power limit. Under another limit ratios differ." in said(report)
     report.used[0]["host_cores"] = 2 * report.used[1]["host_cores"]  # machines made from one image share an identity
     assert "2 hosts." in said(report)
+    report.used[1]["host_id"] = None
+    assert "1 of 2 runs do not name their host." in said(report)
 
 
 def test_what_did_not_train_is_not_recommended():

@@ -5,7 +5,7 @@ import pytest
 from drawn_reports import drawn, explore, overlapping, said_in, texts, write_all
 from matplotlib.text import Text
 
-from mixed_precision_study.analysis.verdict import flags_of
+from mixed_precision_study.analysis.conditions import at_power_limit, flags_of
 from mixed_precision_study.report.style import CPU_WARNING
 from mixed_precision_study.report.table import table_rows
 from mixed_precision_study.report.verdicts import mark_of
@@ -28,12 +28,10 @@ def test_disturbed_runs_are_marked_in_every_chart(everything):
     for name in curves:
         assert sum("† amp_fp16" in text for text in texts(charts[name])) == 2, name
     assert all(any(text.startswith("† throttled") for text in texts(figure)) for figure in drawn_runs.values())
-    assert [flags_of(record) for _, record in report.disturbed] == [
-        ["throttled (power cap 30% of the time)"],
-        ["GPU shared with another process"],
-    ]
+    assert [flags_of(record) for _, record in report.disturbed] == [["GPU shared with another process"]] * 2
+    assert sum(at_power_limit(record) for _, record in report.timed) == 1  # that is no disturbance
     flags = {row["flags"] for row in table_rows(report)}
-    assert flags == {None, "amp_fp16 throttled (power cap 30% of the time)", "amp_fp16 GPU shared with another process"}
+    assert flags == {None, "amp_fp16 GPU shared with another process"}
     number = [group["title"] for group in report.comparisons].index(H200)
     assert mark_of(report, number, "fp32") == ""
 

@@ -103,6 +103,7 @@ def test_a_memory_limit_is_always_named_in_words(pooled):
     assert setting_text("loss_scale", "1048576.0") == "loss_scale=1048576"
     assert setting_text("memory_limit_gib", "0.0") == "whole card"
     assert setting_text("memory_limit_gib", "null") == "memory_limit_gib unknown"
+    assert setting_text("data_fingerprint", "null") == "data not recorded"
 
 
 def test_what_is_usual_is_said_once(pooled):

@@ -8,6 +8,7 @@ import pytest
 from drawn_reports import drawn, explore, texts, write_all
 
 from mixed_precision_study.report.answer import kind_of, section
+from mixed_precision_study.report.comparisons import timed_runs
 from mixed_precision_study.report.crossover import draw_panel, rows_of
 from mixed_precision_study.report.model_width import width_of
 from mixed_precision_study.report.section import Sentence, Table
@@ -126,7 +127,7 @@ def test_a_loss_is_not_told_from_equal_runs_that_differ_as_much(altered):
     family, alter = altered
     base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
     alter(4096, "fp8", train_loss=([base], [base + 0.03], [base + 0.05]))
-    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; cannot be told at 4,096")
+    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; cannot be told at 4,096 (equal runs differ by 0.050)")
     alter(4096, "fp8", train_loss=([base + 0.1], [base + 0.12], [base + 0.15]))
     assert loss_in_words(family, "fp8", "amp_bf16").startswith("outside the bar at 4,096 (+0.120 nats)")
 
@@ -182,7 +183,7 @@ def test_one_process_gives_numbers_and_no_outcome(tmp_path):
 def test_energy_and_loss_are_from_longer_trainings_where_the_short_ones_have_none(tmp_path):
     made_up.write_crossover(tmp_path)
     short = find_widths(explore(tmp_path, "crossover")[0])[0]
-    assert short.for_energy == short.for_loss == short.groups
+    assert short.for_energy == short.for_loss("tf32", "fp32") == short.groups
     for path in tmp_path.glob("*-fp8-*.json"):
         record = json.loads(path.read_text()) | {"joules_per_1000_samples": None}
         path.write_text(json.dumps(record))
@@ -199,8 +200,30 @@ def test_energy_and_loss_are_from_longer_trainings_where_the_short_ones_have_non
 
     assert all(len(group["runs"]["tf32"]) == 3 for group in family.groups.values())
     assert epochs(family.for_energy) == dict.fromkeys(made_up.WIDTHS, 9)
-    assert epochs(family.for_loss) == {width: 9 if width == 4096 else 1 for width in made_up.WIDTHS}
+    assert epochs(family.for_loss("fp8", "amp_bf16")) == {256: 1, 512: 1, 1024: 1, 2048: 1, 4096: 9}
     assert loss_in_words(family, "fp8", "amp_bf16").endswith("; fewer than three runs at 4,096")
+
+
+def test_of_two_trainings_the_loss_is_from_the_one_whose_equal_runs_differ_least(tmp_path):
+    made_up.write_crossover(tmp_path, epochs=9)
+    for path in tmp_path.glob("*.json"):
+        record = json.loads(path.read_text())
+        if record["train_loss"]:
+            path.write_text(json.dumps(record | {"train_loss": [record["train_loss"][-1] + 0.1 * record["repeat"]]}))
+    noisy = set(tmp_path.glob("*.json"))
+    made_up.write_crossover(tmp_path, epochs=2)
+    for path in set(tmp_path.glob("*.json")) - noisy:  # the whole text at another rate, without fp32
+        record = json.loads(path.read_text())
+        if record["precision"] == "fp32" or record["units"] < 2048:
+            path.unlink()
+        else:
+            path.write_text(json.dumps(record | {"lr": record["lr"] / 2}))
+    (family,) = find_widths(explore(tmp_path, "crossover")[0])
+    assert all(len(timed_runs(group, "fp32")) == 3 for group in family.groups.values())
+    lengths = [len(group["runs"]["fp8"][0]["epoch_seconds"]) for group in family.for_loss("fp8", "amp_bf16").values()]
+    assert lengths == [9, 9, 9, 2, 2]
+    assert "cannot be told at 256, 512 and 1,024" in loss_in_words(family, "fp8", "amp_bf16")
+    assert set(family.for_loss("tf32", "fp32")) == set(made_up.WIDTHS)
 
 
 def test_a_loss_that_is_not_judged_is_drawn_hollow(altered):

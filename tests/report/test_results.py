@@ -165,7 +165,7 @@ def test_a_sentence_says_why_and_what_disturbed_it():
     profiled = {"gpu_busy_fraction": 0.9, "kernel_family_fractions": families, "bandwidth_limit_fraction": 0.62}
     disturbed = {"throttled": True, "throttle_fractions": [["power cap", 0.25]], "gpu_shared": True}
     (sentence,) = items_of([run("fp32", (4.0,) * 6, **disturbed), run("amp_fp16", (2.0,) * 6, **profiled)])
-    for part in ("fp32 throttled (power cap 25% of the time)", "fp32 GPU shared", "75% of kernel time", "62% of"):
+    for part in ("fp32 at its power limit 25% of the time", "fp32 GPU shared", "75% of kernel time", "62% of"):
         assert part in sentence
 
 
@@ -191,7 +191,7 @@ def rows_of(axes):
 
 
 def test_failures_are_labelled_gaps_and_disturbed_runs_have_a_star():
-    hot = {"throttled": True, "throttle_fractions": [["power cap", 0.4]]}
+    hot = {"throttled": True, "throttle_fractions": [["heat", 0.4]]}
     shown = [run("fp32", (2.0, 3.0), peak_allocated_mib=8192.0, **hot), run("amp_fp16", status="oom")]
     figure = results.draw_results(shown)
     times, memory, quality = figure.axes

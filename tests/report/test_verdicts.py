@@ -163,11 +163,12 @@ def test_what_limits_a_run_is_said_once(everything, rows):
     assert "- fp32 ran out of memory: CUDA out of memory" in page
     assert r"- amp\_fp16 has no fp32 to be compared with (oom); " in page
     assert len(report.sentences) == len(rows) + 1  # fp32 itself is in the list only where it failed
-    assert "2 of 25 runs were throttled or shared their GPU: † marks them." in page
+    assert "2 of 25 runs shared their GPU: † marks them." in page
+    assert "1 of 25 runs ran at the card's power limit." in page
 
 
 def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp_path):
-    for size, flags in ((128, {}), ("max", {"throttled": True, "throttle_fractions": [["power cap", 0.3]]})):
+    for size, flags in ((128, {}), ("max", {"throttled": True, "throttle_fractions": [["heat", 0.3]]})):
         for precision in ("fp32", "amp_fp16"):
             write_all(tmp_path, made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags))
     report = load(tmp_path)
