@@ -3,6 +3,7 @@
 import csv
 import functools
 import re
+from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +26,7 @@ from mixed_precision_study.report.comparisons import gap_text, ok_runs
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
+from mixed_precision_study.report.widths import energy_share, memory_share
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -76,10 +78,14 @@ def runs_table(records):
     lines = [f"| training | epochs | {' | '.join(f'`{name}`' for name in present)} |"]
     lines.append("|---" * (2 + len(present)) + "|")
     rows = []
-    for runs in comparisons.values():
-        one = next(iter(runs.values()))[0]
+    firsts = [next(iter(runs.values()))[0] for runs in comparisons.values()]
+    names = Counter((training_label(one), one["epochs"]) for one in firsts)
+    for one, runs in zip(firsts, comparisons.values(), strict=True):
         cells = [runs_figures(runs[name]) if name in runs else "" for name in present]
-        rows.append((training_label(one), one["epochs"], cells))
+        label = training_label(one)
+        if names[label, one["epochs"]] > 1 and one.get("data_fingerprint"):
+            label += ", data on record"
+        rows.append((label, one["epochs"], cells))
     lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows, key=by_numbers)]
     return "\n".join(lines)
 
@@ -573,17 +579,13 @@ def kernels_table(records):
 
 ALONE = {"execution": "eager", "keep_batchnorm_fp32": False}
 RESNET_152 = {"model": "resnet152", "dataset_used": "cifar100", "batch_size": 128}
+RESNET_152_EAGER = {**RESNET_152, "execution": "eager"}
 OTHER_COMPARISONS = (  # what, the folder of the records, what they have in common, the precision, its baseline
     ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
     ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "tf32"),
     ("LSTM, one graph", "published", {"model": "lstm", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
-    (
-        "ResNet-152, CIFAR-100, eager, 130 steps an epoch",
-        "published",
-        {**RESNET_152, "execution": "eager"},
-        "amp_fp16",
-        "fp32",
-    ),
+    ("ResNet-152, CIFAR-100, eager, 130 steps an epoch", "published", RESNET_152_EAGER, "amp_fp16", "fp32"),
+    ("the same, both orders, a newer host", "order-h200", RESNET_152_EAGER, "amp_fp16", "fp32"),
     (
         "ResNet-152, CIFAR-100, one graph, 390 steps an epoch",
         "published",
@@ -667,15 +669,43 @@ def parts_sentence(outputs):
     return said
 
 
+def fp8_table(reports):
+    """Return speed, memory and energy of fp8 over amp_bf16 by width, a row for each model and card, as a table."""
+    pair = ("fp8", "amp_bf16")
+    rows = []
+    for report in reports:
+        for family in report.widths:
+            model = family.title.partition(",")[0]
+            card = next(iter(family.groups.values()))["device"].partition(" ")[0]
+            cells = {
+                width: compared(*(ok_runs(group, name) for name in pair), brief=True)
+                for width, group in family.groups.items()
+                if all(ok_runs(group, name) for name in pair)
+            }
+            for width, cell in cells.items():
+                shares = memory_share(family.groups[width], *pair), energy_share(family.for_energy[width], *pair)
+                texts = ["-" if share is None else f"{share:.0%}" for share in shares]
+                rows.append([model, card, f"{width:,}", cell, *texts])
+    head = ["fp8 over amp_bf16", "card", "width", "times as fast", "memory", "energy"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *sorted(rows, key=fp8_place)])
+
+
+def fp8_place(row):
+    """Return a sort key of the table of fp8: by model, then by width, the cards of a width side by side."""
+    return row[0], int(row[2].replace(",", "")), row[1]
+
+
 def widths_table(report):
     """Return how many times as fast each mode is as the next simpler one, width by width, as a table."""
-    (family,) = report.widths
-    head = ["width", *(f"{mode} over {base}" for mode, base in family.pairs)]
+    pairs = list(dict.fromkeys(pair for family in report.widths for pair in family.pairs))
+    head = ["model", "width", *(f"{mode} over {base}" for mode, base in pairs)]
     rows = [head, ["---"] * len(head)]
-    for width, group in family.groups.items():
-        cells = []
-        for mode, base in family.pairs:
-            own, other = (ok_runs(group, name) for name in (mode, base))
-            cells.append(compared(own, other, brief=True) if own and other else gap_text(group["runs"][mode]))
-        rows.append([f"{width:,}", *cells])
+    for family in report.widths:
+        model = family.title.partition(",")[0]
+        for width, group in family.groups.items():
+            cells = []
+            for mode, base in pairs:
+                own, other = (ok_runs(group, name) for name in (mode, base))
+                cells.append(compared(own, other, brief=True) if own and other else gap_text(group["runs"][mode]))
+            rows.append([model, f"{width:,}", *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -139,6 +139,7 @@ def with_blocks(text, blocks):
     return text
 
 
+WIDTHS = ("crossover-h200", "crossover-h100")
 CARDS = ("reference-h200", "reference-h100")  # of the README's first table
 EAGER_BATCHES = (
     "reference-h200",
@@ -159,6 +160,10 @@ def generated_blocks(root):
     @functools.cache
     def records(folder):
         return read_records(outputs / folder)[0]
+
+    @functools.cache
+    def report(folder):
+        return load(outputs / folder)
 
     blocks = {
         root / "README.md": {
@@ -181,6 +186,7 @@ def generated_blocks(root):
             "graphs": lambda: figures.graphs_table(records("reference-h200")),
             "kernels": lambda: figures.kernels_table(records("reference-h100")),
             "compared": lambda: figures.compared_table(outputs),
+            "fp8": lambda: figures.fp8_table([report(name) for name in WIDTHS]),
         },
         outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
         outputs / "aa-h100" / "README.md": {"equal": lambda: figures.equal_table(records("aa-h100"))},
@@ -201,12 +207,13 @@ def generated_blocks(root):
         "quality-h100",
         "crossover-h100",
         "crossover-h200",
+        "order-h200",
     )
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     quality = outputs / "quality-h100" / "README.md"
-    for crossover in (outputs / "crossover-h100", outputs / "crossover-h200"):
-        blocks[crossover / "README.md"]["widths"] = lambda crossover=crossover: figures.widths_table(load(crossover))
+    for folder in WIDTHS:
+        blocks[outputs / folder / "README.md"]["widths"] = lambda folder=folder: figures.widths_table(report(folder))
     blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
     return blocks
 
