@@ -585,7 +585,7 @@ OTHER_COMPARISONS = (  # what, the folder of the records, what they have in comm
     ("ResNet-18, one graph", "published", {"model": "resnet18", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "tf32"),
     ("LSTM, one graph", "published", {"model": "lstm", "epochs": 30, **GRAPH_ALONE}, "amp_fp16", "fp32"),
     ("ResNet-152, CIFAR-100, eager, 130 steps an epoch", "published", RESNET_152_EAGER, "amp_fp16", "fp32"),
-    ("the same, both orders, a newer host", "order-h200", RESNET_152_EAGER, "amp_fp16", "fp32"),
+    ("The same in both orders, another host", "order-h200", RESNET_152_EAGER, "amp_fp16", "fp32"),
     (
         "ResNet-152, CIFAR-100, one graph, 390 steps an epoch",
         "published",
