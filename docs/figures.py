@@ -3,7 +3,6 @@
 import csv
 import functools
 import re
-from collections import Counter
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
@@ -79,13 +78,11 @@ def runs_table(records):
     lines.append("|---" * (2 + len(present)) + "|")
     rows = []
     firsts = [next(iter(runs.values()))[0] for runs in comparisons.values()]
-    names = Counter((training_label(one), one["epochs"]) for one in firsts)
-    for one, runs in zip(firsts, comparisons.values(), strict=True):
-        cells = [runs_figures(runs[name]) if name in runs else "" for name in present]
-        label = training_label(one)
-        if names[label, one["epochs"]] > 1 and one.get("data_fingerprint"):
-            label += ", data on record"
-        rows.append((label, one["epochs"], cells))
+    names = [(training_label(one), one["epochs"]) for one in firsts]
+    for one, name, runs in zip(firsts, names, comparisons.values(), strict=True):
+        cells = [runs_figures(runs[mode]) if mode in runs else "" for mode in present]
+        apart = ", data on record" if names.count(name) > 1 and one.get("data_fingerprint") else ""
+        rows.append((name[0] + apart, name[1], cells))
     lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows, key=by_numbers)]
     return "\n".join(lines)
 
@@ -669,30 +666,26 @@ def parts_sentence(outputs):
     return said
 
 
+def compared_modes(group, mode, base):
+    """Return what may be said of how many times as fast a mode of a comparison is as another, or None."""
+    own, other = (ok_runs(group, name) for name in (mode, base))
+    return compared(own, other, brief=True) if own and other else None
+
+
 def fp8_table(reports):
     """Return speed, memory and energy of fp8 over amp_bf16 by width, a row for each model and card, as a table."""
     pair = ("fp8", "amp_bf16")
     rows = []
-    for report in reports:
-        for family in report.widths:
-            model = family.title.partition(",")[0]
-            card = next(iter(family.groups.values()))["device"].partition(" ")[0]
-            cells = {
-                width: compared(*(ok_runs(group, name) for name in pair), brief=True)
-                for width, group in family.groups.items()
-                if all(ok_runs(group, name) for name in pair)
-            }
-            for width, cell in cells.items():
-                shares = memory_share(family.groups[width], *pair), energy_share(family.for_energy[width], *pair)
+    for family in (family for report in reports for family in report.widths):
+        for width, group in family.groups.items():
+            if faster := compared_modes(group, *pair):
+                shares = memory_share(group, *pair), energy_share(family.for_energy[width], *pair)
                 texts = ["-" if share is None else f"{share:.0%}" for share in shares]
-                rows.append([model, card, f"{width:,}", cell, *texts])
-    head = ["fp8 over amp_bf16", "card", "width", "times as fast", "memory", "energy"]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *sorted(rows, key=fp8_place)])
-
-
-def fp8_place(row):
-    """Return a sort key of the table of fp8: by model, then by width, the cards of a width side by side."""
-    return row[0], int(row[2].replace(",", "")), row[1]
+                rows.append((family.model, width, group["device"].partition(" ")[0], faster, *texts))
+    lines = ["| fp8 over amp_bf16 | width | card | times as fast | memory | energy |", "|---" * 6 + "|"]
+    return "\n".join(
+        [*lines, *(f"| {model} | {width:,} | {' | '.join(rest)} |" for model, width, *rest in sorted(rows))]
+    )
 
 
 def widths_table(report):
@@ -701,11 +694,7 @@ def widths_table(report):
     head = ["model", "width", *(f"{mode} over {base}" for mode, base in pairs)]
     rows = [head, ["---"] * len(head)]
     for family in report.widths:
-        model = family.title.partition(",")[0]
         for width, group in family.groups.items():
-            cells = []
-            for mode, base in pairs:
-                own, other = (ok_runs(group, name) for name in (mode, base))
-                cells.append(compared(own, other, brief=True) if own and other else gap_text(group["runs"][mode]))
-            rows.append([model, f"{width:,}", *cells])
+            cells = [compared_modes(group, *pair) or gap_text(group["runs"][pair[0]]) for pair in pairs]
+            rows.append([family.model, f"{width:,}", *cells])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -568,7 +568,8 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
-    hosts = {host_of(run) for run in report.measured} - {None}
+    named = [host_of(run) for run in report.measured]
+    hosts, unnamed = set(named) - {None}, named.count(None)
     seen = [run for _, run in report.timed] or report.equal
     disturbed = [run for _, run in report.disturbed] if report.timed else list(filter(flags_of, report.equal))
     said = []
@@ -591,10 +592,9 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
         shown = names_of(good) if good else "no model"
         said.append(f"A loss of quality beyond the margin is ruled out for {shown}: that takes five seeds.")
     if report.measured:
-        unnamed = sum(host_of(run) is None for run in report.measured)
         where = f"The runs are from {count(len(hosts), 'host')}."
         if unnamed:
-            where = f"{unnamed} of {count(len(report.measured), 'run')} do not name their host."
+            where = f"{unnamed} of {count(len(named), 'run')} do not name their host."
         said.append(where if hosts else "How many hosts were used was not recorded.")
     if disturbed:
         said.append(said_of_disturbed(disturbed, len(seen), left_out_of_times(report.comparisons)))

@@ -96,10 +96,10 @@ def way_of(group: dict) -> str:
 def setting_text(name: str, value: str) -> str:
     """Return a parameter as a short label; `value` is JSON."""
     text = value.strip('"').removesuffix(".0")
-    if value == "null":
-        return "data not recorded" if name == "data_fingerprint" else f"{name} unknown"
     if name == "data_fingerprint":
-        return f"data {text[:6]}"
+        return "data not recorded" if value == "null" else f"data {text[:6]}"
+    if value == "null":
+        return f"{name} unknown"
     if name == "memory_limit_gib":
         return "whole card" if text == "0" else f"at most {text} GiB"
     if name == "max_steps" and text == "0":

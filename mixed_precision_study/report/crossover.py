@@ -49,6 +49,7 @@ PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None]], ...] = (
 def rows_of(report: Report, family: Widths) -> list[dict]:
     """Return the rows of the table: one for each width and mode that has a base."""
     rows = []
+    for_loss = {pair: family.for_loss(*pair) for pair in family.pairs}
     for width, group in family.groups.items():
         for precision, base in family.pairs:
             if not group["runs"][precision]:
@@ -60,7 +61,7 @@ def rows_of(report: Report, family: Widths) -> list[dict]:
                 rows.append(row | {"time": gap_text(group["runs"][precision], "no base"), "why": "; ".join(reasons)})
                 continue
             shares = [memory_share(group, precision, base), energy_share(family.for_energy[width], precision, base)]
-            losses = family.for_loss(precision, base).get(width, group), precision, base
+            losses = for_loss[precision, base].get(width, group), precision, base
             above, scatter = loss_above(*losses), loss_scatter(*losses)
             clocks = [median_of(group, name, "sm_clock_mhz_median") for name in (precision, base)]
             fp8 = median_of(group, precision, "fp8_linear_fraction")

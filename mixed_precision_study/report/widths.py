@@ -33,8 +33,9 @@ UNSURE, UNTRAINED, TOO_FEW = "cannot be told", "hardly trained", "fewer than thr
 
 @dataclass
 class Widths:
-    """Comparisons of one model in which nothing but its width and the length of the training differs."""
+    """Comparisons of one model in which nothing but its width and the length and rate of the training differs."""
 
+    model: str  # its kind
     title: str
     groups: dict[int, dict]  # {width: the comparison of most modes and processes}, for time and memory
     for_energy: dict[int, dict]  # {width: the one in which most modes have an energy}
@@ -86,6 +87,7 @@ def find_widths(report: Report) -> list[Widths]:
         device = f", {first['device']}" if len(report.devices) > 1 else ""
         widths = dict(sorted(of_width.items()))
         family = Widths(
+            KINDS[kind],
             f"{KINDS[kind]}, {first['data']}, {first['batch']}{device}",
             most(widths, lambda group: (modes_of(group), processes_of(group), steps_of(group))),
             most(widths, lambda group: (modes_with_energy(group), processes_of(group))),
@@ -122,7 +124,7 @@ def modes_with_energy(group: dict) -> int:
     return sum(median_of(group, name, "joules_per_1000_samples") is not None for name in PRECISIONS)
 
 
-def is_trained(group: dict, precisions: Iterable[str] = PRECISIONS) -> bool:
+def is_trained(group: dict, precisions: Iterable[str]) -> bool:
     """Return whether any of these modes of a comparison has learned."""
     return any(has_learned(ok_runs(group, name)) for name in precisions)
 
@@ -259,16 +261,19 @@ def loss_in_words(family: Widths, precision: str, base: str) -> str:
             of.setdefault(outcome, []).append(width)
     if of.keys() == {WITHIN}:
         return WITHIN
-    order = (OUTSIDE, WITHIN, UNSURE, UNTRAINED, TOO_FEW)
-    parts = [f"{outcome} at {at(of[outcome])}" for outcome in order if outcome in of]
-    if OUTSIDE in of:
-        above = [loss_above(groups[width], precision, base) or 0 for width in of[OUTSIDE]]
-        parts[0] += f" ({span(above, '{:+.3f}')} nats)"
-    if UNSURE in of:
-        scatter = [loss_scatter(groups[width], precision, base) for width in of[UNSURE]]
-        parts = [
-            f"{part} (equal runs differ by {span(scatter, '{:.3f}')})" if UNSURE in part else part for part in parts
-        ]
+    parts = []
+    for outcome in (OUTSIDE, WITHIN, UNSURE, UNTRAINED, TOO_FEW):
+        if outcome not in of:
+            continue
+        judged = [groups[width] for width in of[outcome]]
+        part = f"{outcome} at {at(of[outcome])}"
+        if outcome == OUTSIDE:
+            above = [loss_above(group, precision, base) or 0 for group in judged]
+            part += f" ({span(above, '{:+.3f}')} nats)"
+        elif outcome == UNSURE:
+            scatter = [loss_scatter(group, precision, base) for group in judged]
+            part += f" (equal runs differ by {span(scatter, '{:.3f}')})"
+        parts.append(part)
     return "; ".join(parts) or "not known"
 
 
