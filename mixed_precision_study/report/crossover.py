@@ -32,12 +32,14 @@ TITLE = "From which width on each precision pays"
 ABOUT = f"""The same model at growing width. A mode pays in time from the width on at which it is *faster* than the
 next simpler mode, there and at all larger widths. It pays in memory or energy where it takes at least 2% less. Its
 last training loss may be {LOSS_BAR:g} nats higher, 2% of perplexity; that bar was set before any run. Two rules
-came after the first runs: a loss is not judged where no mode has learned, nor where equal runs differ by more than the
-bar and by more than the modes. Energy and loss may be from other trainings of that width. Of several the loss is from
-those whose equal runs differ least. Dotted in the chart: the bar."""
+came after the first runs. A loss is not judged where no mode has learned. Nor is it where equal runs differ by more
+than its distance from the bar, or by more than the bar and the modes. Energy and loss may be from other trainings of
+that width. Of several the loss is from those whose equal runs differ least. Dotted in the chart: the bar. Where losses
+lie far apart, their axis is logarithmic beyond it."""
 
 TICKS = (0.1, 0.25, 0.5, 1, 2, 3, 5, 8, 12)
 MORE_TICKS = (0.7, 0.85, 1.2, 1.5)  # of an axis that is not long
+LOSS_TICKS = (-1, -0.3, -0.1, -LOSS_BAR, 0, LOSS_BAR, 0.1, 0.3, 1)  # of an axis that is logarithmic beyond the bar
 PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None]], ...] = (
     ("speed-up", ratio_of),
     ("memory, share", memory_share),
@@ -118,6 +120,13 @@ def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: 
         axes.yaxis.set_minor_locator(NullLocator())
     elif read is not loss_above:
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.1))
+    elif max(map(abs, axes.get_ylim())) > 5 * LOSS_BAR:
+        axes.set_yscale("symlog", linthresh=LOSS_BAR)
+        low, high = (1.5 * end if abs(end) > LOSS_BAR else end for end in axes.get_ylim())  # room for markers
+        axes.set_ylim(low, high)
+        ticks = [step for step in LOSS_TICKS if low <= step <= high]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xticks(list(family.groups), [str(width) for width in family.groups], rotation=45)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(chart_text(label), size=9, loc="left")

@@ -186,9 +186,11 @@ def judge_loss(group: dict, precision: str, base: str) -> str | None:
     if min(len(losses_of(group, name)) for name in (precision, base)) < FEWEST_PROCESSES:
         return TOO_FEW
     scatter = loss_scatter(group, precision, base)
-    if scatter > LOSS_BAR and abs(above) <= scatter:
+    like_the_bar = abs(above - LOSS_BAR) <= scatter
+    like_the_base = abs(above) <= scatter and scatter > LOSS_BAR
+    if like_the_bar or like_the_base:
         return UNSURE
-    return WITHIN if above <= LOSS_BAR else OUTSIDE
+    return WITHIN if above < LOSS_BAR else OUTSIDE
 
 
 def is_faster(group: dict, precision: str, base: str) -> bool | None:
@@ -267,12 +269,12 @@ def loss_in_words(family: Widths, precision: str, base: str) -> str:
             continue
         judged = [groups[width] for width in of[outcome]]
         part = f"{outcome} at {at(of[outcome])}"
+        above = span([loss_above(group, precision, base) or 0 for group in judged], "{:+.3f}")
+        scatter = span([loss_scatter(group, precision, base) for group in judged], "{:.3f}")
         if outcome == OUTSIDE:
-            above = [loss_above(group, precision, base) or 0 for group in judged]
-            part += f" ({span(above, '{:+.3f}')} nats)"
+            part += f" ({above} nats)"
         elif outcome == UNSURE:
-            scatter = [loss_scatter(group, precision, base) for group in judged]
-            part += f" (equal runs differ by {span(scatter, '{:.3f}')})"
+            part += f" ({above} nats, equal runs differ by {scatter})"
         parts.append(part)
     return "; ".join(parts) or "not known"
 

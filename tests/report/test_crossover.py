@@ -123,11 +123,20 @@ def test_a_loss_above_the_bar_is_said(altered):
     assert "the training loss is above the bar for fp8 (1 of 5 widths judged)" in sentence_on(family)
 
 
-def test_a_loss_is_not_told_from_equal_runs_that_differ_as_much(altered):
+def test_a_loss_closer_to_the_bar_than_equal_runs_to_each_other_is_not_told(altered):
     family, alter = altered
     base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
-    alter(4096, "fp8", train_loss=([base], [base + 0.03], [base + 0.05]))
-    assert loss_in_words(family, "fp8", "amp_bf16").endswith("; cannot be told at 4,096 (equal runs differ by 0.050)")
+    for losses, scatter in (
+        ((0, 0.03, 0.05), 0.05),
+        ((-0.09, -0.03, -0.02), 0.07),
+        ((0.013, 0.019, 0.022), 0.009),
+        ((0.018, 0.022, 0.028), 0.010),
+    ):
+        alter(4096, "fp8", train_loss=tuple([base + loss] for loss in losses))
+        said = f"; cannot be told at 4,096 ({losses[1]:+.3f} nats, equal runs differ by {scatter:.3f})"
+        assert loss_in_words(family, "fp8", "amp_bf16").endswith(said)
+    alter(4096, "fp8", train_loss=([base + 0.009], [base + 0.010], [base + 0.018]))
+    assert loss_in_words(family, "fp8", "amp_bf16") == "within the bar"
     alter(4096, "fp8", train_loss=([base + 0.1], [base + 0.12], [base + 0.15]))
     assert loss_in_words(family, "fp8", "amp_bf16").startswith("outside the bar at 4,096 (+0.120 nats)")
 
@@ -236,6 +245,20 @@ def test_a_loss_that_is_not_judged_is_drawn_hollow(altered):
         filled = {width: fill for width, (_, fill) in markers_of(axes, mode).items()}
         assert filled == {width: width < 4096 for width in filled} and 4096 in filled
     plt.close(figure)
+
+
+def test_losses_far_apart_have_an_axis_on_which_the_bar_and_every_marker_can_be_seen(altered):
+    family, alter = altered
+    base = family.groups[4096]["runs"]["amp_bf16"][0]["train_loss"][-1]
+    for above, scale in ((0.05, "linear"), (0.6, "symlog"), (-0.6, "symlog")):
+        alter(4096, "bf16_true", train_loss=[base + above])
+        figure, axes = plt.subplots()
+        draw_panel(axes, family, family.pairs, "loss", loss_above)
+        assert axes.get_yscale() == scale
+        low, high = axes.get_ylim()
+        assert low < above < high
+        assert (LOSS_BAR in axes.get_yticks()) == (scale == "symlog")
+        plt.close(figure)
 
 
 def test_other_models_beside_the_widths_have_an_answer_of_their_own(tmp_path):
