@@ -25,7 +25,7 @@ from mixed_precision_study.report.comparisons import gap_text, ok_runs
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
-from mixed_precision_study.report.widths import energy_share, memory_share
+from mixed_precision_study.report.widths import energy_share, judge_loss, loss_above, memory_share
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -673,16 +673,19 @@ def compared_modes(group, mode, base):
 
 
 def fp8_table(reports):
-    """Return speed, memory and energy of fp8 over amp_bf16 by width, a row for each model and card, as a table."""
+    """Return time, memory, energy and loss of fp8 beside amp_bf16, a row for each model, width and card, as a table."""
     pair = ("fp8", "amp_bf16")
     rows = []
     for family in (family for report in reports for family in report.widths):
+        for_loss = family.for_loss(*pair)
         for width, group in family.groups.items():
             if faster := compared_modes(group, *pair):
                 shares = memory_share(group, *pair), energy_share(family.for_energy[width], *pair)
                 texts = ["-" if share is None else f"{share:.0%}" for share in shares]
-                rows.append((family.model, width, group["device"].partition(" ")[0], faster, *texts))
-    lines = ["| fp8 over amp_bf16 | width | card | times as fast | memory | energy |", "|---" * 6 + "|"]
+                loss = f"{loss_above(for_loss[width], *pair):+.3f}, {judge_loss(for_loss[width], *pair)}"
+                rows.append((family.model, width, group["device"].partition(" ")[0], faster, *texts, loss))
+    head = "| fp8 over amp_bf16 | width | card | times as fast | memory | energy | training loss, nats |"
+    lines = [head, "|---" * 7 + "|"]
     return "\n".join(
         [*lines, *(f"| {model} | {width:,} | {' | '.join(rest)} |" for model, width, *rest in sorted(rows))]
     )
