@@ -25,7 +25,7 @@ from mixed_precision_study.report.comparisons import gap_text, ok_runs
 from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
 from mixed_precision_study.report.verdicts import stand_after_correction
-from mixed_precision_study.report.widths import energy_share, judge_loss, loss_above, memory_share
+from mixed_precision_study.report.widths import energy_share, judge_loss, loss_above, memory_share, nats_text
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
@@ -682,7 +682,7 @@ def fp8_table(reports):
             if faster := compared_modes(group, *pair):
                 shares = memory_share(group, *pair), energy_share(family.for_energy[width], *pair)
                 texts = ["-" if share is None else f"{share:.0%}" for share in shares]
-                loss = f"{loss_above(for_loss[width], *pair):+.3f}, {judge_loss(for_loss[width], *pair)}"
+                loss = f"{nats_text(loss_above(for_loss[width], *pair))}, {judge_loss(for_loss[width], *pair)}"
                 rows.append((family.model, width, group["device"].partition(" ")[0], faster, *texts, loss))
     head = "| fp8 over amp_bf16 | width | card | times as fast | memory | energy | training loss, nats |"
     lines = [head, "|---" * 7 + "|"]

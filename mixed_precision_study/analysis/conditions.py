@@ -28,6 +28,11 @@ def host_of(record: dict) -> tuple | None:
     return tuple(record.get(field) for field in HOST) if record.get("host_id") else None
 
 
+def name_beside(record: dict, other: dict) -> str:
+    """Return the precision of a run, or its execution where the other has the same precision."""
+    return record["execution" if record["precision"] == other["precision"] else "precision"]
+
+
 def slowdowns(record: dict) -> dict[str, float]:
     """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
     if record.get("throttled") is False:
@@ -113,8 +118,9 @@ def clocks_apart(own: dict, base: dict) -> str | None:
 
 def clock_difference(own: dict, base: dict) -> str | None:
     """Return in which way the clocks of two runs differ, also where one is not known, or None."""
-    known = [record for record in (own, base) if record.get("sm_clock_mhz_median")]
-    return f"clock of {known[0]['precision']} only" if len(known) == 1 else clocks_apart(own, base)
+    pairs = (own, base), (base, own)
+    known = [name_beside(*pair) for pair in pairs if pair[0].get("sm_clock_mhz_median")]
+    return f"clock of {known[0]} only" if len(known) == 1 else clocks_apart(own, base)
 
 
 def slower_clock_by_power(own: dict, base: dict) -> bool:
@@ -128,7 +134,7 @@ def one_sided(own: dict, base: dict) -> list[str]:
     found = []
     for record, other in ((own, base), (base, own)):
         if set(slowdowns(record)) - set(slowdowns(other)) or (record.get("gpu_shared") and not other.get("gpu_shared")):
-            found += [f"{record['precision']} {text}" for text in conditions_of(record)]
+            found += [f"{name_beside(record, other)} {text}" for text in conditions_of(record)]
     return found
 
 
@@ -138,13 +144,14 @@ def order_difference(own: dict, base: dict) -> str | None:
     if before[0] == before[1]:
         return None
     places = ["unknown" if count is None else str(count + 1) for count in before]
-    return f"{own['precision']} was run {places[0]} of its process, {base['precision']} run {places[1]}"
+    names = name_beside(own, base), name_beside(base, own)
+    return f"{names[0]} was run {places[0]} of its process, {names[1]} run {places[1]}"
 
 
 def start_difference(own: dict, base: dict) -> str | None:
     """Return that the kernel of one of the two was forked and that of the other was not, or None."""
-    forked = [record for record in (own, base) if record.get("kernel_forked")]
-    return f"only the kernel of {forked[0]['precision']} was forked" if len(forked) == 1 else None
+    forked = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0].get("kernel_forked")]
+    return f"only the kernel of {forked[0]} was forked" if len(forked) == 1 else None
 
 
 def differences(own: dict, base: dict) -> list[str]:
@@ -160,21 +167,28 @@ def why_no_outcome(own: dict, base: dict) -> str | None:
     for record, other in ((own, base), (base, own)):
         reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
         if reasons:
-            return f"only {record['precision']} was slowed down ({', '.join(reasons)})"
+            return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
     clock = clocks_apart(own, base)
     if clock and not slower_clock_by_power(own, base):
         return f"{clock}, which the power cap does not explain"
     return None
 
 
+def ran_first(own: dict, base: dict) -> bool | None:
+    """Return whether a run began before another on the same GPU, or None where that is not known."""
+    starts = [(record.get("started_at") or "", record.get("runs_before_in_process") or 0) for record in (own, base)]
+    if own.get("gpu_uuid") != base.get("gpu_uuid") or starts[0] == starts[1] or not all(start for start, _ in starts):
+        return None
+    return starts[0] < starts[1]
+
+
 def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
     """Return that one precision ran before the other in all of several pairs, or None."""
-    places = [(own.get("order_in_comparison"), base.get("order_in_comparison")) for own, base in pairs]
-    known = [(first, second) for first, second in places if first is not None and second is not None]
-    if len(known) < max(2, len(pairs)) or len({first < second for first, second in known}) > 1:
+    first = {ran_first(*pair) for pair in pairs}
+    if len(pairs) < 2 or first not in ({True}, {False}):
         return None
-    own, base = (record["precision"] for record in pairs[0])
-    return f"{own} always ran before {base}" if known[0][0] < known[0][1] else f"{base} always ran before {own}"
+    own, base = name_beside(*pairs[0]), name_beside(*pairs[0][::-1])
+    return f"{own} always ran before {base}" if first == {True} else f"{base} always ran before {own}"
 
 
 def differences_in(pairs: Sequence[Pair]) -> list[str]:

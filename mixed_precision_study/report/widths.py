@@ -176,6 +176,11 @@ def loss_scatter(group: dict, *precisions: str) -> float:
     return max((max(losses) - min(losses) for losses in found if losses), default=0.0)
 
 
+def nats_text(*losses: float) -> str:
+    """Return "+0.012" or "+0.012 to +0.034". A loss that rounds to 0 has no minus."""
+    return span([round(loss, 3) + 0.0 for loss in losses], "{:+.3f}")
+
+
 def judge_loss(group: dict, precision: str, base: str) -> str | None:
     """Return whether the last training loss of a mode is within the bar, or None where it is not known."""
     above = loss_above(group, precision, base)
@@ -186,9 +191,7 @@ def judge_loss(group: dict, precision: str, base: str) -> str | None:
     if min(len(losses_of(group, name)) for name in (precision, base)) < FEWEST_PROCESSES:
         return TOO_FEW
     scatter = loss_scatter(group, precision, base)
-    like_the_bar = abs(above - LOSS_BAR) <= scatter
-    like_the_base = abs(above) <= scatter and scatter > LOSS_BAR
-    if like_the_bar or like_the_base:
+    if scatter >= abs(above - LOSS_BAR):
         return UNSURE
     return WITHIN if above < LOSS_BAR else OUTSIDE
 
@@ -269,7 +272,7 @@ def loss_in_words(family: Widths, precision: str, base: str) -> str:
             continue
         judged = [groups[width] for width in of[outcome]]
         part = f"{outcome} at {at(of[outcome])}"
-        above = span([loss_above(group, precision, base) or 0 for group in judged], "{:+.3f}")
+        above = nats_text(*(loss_above(group, precision, base) or 0 for group in judged))
         scatter = span([loss_scatter(group, precision, base) for group in judged], "{:.3f}")
         if outcome == OUTSIDE:
             part += f" ({above} nats)"
@@ -313,7 +316,7 @@ def sentence_on(family: Widths) -> str:
             by_claim.setdefault(claim_on(faster_at(family, precision, base)), []).append(precision)
         judged = [judge_loss(group, precision, base) for group in family.for_loss(precision, base).values()]
         if number := judged.count(OUTSIDE):
-            of = count(sum(outcome in (OUTSIDE, WITHIN, UNSURE) for outcome in judged), "width")
+            of = count(sum(outcome in (OUTSIDE, WITHIN) for outcome in judged), "width")
             losses.append(f"{precision} ({number} of {of} judged)")
     unknown = by_claim.pop("not known", [])
     parts = [f"{listed(names, 'and')} {claim.replace('from', 'from width')}" for claim, names in by_claim.items()]

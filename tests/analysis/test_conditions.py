@@ -89,16 +89,34 @@ def test_what_is_named_and_what_allows_no_outcome(own, base, named, refused):
 
 
 def test_a_precision_that_always_ran_first_is_named():
-    def pairs(*orders):
-        return [pair({"order_in_comparison": own}, {"order_in_comparison": base}) for own, base in orders]
+    def pairs(*orders, **base_fields):
+        at = [[time and f"2026-01-01T00:{time:02}:00+00:00" for time in order] for order in orders]
+        return [pair({"started_at": own}, {"started_at": base} | base_fields) for own, base in at]
 
-    (text,) = differences_in(pairs((1, 0), (3, 2), (5, 4)))
+    (text,) = differences_in(pairs((11, 10), (13, 12), (15, 14)))
     assert text == "fp32 always ran before amp_fp16"
-    (text,) = differences_in(pairs((0, 1), (2, 3)))
+    (text,) = differences_in(pairs((10, 11), (12, 13)))
     assert text == "amp_fp16 always ran before fp32"
-    assert differences_in(pairs((1, 0), (2, 3), (5, 4))) == []
-    assert differences_in(pairs((1, 0))) == []  # one process has no outcome anyway
-    assert differences_in(pairs((1, 0), (3, 2), (None, 4))) == []
+    assert differences_in(pairs((11, 10), (12, 13), (15, 14))) == []
+    assert differences_in(pairs((11, 10))) == []  # one process has no outcome anyway
+    assert differences_in(pairs((11, 10), (13, 12), (None, 14))) == []
+    assert differences_in(pairs((11, 10), (13, 12), (15, 15))) == []
+    assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []  # side by side on two GPUs
+
+
+def test_two_runs_of_one_precision_are_named_by_their_execution():
+    graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager"})
+    graph |= {"execution": "cuda_graph"}
+    assert differences(graph, eager) == ["only the kernel of cuda_graph was forked"]
+
+
+def test_the_order_in_a_process_that_runs_all_precisions_is_theirs_not_that_of_the_process():
+    def pairs(*places):
+        process = {"order_in_comparison": 5, "started_at": "2026-01-01T00:00:00+00:00"}
+        return [pair(*(process | {"runs_before_in_process": place} for place in both)) for both in places]
+
+    assert "fp32 always ran before amp_fp16" in differences_in(pairs((2, 1), (4, 0), (3, 2)))
+    assert not any("always" in text for text in differences_in(pairs((2, 1), (0, 4), (3, 2))))
 
 
 def test_one_pair_under_other_conditions_refuses_the_outcome_of_all():

@@ -58,10 +58,11 @@ def test_the_chart_has_panels_for_time_memory_energy_and_loss_over_fp32_and_over
     (family,) = find_widths(crossover[0])
     panels = crossover[1]["crossover"].axes
     labels = [axes.get_title(loc="left") for axes in panels]
-    assert [label.partition(" ")[0].rstrip(",") for label in labels] == 2 * ["speed-up", "memory", "energy", "training"]
+    figures = ["speed-up", "memory", "energy"]
+    assert [label.partition(" ")[0].rstrip(",") for label in labels] == [*figures, *figures, "loss"]
     for axes in panels:
         assert [text.get_text() for text in axes.get_xticklabels()] == [str(width) for width in made_up.WIDTHS]
-    for axes, base in ((panels[0], "fp32"), (panels[4], "amp_bf16")):
+    for axes, base in ((panels[0], "fp32"), (panels[3], "amp_bf16")):
         ratios = {width: ratio_of(family.groups[width], "fp8", base) for width in made_up.WIDTHS[1:]}
         assert markers_of(axes, "fp8") == {width: (ratio, True) for width, ratio in ratios.items()}  # not at 200
         colour = PRECISIONS["fp8"].colour
@@ -69,7 +70,7 @@ def test_the_chart_has_panels_for_time_memory_energy_and_loss_over_fp32_and_over
         ends = [line for line in of_mode if len(line.get_xdata()) == 2 and len(set(line.get_xdata())) == 1]
         assert len(ends) == 5  # an interval at each width
     assert not markers_of(panels[0], "fp32")
-    assert {line.get_ydata()[0] for line in panels[7].lines if line.get_linestyle() == ":"} == {LOSS_BAR}
+    assert {line.get_ydata()[0] for line in panels[6].lines if line.get_linestyle() == ":"} == {LOSS_BAR}
 
 
 def test_the_first_table_says_from_which_width_on_a_mode_pays(crossover):
@@ -257,8 +258,27 @@ def test_losses_far_apart_have_an_axis_on_which_the_bar_and_every_marker_can_be_
         assert axes.get_yscale() == scale
         low, high = axes.get_ylim()
         assert low < above < high
-        assert (LOSS_BAR in axes.get_yticks()) == (scale == "symlog")
+        assert (LOSS_BAR in axes.get_yticks()) == (scale == "symlog") == ("log from 0.02" in axes.get_title(loc="left"))
         plt.close(figure)
+
+
+def test_a_line_joins_no_losses_of_different_trainings_and_equal_runs_have_theirs(tmp_path):
+    made_up.write_crossover(tmp_path)
+    for path in tmp_path.glob("*.json"):
+        record = json.loads(path.read_text())
+        if record["units"] >= 2048:
+            record |= {"lr": record["lr"] / 2}
+        if record["precision"] == "fp8" and record["train_loss"]:
+            record["train_loss"] = [record["train_loss"][-1] + 0.001 * record["repeat"]]
+        path.write_text(json.dumps(record))
+    (family,) = find_widths(explore(tmp_path, "crossover")[0])
+    figure, axes = plt.subplots()
+    draw_panel(axes, family, [("fp8", "amp_bf16")], "loss", loss_above)
+    lines = [list(line.get_xdata()) for line in axes.lines if line.get_color() == PRECISIONS["fp8"].colour]
+    assert [256, 512, 1024] in lines and [2048, 4096] in lines
+    ends = {line.get_xdata()[0]: line.get_ydata() for line in axes.lines if list(line.get_xdata()) == [512, 512]}
+    assert ends[512][1] - ends[512][0] == pytest.approx(2 * 0.002)
+    plt.close(figure)
 
 
 def test_other_models_beside_the_widths_have_an_answer_of_their_own(tmp_path):
