@@ -34,18 +34,23 @@ SLOW |= {"shared_process", "studies", "two_machines"}
 SLOW_FIXTURES = {"images_alone", "misspelt", "pooled", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = (
-    "faults",
-    "golden",
-    "notebooks",
-    "process",
-    "prepared",
     "ray_cluster",
+    "faults",
+    "prepared",
+    "golden",
+    "process",
     "cli",
+    "notebooks",
+    "two_machines",
     "shared_process",
-    "experiment",
-    "summary",
     "security",
-    "published",
+    "standalone",
+    "checkpoint",
+    "benchmarks",
+    "summary",
+    "record",
+    "odd_records",
+    "style",
 )
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401

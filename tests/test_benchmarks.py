@@ -50,7 +50,10 @@ def rows_of(text):
     return {cells[0]: cells for cells in lines}
 
 
-@pytest.mark.parametrize("experiment", ["resnet", pytest.param("efficientnet", marks=pytest.mark.exhaustive), "lstm"])
+IMAGES = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("resnet", "efficientnet")]
+
+
+@pytest.mark.parametrize("experiment", [*IMAGES, "lstm"])
 def test_the_tiny_form_runs_every_contender_and_is_no_measurement(experiment, capsys):
     compare_loops.main([*TINY, "--only", experiment])
     text = capsys.readouterr().out
@@ -292,6 +295,7 @@ def first_search(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
 
 
+@pytest.mark.exhaustive
 def test_each_row_of_the_first_search_is_a_process_with_its_own_cache():
     result = first_search("--device", "cpu", "--precision", "amp_bf16")
     assert result.returncode == 0, result.stderr
