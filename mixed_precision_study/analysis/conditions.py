@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..record import DISTURBED
+from ..record import DISTURBED, comparison_key
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
 SHOWN = 24  # characters of a value in a sentence; a hash is longer
@@ -29,8 +29,14 @@ def host_of(record: dict) -> tuple | None:
 
 
 def name_beside(record: dict, other: dict) -> str:
-    """Return the precision of a run, or its execution where the other has the same precision."""
-    return record["execution" if record["precision"] == other["precision"] else "precision"]
+    """Return the precision of a run; beside one of the same precision its execution, or else what differs."""
+    if record["precision"] != other["precision"]:
+        return record["precision"]
+    settings, others = dict(comparison_key(record)), dict(comparison_key(other))
+    differing = [name for name in settings if settings[name] != others.get(name)]
+    if "execution" in differing or not differing:
+        return record["execution"]
+    return f"{differing[0]}={record.get(differing[0])}"
 
 
 def slowdowns(record: dict) -> dict[str, float]:

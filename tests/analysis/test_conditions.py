@@ -104,10 +104,12 @@ def test_a_precision_that_always_ran_first_is_named():
     assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []  # side by side on two GPUs
 
 
-def test_two_runs_of_one_precision_are_named_by_their_execution():
+def test_two_runs_of_one_precision_are_named_by_their_execution_or_by_what_differs():
     graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager"})
-    graph |= {"execution": "cuda_graph"}
+    graph |= {"execution": "cuda_graph", "batch_size": 512}
     assert differences(graph, eager) == ["only the kernel of cuda_graph was forked"]
+    graph |= {"execution": "eager"}
+    assert differences(graph, eager) == ["only the kernel of batch_size=512 was forked"]
 
 
 def test_the_order_in_a_process_that_runs_all_precisions_is_theirs_not_that_of_the_process():
