@@ -45,7 +45,7 @@ PANELS: tuple[tuple[str, Callable[[dict, str, str], float | None]], ...] = (
     ("speed-up", ratio_of),
     ("memory, share", memory_share),
     ("energy, share", energy_share),
-    ("loss above, nats", loss_above),
+    ("training loss above, nats", loss_above),
 )
 
 
@@ -124,7 +124,7 @@ def draw_panel(axes: Axes, family: Widths, pairs: list[tuple[str, str]], label: 
             axes.plot([width, width], ends, color=style.colour, linewidth=1)
     axes.set(xscale="log", xlabel="width")
     if read is loss_above:
-        label += scale_losses(axes)
+        scale_losses(axes)
     elif read is ratio_of:
         scale_ratios(axes)
     else:
@@ -142,14 +142,14 @@ def scale_ratios(axes: Axes) -> None:
     set_ticks(axes, TICKS + (MORE_TICKS if high < 8 * low else ()))
 
 
-def scale_losses(axes: Axes) -> str:
-    """Give losses that lie far apart an axis that is logarithmic beyond the bar; return what to add to its title."""
+def scale_losses(axes: Axes) -> None:
+    """Give losses that lie far apart an axis that is logarithmic beyond the bar, and say so."""
     if max(map(abs, axes.get_ylim())) <= 5 * LOSS_BAR:
-        return ""
+        return
     axes.set_yscale("symlog", linthresh=LOSS_BAR)
     axes.set_ylim(*(1.5 * end if abs(end) > LOSS_BAR else end for end in axes.get_ylim()))  # room for markers
     set_ticks(axes, LOSS_TICKS)
-    return f", log from {LOSS_BAR:g}"
+    axes.text(0.03, 0.03, f"logarithmic\nbeyond {LOSS_BAR:g}", size=7, color=DARK_GREY, transform=axes.transAxes)
 
 
 def set_ticks(axes: Axes, steps: tuple[float, ...]) -> None:
@@ -179,8 +179,8 @@ def draw_families(section: Section, report: Report, families: list[Widths]) -> N
     The loss is below alone: above it would be from other trainings.
     """
     groups = [group for family in families for group in family.groups.values()]
-    about = "hollow: no interval, or a training loss that is not told; lines on it: how far equal runs differ; "
-    about += "dotted: its bar; memory without the data set"
+    about = "vertical: a speed-up's 95% interval, or how far the losses of equal runs differ; hollow: nothing can be "
+    about += "said; dotted: the bar of the loss; memory without the data set"
     drawn = {name for family in families for name in family.precisions[1:]}
     legend = [handle for handle in legend_of(groups) if handle.get_label() in drawn]
     figure, parts = start_chart(report, TITLE, [2.7] * 2 * len(families), legend, about, numbers=[])
@@ -188,7 +188,7 @@ def draw_families(section: Section, report: Report, families: list[Widths]) -> N
         simplest = family.precisions[0]
         rows = (
             (above, [(name, simplest) for name in family.precisions[1:]], f"{family.title}, over {simplest}"),
-            (below, family.pairs, "over the next simpler mode: " + ", ".join(f"{a} over {b}" for a, b in family.pairs)),
+            (below, family.pairs, "over a simpler mode: " + ", ".join(f"{a} over {b}" for a, b in family.pairs)),
         )
         for part, pairs, title in rows:
             part.suptitle(chart_text(title), size=9.5, x=0.01, ha="left")
