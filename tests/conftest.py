@@ -34,23 +34,18 @@ SLOW |= {"shared_process", "studies", "two_machines"}
 SLOW_FIXTURES = {"images_alone", "misspelt", "pooled", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = (
-    "ray_cluster",
     "faults",
-    "prepared",
     "golden",
-    "process",
-    "cli",
     "notebooks",
-    "two_machines",
+    "process",
+    "prepared",
+    "ray_cluster",
+    "cli",
     "shared_process",
-    "security",
-    "standalone",
-    "checkpoint",
-    "benchmarks",
+    "experiment",
     "summary",
-    "record",
-    "odd_records",
-    "style",
+    "security",
+    "published",
 )
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
