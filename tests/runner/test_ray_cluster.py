@@ -120,7 +120,7 @@ def open_node():
                 return read_small_file(folder / "ray_current_cluster")
 
             try:
-                yield wait_for(address, 90), folder
+                yield wait_for(address, 60), folder  # a start takes 14 to 23 s, and now and then hangs
             finally:
                 for process in [*psutil.Process(node.pid).children(recursive=True), node]:
                     with contextlib.suppress(psutil.NoSuchProcess):
