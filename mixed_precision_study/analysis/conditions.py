@@ -39,6 +39,12 @@ def name_beside(record: dict, other: dict) -> str:
     return f"{differing[0]}={record.get(differing[0])}"
 
 
+def the_only_one(own: dict, base: dict, field: str) -> str | None:
+    """Return the name of the one of two runs that has a field, or None where both have it or neither."""
+    having = [pair for pair in ((own, base), (base, own)) if pair[0].get(field)]
+    return name_beside(*having[0]) if len(having) == 1 else None
+
+
 def slowdowns(record: dict) -> dict[str, float]:
     """Return {reason: share of the samples} of what slowed the GPU for a noticeable time."""
     if record.get("throttled") is False:
@@ -124,9 +130,8 @@ def clocks_apart(own: dict, base: dict) -> str | None:
 
 def clock_difference(own: dict, base: dict) -> str | None:
     """Return in which way the clocks of two runs differ, also where one is not known, or None."""
-    pairs = (own, base), (base, own)
-    known = [name_beside(*pair) for pair in pairs if pair[0].get("sm_clock_mhz_median")]
-    return f"clock of {known[0]} only" if len(known) == 1 else clocks_apart(own, base)
+    known = the_only_one(own, base, "sm_clock_mhz_median")
+    return f"clock of {known} only" if known else clocks_apart(own, base)
 
 
 def slower_clock_by_power(own: dict, base: dict) -> bool:
@@ -156,8 +161,8 @@ def order_difference(own: dict, base: dict) -> str | None:
 
 def start_difference(own: dict, base: dict) -> str | None:
     """Return that the kernel of one of the two was forked and that of the other was not, or None."""
-    forked = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0].get("kernel_forked")]
-    return f"only the kernel of {forked[0]} was forked" if len(forked) == 1 else None
+    forked = the_only_one(own, base, "kernel_forked")
+    return f"only the kernel of {forked} was forked" if forked else None
 
 
 def differences(own: dict, base: dict) -> list[str]:
