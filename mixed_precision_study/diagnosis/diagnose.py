@@ -20,14 +20,12 @@ class Loop:
 
     def __enter__(self) -> Diagnosis:
         self.measurement = Measurement(self.steps)
-        self.measurement.listen()
         return self.report
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.measurement.stop()
-        if error is None and self.evaluate is not None:
-            self.measurement.evaluate(self.evaluate)
-        self.report.judge(self.measurement.finish())
+        evaluate = self.evaluate if error is None else None
+        self.report.judge(self.measurement.finish(evaluate))
 
     def __str__(self) -> str:
         return "a diagnosis that has not begun: use it as `with diagnose() as report:` around a loop"
@@ -40,12 +38,16 @@ def diagnose(
 
     step(): takes one training step of yours: batch, forward, backward, optimizer. Without it, diagnose() is a context
         around a loop; there a step ends with scaler.update() or optimizer.step().
-    steps: how many are timed. Besides, 3 warm up, 4 are watched, which is slow, and on a GPU 5 are profiled.
-    evaluate(): evaluates your model once, after the steps, so that its values can be checked.
+    steps: how many are timed, after 3 that warm up (8 on a GPU). Then PyTorch's profiler looks into 4, which makes
+        these slow.
+    evaluate(): evaluates your model once, after the steps, and returns its metric or its outputs, which are checked.
 
     Returns a Diagnosis; the context fills it in at its end. `print(report)` shows mistakes, where time and memory go,
-    and what to try. `report.mistakes` is a list of sentences, empty for a sound step. Where time and memory go is known
-    on an NVIDIA GPU only, and the wait for data of a DataLoader only.
+    and what to try. `report.mistakes` is a list of sentences, empty where none was found. Where time and memory go is
+    known on an NVIDIA GPU only, and the wait for data of a DataLoader only. What could not be looked at is said.
+
+    It listens at functions of PyTorch (doors.py) and takes its ears away after these steps. An error of its own ends
+    the diagnosis and not your loop, and no number of your training changes.
 
     Raises UserError where an argument is wrong or the batches run out, and whatever your step raises.
 
@@ -66,10 +68,8 @@ def diagnose(
             raise UserError(f"{name} is {given!r}; it must be a function without arguments.")
     if step is None:
         return Loop(steps, evaluate)
-    measurement = Measurement(steps)
+    measurement = Measurement(steps, by_hand=True)
     run_steps(measurement, step)
-    if evaluate is not None:
-        measurement.evaluate(evaluate)
     report = Diagnosis()
-    report.judge(measurement.finish())
+    report.judge(measurement.finish(evaluate))
     return report

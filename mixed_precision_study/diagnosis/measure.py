@@ -1,189 +1,346 @@
-"""Runs through the phases of a diagnosis: steps that warm up, are watched, timed and profiled."""
+"""Runs through the phases of a diagnosis: steps that warm up, are timed, and are looked into by the profiler."""
 
+import itertools
 import os
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
-from torch.utils.data import dataloader
+from torch.optim.optimizer import Optimizer
 
-from ..errors import UserError
+from ..errors import UserError, error_line
 from ..gpu.preflight import missing_kernels
-from ..profiling import NO_KERNEL, kernels_of, read_kernels
-from ..timing import synchronize
-from .observations import SWITCHES_MIXED, WARM_UP, Observations
-from .watch import Watcher
+from ..profiling import NO_KERNEL, tensors_in
+from . import doors
+from .observations import SWITCHES_MIXED, WARM_UP, WATCHED, Observations
+from .waits import END_OF_STEP, Sampler, read_profile
 
-WATCHED = 4
-PROFILED = 5
 LEGACY = "legacy and new APIs"  # in PyTorch's message on TF32 switches that do not agree
 
 
-def replaced(place: Any, name: str, new: Callable, stack: ExitStack) -> None:
-    """Replace a function until the stack is closed."""
-    stack.callback(setattr, place, name, getattr(place, name))
-    setattr(place, name, new)
-
-
 class Measurement:
-    """Steps of a training, from the first to the last phase. `advance` is called after each step.
+    """Steps of a training, from the first to the last phase, as heard through doors.py.
 
-    In a loop the end of a step is that of GradScaler.update, or of the first optimizer's step where no scaler is used.
+    In a loop a step ends with GradScaler.update, or with the first optimizer's step where no scaler is used. With
+    `by_hand`, advance() is called after each step instead. Only the first thread that trains is listened to.
     """
 
-    def __init__(self, steps: int):
-        self.steps = steps
+    def __init__(self, steps: int, by_hand: bool = False):
         self.seen = observe_environment()
         self.device = torch.device(self.seen.device)
-        self.watcher = Watcher(self.seen)
+        self.by_hand = by_hand
+        self.home = threading.get_ident()
+        self.thread: int | None = None  # that trains
         self.count = 0
+        self.inside: list[str] = []  # the calls that are under way
+        self.events: list[str] = []  # of the step that is under way
+        self.first_optimizer: int | None = None
+        self.optimizers: dict[int, Optimizer] = {}
+        self.scaler: Any = None
+        self.scaled = False  # GradScaler.update ends the steps
+        self.unended = False  # an optimizer stepped within scaler.step, and update() has not come yet
+        self.pending = False  # a step ended inside backward()
+        self.finite: list[torch.Tensor] = []  # whether the losses are, on the device
+        self.scales: list[torch.Tensor] = []  # of the profiled steps, on the device
+        self.schedules_before_backward = 0
+        self.waiting: float | None = None
         self.waited = 0.0  # seconds for the DataLoader
+        self.loads = False
+        self.marks: list[Any] = []  # the ends of the timed steps
         self.began = 0.0
         self.in_use_before = 0
-        self.loads = False
-        self.first_optimizer: int | None = None
-        self.scaled = False
         self.profiler: Any = None
-        self.hooks = ExitStack()
-        self.phase = ExitStack()  # what ends with the current phase
-        last = WARM_UP + WATCHED + steps
-        self.begins = {WARM_UP: self.watch, WARM_UP + WATCHED: self.time, last: self.profile}
-        self.last = last + (PROFILED if self.seen.device == "cuda" else 0)
+        self.sampler: Sampler | None = None
+        self.over = False
+        self.warm_up = WARM_UP[self.seen.device]
+        self.to_profile = self.warm_up + steps
+        self.last = self.to_profile + WATCHED
+        doors.listen(self)
 
     @property
     def is_over(self) -> bool:
         """Whether all phases are through."""
-        return self.count >= self.last
+        return self.over or self.count >= self.last
 
-    def listen(self) -> None:
-        """Find the ends of the steps by PyTorch's own hooks."""
-        hook = register_optimizer_step_post_hook(self.optimizer_stepped)
-        self.hooks.callback(hook.remove)
-        update = torch.amp.GradScaler.update
+    # What doors.py tells
 
-        def then_advance(scaler: Any, *args: Any, **options: Any) -> None:
-            update(scaler, *args, **options)
-            if scaler._enabled and not self.is_over:
-                self.scaled = True
+    def is_ours(self, event: str) -> bool:
+        """Return whether a call belongs to the training, which the first thread that calls backward() is."""
+        here = threading.get_ident()
+        if self.thread is None and event in ("scale", "backward", "step"):
+            self.thread = here
+        return self.thread in (None, here)
+
+    def begun(self, event: str, args: tuple) -> None:
+        """Note the beginning of a call."""
+        if event == "profiler":  # somebody else's, which could not start beside ours
+            if self.profiler is not None and threading.get_ident() == self.home:
+                self.stop()
+            return
+        if not self.is_ours(event):
+            return
+        self.inside.append(event)
+        if self.inside.count(event) > 1:  # a method that calls its parent's
+            return
+        if event == "next":
+            self.waiting = time.perf_counter()
+        elif event == "autocast":
+            if args[0]._enabled and torch.is_grad_enabled() and args[0].device == self.seen.device:
+                self.seen.autocasts.add(str(args[0].fast_dtype).removeprefix("torch."))
+        elif event == "schedule":
+            if args[0].o._step_count > 1:  # else it is being made
+                self.note_schedule(args[0].o)
+                self.events.append(event)
+        elif event == "backward":
+            self.seen.backward_in_autocast += torch.is_autocast_enabled(self.seen.device)
+            self.events.append(event)
+            if not self.seen.scaler_on:
+                self.note_loss(args)
+        elif event == "clip":
+            self.events.append(event)
+        elif args[0]._enabled:  # the scaler
+            self.scaler, self.seen.scaler_on = args[0], True
+            if event == "scale" and self.unended:  # the step before had no update()
+                self.unended = False
                 self.advance()
+            self.events.append(event)
+            if event == "scale":
+                self.note_loss(args[1:])
 
-        replaced(torch.amp.GradScaler, "update", then_advance, self.hooks)
-
-    def optimizer_stepped(self, optimizer: Optimizer, *_: Any) -> None:
-        """Count a step where it ends with an optimizer's."""
-        self.first_optimizer = self.first_optimizer or id(optimizer)
-        if id(optimizer) == self.first_optimizer and not self.scaled and not self.is_over:
+    def ended(self, event: str, args: tuple) -> None:
+        """Note the end of a call, and of a step."""
+        if event == "step":  # an optimizer's hook, which autograd's own threads may call inside backward()
+            if self.is_ours(event) or torch._C._current_graph_task_id() != -1:
+                self.optimizer_stepped(args[0])
+            return
+        if not self.is_ours(event) or event not in self.inside:
+            return
+        del self.inside[len(self.inside) - 1 - self.inside[::-1].index(event)]
+        if event in self.inside:
+            return
+        if event == "next" and self.waiting is not None:
+            self.loads = True
+            self.waited += time.perf_counter() - self.waiting
+        elif event == "backward" and self.pending:
+            self.pending = False
             self.advance()
+        elif event == "update" and args[0]._enabled and not self.by_hand:
+            self.scaled, self.unended = True, False
+            self.advance()
+
+    def gave_up(self, error: Exception) -> None:
+        """Stop looking because of an error of our own, which must not reach the loop."""
+        self.seen.unseen.append(
+            f"diagnose() stopped looking after step {self.count}, because it failed itself ({error_line(error)})."
+        )
+        self.stop()
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Note an optimizer's step, which ends the loop's step where no scaler is used."""
+        self.optimizers[id(optimizer)] = optimizer
+        self.first_optimizer = self.first_optimizer or id(optimizer)
+        self.events.append("step")
+        if self.by_hand or self.scaled or id(optimizer) != self.first_optimizer:
+            return
+        if self.seen.scaler_on and "scaler.step" in self.inside:
+            self.unended = True
+        elif torch._C._current_graph_task_id() != -1:
+            self.pending = True
+        else:
+            self.advance()
+
+    def note_schedule(self, scheduler: Any) -> None:
+        """Count the first step of a scheduler that comes before any backward() and any step of its optimizer."""
+        trained = self.count or {"scale", "backward", "step"} & set(self.events)
+        began = scheduler._step_count > 2 or getattr(scheduler.optimizer, "_opt_called", False)
+        self.schedules_before_backward += not trained and (not began or self.schedules_before_backward > 0)
+
+    def note_loss(self, args: tuple) -> None:
+        """Note on the device whether a scalar loss is finite. In timed steps nothing is added."""
+        if self.warm_up <= self.count < self.to_profile:
+            return
+        for loss in tensors_in(args[:1])[:1]:
+            if loss.numel() == 1:
+                self.finite.append(loss.detach().isfinite().all())
+
+    # Steps and phases
 
     def advance(self) -> None:
         """Count a step, and begin the phase that follows it, if one does."""
-        if WARM_UP <= self.count < WARM_UP + WATCHED:
-            self.watcher.step_ended()
-            self.seen.in_use.append(self.bytes_in_use())
+        if self.is_over:
+            return
+        if self.profiler is not None:
+            self.step_profiled()
+        if len(self.marks):
+            self.mark()
         self.count += 1
+        self.seen.events.append(self.events)
+        self.events = []
+        if self.count == self.warm_up:
+            self.begin_timing()
+        if self.count == self.to_profile:
+            self.end_timing()
+            self.begin_profile()
         if self.is_over:
             self.stop()
-        elif self.count in self.begins:
-            self.phase.close()
-            self.begins[self.count]()
 
-    def watch(self) -> None:
-        """Begin to watch the steps."""
-        self.watcher.start()
-        self.phase.callback(self.watcher.stop)
+    def advance_safely(self) -> None:
+        """Count a step of a function that is called by hand; an error of our own ends the diagnosis alone."""
+        try:
+            self.advance()
+        except Exception as error:
+            self.gave_up(error)
 
-    def time(self) -> None:
-        """Begin to time the steps. Nothing is done in them but to add up what a DataLoader takes."""
-        if self.seen.device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        following = dataloader._BaseDataLoaderIter.__next__
+    def mark(self) -> None:
+        """Mark the end of a timed step, on a GPU by an event on its stream."""
+        if self.device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self.marks.append(event)
+        else:
+            self.marks.append(time.perf_counter())
 
-        def timed(iterator: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return following(iterator)
-            finally:
-                self.loads = True
-                self.waited += time.perf_counter() - began
-
-        replaced(dataloader._BaseDataLoaderIter, "__next__", timed, self.phase)
-        self.phase.callback(self.timed)
+    def begin_timing(self) -> None:
+        """Begin to time the steps. Nothing is done in them but to mark their ends."""
         synchronize(self.device)
+        self.waited, self.loads = 0.0, False
         self.in_use_before = self.bytes_in_use()
         self.began = time.perf_counter()
+        self.mark()
 
-    def timed(self) -> None:
-        """Note the time of the steps since time() began."""
+    def end_timing(self) -> None:
+        """Note the times of the steps since begin_timing()."""
+        marks, self.marks = self.marks, []
+        if len(marks) < 2:
+            return
         synchronize(self.device)
         seconds = time.perf_counter() - self.began
-        self.seen.timed = self.count - WARM_UP - WATCHED
-        if self.seen.timed > 0:
-            self.seen.step_ms = 1000 * seconds / self.seen.timed
-            self.seen.data_wait_fraction = self.waited / seconds if self.loads else None
-            self.seen.memory = memory_parts(list(self.watcher.optimizers.values()), self.device)
-            self.seen.growth = (self.bytes_in_use() - self.in_use_before) / self.seen.timed
-            if self.device.type == "cuda":
-                self.seen.reserved = torch.cuda.memory_reserved(self.device)
+        pairs = list(itertools.pairwise(marks))
+        on_gpu = self.device.type == "cuda"
+        self.seen.timed = len(pairs)
+        self.seen.step_ms = statistics.median(a.elapsed_time(b) if on_gpu else 1000 * (b - a) for a, b in pairs)
+        self.seen.data_wait_fraction = min(1.0, self.waited / seconds) if self.loads else None
+        self.seen.growth = (self.bytes_in_use() - self.in_use_before) / len(pairs)
+        self.seen.reserved = torch.cuda.memory_reserved(self.device) if on_gpu else 0
+
+    def begin_profile(self) -> None:
+        """Begin to look into the steps with PyTorch's profiler, unless that is not ours to start."""
+        if threading.get_ident() != self.home:
+            reason = "the loop runs in another thread than diagnose(), and a profiler belongs to one thread"
+        elif torch.autograd._profiler_enabled():
+            reason = "another profiler of PyTorch is running"
+        else:
+            from torch.profiler import ProfilerActivity, profile
+
+            gpu = self.device.type == "cuda"
+            activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu
+            with torn_down():
+                profiler = profile(activities=activities, record_shapes=True, profile_memory=gpu, acc_events=True)
+                profiler.start()
+            self.profiler = profiler
+            self.in_use_before = self.bytes_in_use()
+            if gpu:
+                self.sampler = Sampler(self.home)
+            return
+        self.seen.profile_reason = reason
+        self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
+        self.over = True
+
+    def step_profiled(self) -> None:
+        """Note the end of a profiled step."""
+        with torch.autograd.profiler.record_function(END_OF_STEP):
+            pass
+        self.seen.in_use.append(self.bytes_in_use())
+        if self.scaler is not None and self.scaler._scale is not None:
+            self.scales.append(self.scaler._scale.clone())
+
+    def end_profile(self) -> None:
+        """Read the profile of the steps that were looked into."""
+        profiler, self.profiler = self.profiler, None
+        sampler, self.sampler = self.sampler, None
+        if sampler is not None:
+            sampler.stop()
+        synchronize(self.device)
+        with torn_down():
+            profiler.stop()
+        peak = read_profile(self.seen, profiler, sampler.seen if sampler else [], self.in_use_before)
+        if self.device.type == "cuda":
+            self.seen.memory = memory_parts(list(self.optimizers.values()), peak)
+            if not self.seen.kernels:
+                self.seen.profile_reason = NO_KERNEL
 
     def bytes_in_use(self) -> int:
         """Return the bytes of the tensors that are alive on the GPU; 0 without one."""
         return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else 0
 
-    def profile(self) -> None:
-        """Begin to profile the kernels."""
-        from torch.profiler import ProfilerActivity, profile
-
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")  # see profiling.py
-        self.profiler = profile(activities=[ProfilerActivity.CUDA], acc_events=True)
-        self.profiler.start()
-        self.phase.callback(self.profiled)
-
-    def profiled(self) -> None:
-        """Read the kernels of the profiled steps."""
-        synchronize(self.device)
-        self.profiler.stop()
-        kernels = kernels_of(self.profiler)
-        steps = self.count - (self.last - PROFILED)
-        if kernels and steps > 0 and self.seen.step_ms:
-            found = SimpleNamespace(step_ms_median=self.seen.step_ms)
-            read_kernels(found, kernels, steps)
-            self.seen.kernels = vars(found)
-        else:
-            self.seen.profile_reason = NO_KERNEL
-        self.profiler = None
-
-    def evaluate(self, evaluate: Callable[[], Any]) -> None:
-        """Watch an evaluation, after the steps."""
-        watched = self.seen.watched, list(self.seen.events)
-        self.watcher.start()
-        try:
-            evaluate()
-        finally:
-            self.watcher.stop()
-            self.seen.watched, self.seen.events = watched
-
     def stop(self) -> None:
-        """End the phase and take back the hooks."""
-        self.phase.close()
-        self.hooks.close()
+        """End all phases and listen no longer."""
+        self.over = True
+        doors.leave(self)
+        try:
+            if self.profiler is not None:
+                self.end_profile()
+            if self.marks:
+                self.end_timing()
+        except Exception as error:
+            self.profiler = None
+            self.seen.unseen.append(f"The last steps could not be read ({error_line(error)}).")
 
-    def finish(self) -> Observations:
-        """Return what was seen."""
+    def finish(self, evaluate: Callable[[], Any] | None = None) -> Observations:
+        """Evaluate, if that is wanted, and return what was seen."""
         self.stop()
-        self.seen.steps = self.count
-        self.watcher.finish()
+        seen = self.seen
+        if evaluate is not None:
+            seen.evaluation_finite = finite_numbers(evaluate())
+            if seen.evaluation_finite is None:
+                seen.unseen.append("The evaluation was not checked, because it returns neither outputs nor a metric.")
+        seen.steps = self.count
+        seen.events = [step for step in [*seen.events, self.events] if step]
+        with suppress(RuntimeError):  # a lost device
+            seen.losses_finite = all(bool(finite) for finite in self.finite)
+            seen.scales = [float(scale) for scale in self.scales]
+        self.finite = []
+        weights = [weight for one in self.optimizers.values() for weight in weights_of(one)]
+        seen.model_on = weights[0].device.type if weights else None
+        seen.half_weights = [text for one in self.optimizers.values() if (text := half_without_masters(one))]
+        seen.scheduled_first = self.schedules_before_backward == 1 and all(
+            step.count("schedule") == 1 for step in seen.events[: self.count]
+        )
         dynamo = sys.modules.get("torch._dynamo.utils")
-        self.seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
-        if self.seen.device != "cuda":
-            self.seen.profile_reason = "kernels are seen on an NVIDIA GPU only"
-        elif not self.seen.kernels and self.seen.profile_reason is None:
-            self.seen.profile_reason = f"the loop ended after {self.count} steps; {self.last} are needed"
-        return self.seen
+        seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
+        if seen.device != "cuda":
+            seen.profile_reason = "kernels are seen on an NVIDIA GPU only"
+        elif not seen.kernels and seen.profile_reason is None:
+            seen.profile_reason = f"the loop ended after {self.count} steps; {self.last} are needed"
+        if self.count and not seen.watched and not seen.unseen:
+            seen.unseen.append(
+                f"The operations of a step were not looked at, because the loop ended after {self.count} steps and"
+                f" {self.last} are needed."
+            )
+        return seen
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def torn_down() -> Iterator[None]:
+    """Let the profiler leave the GPU as it was: without this CUPTI slows all later launches (pytorch issue 144455)."""
+    given = os.environ.get("TEARDOWN_CUPTI")
+    os.environ["TEARDOWN_CUPTI"] = given or "1"
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop("TEARDOWN_CUPTI", None)
 
 
 def observe_environment() -> Observations:
@@ -204,18 +361,42 @@ def observe_environment() -> Observations:
     return seen
 
 
-def memory_parts(optimizers: list[Optimizer], device: torch.device) -> dict[str, int]:
+def finite_numbers(value: Any) -> bool | None:
+    """Return whether all numbers of what an evaluation returned are finite; None where it holds none."""
+    numbers = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
+    found = [torch.as_tensor(number).isfinite().all() for number in numbers]
+    return all(bool(finite) for finite in found) if found else None
+
+
+def weights_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """Return the weights that an optimizer updates."""
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def half_without_masters(optimizer: Optimizer) -> str | None:
+    """Return "AdamW, bfloat16" where one of PyTorch's own optimizers updates 16-bit weights and keeps no 32 bits.
+
+    Optimizers from elsewhere may keep what is rounded away, or round stochastically, so nothing is said of them.
+    """
+    kind = type(optimizer)
+    weights = [weight for weight in weights_of(optimizer) if weight.requires_grad]
+    half = [weight for weight in weights if weight.dtype in (torch.float16, torch.bfloat16)]
+    states = [part for weight in half for part in tensors_in(optimizer.state.get(weight, {})) if part.dim()]
+    if not kind.__module__.startswith("torch.optim") or not half or any(part.dtype == torch.float32 for part in states):
+        return None
+    return f"{kind.__name__}, {str(half[0].dtype).removeprefix('torch.')}"
+
+
+def memory_parts(optimizers: list[Optimizer], peak: int) -> dict[str, int]:
     """Return the bytes of the peak that weights, gradients and optimizer take; "other" is mostly activations."""
-    if device.type != "cuda":
-        return {}
-    weights = {weight for one in optimizers for group in one.param_groups for weight in group["params"]}
-    sizes = {"weights": sum(weight.nbytes for weight in weights)}
-    sizes["gradients"] = sum(weight.nbytes for weight in weights if weight.requires_grad)
-    states = [part for one in optimizers for state in one.state.values() for part in state.values()]
-    tensors = [part for part in states if isinstance(part, torch.Tensor) and part.device.type == "cuda"]
-    sizes["optimizer"] = sum(tensor.nbytes for tensor in tensors)
-    sizes["other"] = max(0, torch.cuda.max_memory_allocated(device) - sum(sizes.values()))
-    return sizes
+    weights = {weight for one in optimizers for weight in weights_of(one)}
+    states = [part for one in optimizers for state in one.state.values() for part in tensors_in(state)]
+    sizes = {
+        "weights": sum(weight.nbytes for weight in weights),
+        "gradients": sum(weight.nbytes for weight in weights if weight.requires_grad),
+        "optimizer": sum(tensor.nbytes for tensor in states if tensor.device.type == "cuda"),
+    }
+    return {**sizes, "other": max(0, peak - sum(sizes.values()))}
 
 
 def run_steps(measurement: Measurement, step: Callable[[], Any]) -> None:
@@ -223,7 +404,7 @@ def run_steps(measurement: Measurement, step: Callable[[], Any]) -> None:
     try:
         while not measurement.is_over:
             step()
-            measurement.advance()
+            measurement.advance_safely()
     except StopIteration:
         raise UserError(
             f"step ran out of batches after {measurement.count} steps; diagnose needs {measurement.last}. Repeat them,"

@@ -1,26 +1,18 @@
-"""The common mistakes of a training step, each by a rule on what was seen."""
+"""The common mistakes of a training step, each by a rule on what was seen. A rule that may be wrong stays silent."""
 
 import itertools
 
 from .observations import SWITCHES_MIXED, Observations
-from .watch import is_finite
 
 MANY_FLOPS = 0.3  # from this share of the FLOPs on, a kind of arithmetic matters
 SMALL_FP8 = 1024  # rows, inner size or columns of a product below which fp8 gains nothing
+LEAST_SCALE = 1.0  # a search for the loss scale, which begins at 65,536, ends above it
 MIB = 2**20
 
 
-def order_is_wrong(events: list[str], first: str, second: str) -> bool:
+def comes_before(events: list[str], first: str, second: str) -> bool:
     """Return whether a call came in a step before the one that it must follow, or without it."""
     return first in events and (second not in events or events.index(first) < events.index(second))
-
-
-def is_scheduled_too_early(events: list[str]) -> bool:
-    """Return whether a scheduler steps between backward and the optimizer's step."""
-    if not {"backward", "schedule", "step"} <= set(events):
-        return False
-    backward, step = events.index("backward"), events.index("step")
-    return "schedule" in events[backward:step]
 
 
 def model_on_cpu(seen: Observations) -> str | None:
@@ -32,12 +24,12 @@ def model_on_cpu(seen: Observations) -> str | None:
 
 def reads_of_the_device(seen: Observations) -> str | None:
     """The CPU waits for the device where a step reads a value from it."""
-    places = [place for place, times in seen.reads.items() if times >= seen.watched]
+    places = [place for place, steps in seen.reads.items() if steps >= seen.watched]
     if not places or not seen.watched:
         return None
     return (
-        f"Every step reads a value from the device ({', '.join(places[:3])}), and the CPU waits for it. Read it once in"
-        " a hundred steps, or add it up on the device."
+        f"Every step reads a value from the device ({', '.join(places[:3])}), and the CPU waits for it. If the value"
+        " is yours to read, read it once in a hundred steps, or add it up on the device."
     )
 
 
@@ -73,16 +65,20 @@ def scaler_with_bf16(seen: Observations) -> str | None:
 
 
 def fp16_without_scaler(seen: Observations) -> str | None:
-    """Small gradients become zero in fp16."""
+    """Small gradients become zero in fp16, unless the loss is scaled, which may also be done by hand."""
     trained = any("backward" in events for events in seen.events)
-    if seen.autocast != "float16" or seen.scaler_on or not trained:
+    used = not seen.flops or seen.share_of_flops(None, "float16") > 0
+    if seen.autocast != "float16" or seen.scaler_on or not trained or not used:
         return None
-    return "float16 autocast without GradScaler: small gradients become zero. Use torch.amp.GradScaler, or bfloat16."
+    return (
+        "float16 autocast without GradScaler: small gradients become zero, unless you scale the loss yourself. Use"
+        " torch.amp.GradScaler, or bfloat16."
+    )
 
 
 def clipping_before_unscale(seen: Observations) -> str | None:
     """Gradients are scaled until unscale_ is called."""
-    if not seen.scaler_on or not any(order_is_wrong(events, "clip", "unscale") for events in seen.events):
+    if not seen.scaler_on or not any(comes_before(events, "clip", "unscale") for events in seen.events):
         return None
     return "Gradients are clipped while they are scaled. Call scaler.unscale_(optimizer) before clipping."
 
@@ -97,39 +93,58 @@ def step_past_the_scaler(seen: Observations) -> str | None:
 
 def no_update(seen: Observations) -> str | None:
     """update() adapts the loss scale, and lets the next step unscale again."""
-    if not any("scaler.step" in events and "update" not in events for events in seen.events):
+    called = {call for events in seen.events for call in events}
+    if "scaler.step" not in called or "update" in called:
         return None
     return "scaler.update() is missing after scaler.step(optimizer): the loss scale never adapts."
 
 
 def scheduler_first(seen: Observations) -> str | None:
-    """A scheduler counts optimizer steps."""
-    if not any(is_scheduled_too_early(events) for events in seen.events):
-        return None
-    return "scheduler.step() comes before optimizer.step(): the first learning rate is skipped. Swap them."
-
-
-def scale_falls(seen: Observations) -> str | None:
-    """A scale that falls in every step means gradients that overflow at any scale."""
-    pairs = list(zip(seen.scales, seen.scales[1:], strict=False))
-    if not pairs or not all(later < earlier for earlier, later in pairs) or not is_finite(seen.losses):
+    """A scheduler counts optimizer steps, so the first rate is skipped where it steps before the optimizer does."""
+    between = [
+        events.count("schedule") == 1 and "schedule" in events[: events.index("step")][events.index("backward") :]
+        for events in seen.events
+        if {"backward", "step"} <= set(events)
+    ]
+    if not seen.scheduled_first and not (between and all(between)):
         return None
     return (
-        f"The loss scale falls in every step, to {seen.scales[-1]:g}: some gradient is inf or NaN at any scale. Look"
-        " for values above 65,504 in the forward pass, or use bfloat16."
+        "scheduler.step() comes before the first optimizer.step(), so the first learning rate is skipped. Call it after"
+        " optimizer.step()."
     )
 
 
-def loss_not_finite(seen: Observations) -> str | None:
-    """A loss that is inf or NaN trains nothing."""
-    if is_finite(seen.losses):
+def scale_falls(seen: Observations) -> str | None:
+    """Far below where a search for the scale ends, a scale that still falls means overflow at any scale."""
+    falls = [later < earlier for earlier, later in itertools.pairwise(seen.scales)]
+    if not falls or not all(falls) or seen.scales[-1] >= LEAST_SCALE:
         return None
-    if not seen.autocast and not seen.half_weights:
-        return "The loss is inf or NaN in fp32, so precision is not the cause. Lower the learning rate."
+    return (
+        f"The loss scale still falls in every step, to {seen.scales[-1]:g}, because some gradient is inf or NaN at any"
+        " scale. Check that gradients are cleared, and find the first such value by one step in fp32."
+    )
+
+
+def scale_is_zero(seen: Observations) -> str | None:
+    """Gradients are divided by the scale."""
+    if not seen.scales or seen.scales[-1] != 0:
+        return None
+    return "The loss scale is 0, so no gradient can be unscaled any more. Find out which step first gave inf or NaN."
+
+
+def loss_not_finite(seen: Observations) -> str | None:
+    """A loss that is inf or NaN trains nothing. Precision is ruled out only where every product ran in 32 bits."""
+    if seen.losses_finite:
+        return None
+    if seen.only_fp32 and not seen.autocasts and not seen.half_weights and not seen.scaler_on:
+        return (
+            "The loss is inf or NaN, and every product that was seen ran in fp32, so precision is not the cause. Look"
+            " at the learning rate and at the data."
+        )
     where = f" under {seen.autocast} autocast" if seen.autocast else ""
     return (
-        f"The loss is inf or NaN{where}. Try one step in fp32. If its loss is finite, compute the loss in fp32, or use"
-        " bfloat16."
+        f"The loss is inf or NaN{where}. Train the same first steps in fp32 from new weights: if the loss stays finite"
+        " there, precision is the cause."
     )
 
 
@@ -137,10 +152,7 @@ def evaluation_not_finite(seen: Observations) -> str | None:
     """No loss scaling helps a forward pass."""
     if seen.evaluation_finite is not False:
         return None
-    return (
-        f"The evaluation gives inf or NaN in {seen.evaluation_in}. Loss scaling does not help there: evaluate in fp32"
-        " or bfloat16."
-    )
+    return "The evaluation returns inf or NaN. Loss scaling does not help there, so try it once in fp32 or bfloat16."
 
 
 def half_weights(seen: Observations) -> str | None:
@@ -184,12 +196,11 @@ def benchmark_off(seen: Observations) -> str | None:
 
 def memory_not_pinned(seen: Observations) -> str | None:
     """Copies from memory that is not pinned wait."""
-    if not seen.watched or seen.unpinned / seen.watched < MIB:
+    if seen.pageable_ms < max(0.1, 0.01 * (seen.step_ms or 0.0)):
         return None
-    size = seen.unpinned / seen.watched / MIB
     return (
-        f"A step copies {size:.0f} MiB to the GPU from memory that is not pinned. Use DataLoader(pin_memory=True) and"
-        " .to(device, non_blocking=True)."
+        f"A step copies for {seen.pageable_ms:.1f} ms to the GPU from memory that is not pinned. Use"
+        " DataLoader(pin_memory=True) and .to(device, non_blocking=True)."
     )
 
 
@@ -217,6 +228,7 @@ RULES = (
     model_on_cpu,
     loss_not_finite,
     evaluation_not_finite,
+    scale_is_zero,
     scale_falls,
     clipping_before_unscale,
     step_past_the_scaler,

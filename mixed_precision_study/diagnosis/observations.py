@@ -9,12 +9,13 @@ SWITCHES_MIXED = (
     ' torch.set_float32_matmul_precision("high") or ("highest"), which sets both.'
 )
 
-WARM_UP = 3  # steps before the first that is watched
+WARM_UP = {"cpu": 3, "cuda": 8}  # steps before the first that is timed; a GPU's libraries search and compile in them
+WATCHED = 4  # steps that the profiler looks into, after the timed ones
 
 
 @dataclass
 class Observations:
-    """What a few watched steps and many timed ones showed. Times are in milliseconds, sizes in bytes."""
+    """What many timed steps and a few profiled ones showed. Times are in milliseconds, sizes in bytes."""
 
     device: str = "cpu"  # "cuda" or "cpu"
     gpu: str | None = None  # its name
@@ -23,42 +24,57 @@ class Observations:
     mixed_switches: bool = False  # the old and the new switch for matrix products do not agree
     compiled: bool = False  # torch.compile was used
     benchmark: bool = False  # torch.backends.cudnn.benchmark
+    unseen: list[str] = field(default_factory=list)  # a sentence for each thing that could not be looked at
 
     steps: int = 0  # all that were taken
-    watched: int = 0  # steps
-    events: list[list[str]] = field(default_factory=list)  # of each watched step: its calls in order, see watch.CALLS
+    events: list[list[str]] = field(default_factory=list)  # of each step: its calls in order, see doors.py
     model_on: str | None = None  # "cuda" or "cpu": where the weights are
-    autocast: str | None = None  # the type in which the model ran under autocast
+    autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered with gradients on
     backward_in_autocast: int = 0  # calls
     scaler_on: bool = False
-    scales: list[float] = field(default_factory=list)  # loss scales, after each watched step
-    losses: list[float] = field(default_factory=list)  # what backward() was called on, without the loss scale
-    evaluation_finite: bool | None = None  # None: not seen
-    evaluation_in: str | None = None  # the type in which the evaluation ran
+    scales: list[float] = field(default_factory=list)  # loss scales, after each profiled step
+    losses_finite: bool = True  # those that backward() was called on, without the loss scale
+    evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     half_weights: list[str] = field(default_factory=list)  # "AdamW, bfloat16": optimizers of 16-bit weights alone
-    reads: Counter = field(default_factory=Counter)  # {place in the code: values read from the device}
-    scaler_reads: int = 0  # values that GradScaler itself reads from the device
-    unpinned: int = 0  # bytes copied to the GPU from memory that is not pinned
-    shapes: set = field(default_factory=set)  # of the images of the first convolution
-    flops: dict[tuple[str, str], float] = field(default_factory=dict)  # {(kind, type): FLOPs of the watched steps}
-    misaligned_flops: float = 0.0  # of those in sizes that are not multiples of 8
-    fp8_sizes: set = field(default_factory=set)  # (rows, inner, columns) of fp8 products
+    scheduled_first: bool = False  # a scheduler stepped before the first backward(), and then once a step
 
-    timed: int = 0  # steps
-    step_ms: float | None = None  # the mean of the timed steps
-    data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
+    watched: int = 0  # steps that were profiled
+    reads: Counter = field(default_factory=Counter)  # {place in the code: profiled steps in which the CPU waited there}
+    scaler_reads: int = 0  # profiled steps in which GradScaler itself waits for the device
+    pageable_ms: float = 0.0  # a step's copies to the GPU from memory that is not pinned
+    shapes: set = field(default_factory=set)  # (images, weight) of convolutions
+    flops: dict[tuple[str, str], float] = field(default_factory=dict)  # {(kind, type): FLOPs of the profiled steps}
+    misaligned_flops: float = 0.0  # of those, in 16 bits with sizes that are not multiples of 8
+    fp8_sizes: set = field(default_factory=set)  # (rows, inner, columns) of fp8 products
     kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
     profile_reason: str | None = None  # why there are no kernels
 
+    timed: int = 0  # steps
+    step_ms: float | None = None  # the median of the timed steps
+    data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
+
     memory: dict[str, int] = field(default_factory=dict)  # {"weights", "gradients", "optimizer", "other"} at the peak
     reserved: int = 0  # bytes that PyTorch holds, its cache with them
-    in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each watched step
+    in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
     growth: float = 0.0  # bytes by which they grow in a timed step
 
-    def share_of_flops(self, kind: str, dtype: str) -> float:
-        """Return the share that a kind of arithmetic in a type has in all FLOPs."""
+    @property
+    def autocast(self) -> str | None:
+        """The type in which the model ran under autocast; None where there is none, or several."""
+        return next(iter(self.autocasts)) if len(self.autocasts) == 1 else None
+
+    def share_of_flops(self, kind: str | None, dtype: str) -> float:
+        """Return the share that a kind of arithmetic (None: any) in a type has in all FLOPs."""
         total = sum(self.flops.values())
-        return self.flops.get((kind, dtype), 0.0) / total if total else 0.0
+        found = sum(
+            size for (one, kind_dtype), size in self.flops.items() if kind in (None, one) and kind_dtype == dtype
+        )
+        return found / total if total else 0.0
+
+    @property
+    def only_fp32(self) -> bool:
+        """Whether products were seen, and all of them ran in float32 or float64."""
+        return bool(self.flops) and {dtype for _, dtype in self.flops} <= {"float32", "float64"}
 
     @property
     def misaligned_fraction(self) -> float:

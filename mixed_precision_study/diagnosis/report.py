@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
 from ..analysis.memory import why_memory_stays
 from .mistakes import MANY_FLOPS, find_mistakes
-from .observations import WARM_UP, Observations
+from .observations import Observations
 
 GIB = 2**30
 WORTH_SAYING = 1.05  # a gain of less is left out
@@ -34,7 +34,7 @@ class Diagnosis:
         tries = [f"- {words}: at most {bound:.2f}x" for bound, words in self.gains]
         if tries:
             parts.append("\n".join(["What to try, the largest possible gain first:", *tries]))
-        parts.append(memory_text(self.seen.memory, self.seen.reserved))
+        parts += [memory_text(self.seen.memory, self.seen.reserved), "\n".join(self.seen.unseen)]
         return "\n\n".join(filter(None, parts))
 
     __repr__ = __str__  # as the last line of a cell shows it
@@ -42,15 +42,11 @@ class Diagnosis:
 
 def mistakes_text(mistakes: list[str], seen: Observations) -> str:
     """Return the mistakes as a list, or that there is none, or that nothing was looked at."""
-    if not mistakes and seen.watched and not any(seen.events):
-        return "Nothing was looked at: the step calls neither backward() nor an optimizer."
-    if not mistakes and not seen.watched and not seen.timed:
-        if not seen.steps:
-            return "Nothing was looked at: no optimizer took a step."
-        return f"Nothing was looked at: the loop is too short. Its first {WARM_UP} steps only warm up."
-    if not mistakes:
-        return "No mistake was found."
-    return "\n".join(["Mistakes:", *(f"- {sentence}" for sentence in mistakes)])
+    if mistakes:
+        return "\n".join(["Mistakes:", *(f"- {sentence}" for sentence in mistakes)])
+    if not any(seen.events):
+        return "Nothing was looked at: no optimizer took a step, and backward() was not called."
+    return "No mistake was found."
 
 
 def facts_for_bottleneck(seen: Observations) -> dict:
@@ -69,11 +65,11 @@ def facts_for_bottleneck(seen: Observations) -> dict:
 def time_text(seen: Observations) -> str:
     """Return where the time of a step goes."""
     if not seen.step_ms:
-        return "No step was timed: the loop ended too early." if seen.watched else ""
+        return f"No step was timed: the loop ended after {seen.steps}." if seen.steps else ""
     case, because = find_bottleneck(facts_for_bottleneck(seen))
-    lines = [f"A step takes {seen.step_ms:.3g} ms (the mean of {seen.timed}). It is limited by {case}: {because}."]
+    lines = [f"A step takes {seen.step_ms:,.4g} ms (the median of {seen.timed}). It is limited by {case}: {because}."]
     if case == "not known":
-        lines = [f"A step takes {seen.step_ms:.3g} ms (the mean of {seen.timed}); {because}."]
+        lines = [f"A step takes {seen.step_ms:,.4g} ms (the median of {seen.timed}); {because}."]
     if seen.data_wait_fraction is not None:
         lines.append(f"The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time.")
     if seen.watched and seen.scaler_reads >= seen.watched:
@@ -81,6 +77,10 @@ def time_text(seen: Observations) -> str:
             "GradScaler reads in every step whether a gradient overflowed, and the CPU waits. An optimizer with"
             " fused=True needs no such wait."
         )
+    if seen.flops and "recurrent network" not in {kind for kind, _ in seen.flops}:
+        shares = {dtype: seen.share_of_flops(None, dtype) for _, dtype in seen.flops}
+        ran = [f"{share:.0%} in {dtype}" for dtype, share in sorted(shares.items(), key=lambda item: -item[1])]
+        lines.append(f"Its products and convolutions ran {' and '.join(ran)}.")
     in_tf32 = seen.device == "cuda" and seen.switches.get("conv") == "tf32"
     if in_tf32 and seen.share_of_flops("convolution", "float32") >= MANY_FLOPS:
         lines.append("Convolutions in fp32 use TF32, which is PyTorch's default.")

@@ -51,12 +51,14 @@ def scaled(*, clip=None, autocast=torch.float16, optimizer=None, update=True, th
 
 
 def plain(*, autocast=None, backward_inside=False, schedule=None, read=False, optimizer=None, dtype=torch.float32):
-    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step."""
+    """Return a step without GradScaler. schedule: "before" or "after" the optimizer's step, or at the "top"."""
     model, inputs, labels = problem(dtype)
     optimizer = (optimizer or sgd)(model)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
 
     def step():
+        if schedule == "top":
+            scheduler.step()
         optimizer.zero_grad()
         with torch.autocast(DEVICE, dtype=autocast or torch.bfloat16, enabled=autocast is not None):
             loss = functional.cross_entropy(model(inputs).float(), labels)
@@ -116,8 +118,13 @@ def scheduler_first():
     return plain(schedule="before"), None
 
 
-def a_value_read_in_every_step():
-    return plain(read=True), None
+def scheduler_at_the_top():
+    """As in loops written for PyTorch 1.0. Only its very first steps show it."""
+    return plain(schedule="top"), None
+
+
+def pure_fp16_with_sgd():
+    return plain(dtype=torch.float16), None
 
 
 def pure_bf16_with_adamw():
@@ -133,7 +140,7 @@ def evaluation_overflows():
     def evaluate():
         model.eval()
         with torch.no_grad(), torch.autocast(DEVICE, dtype=torch.float16):
-            model(inputs * 1e6)
+            return model(inputs * 1e6)
 
     return step, evaluate
 
@@ -156,19 +163,82 @@ MISTAKES = {  # a case: what its diagnosis says
     scaler_with_bf16: "GradScaler is on with bfloat16",
     step_past_the_scaler: "optimizer.step() takes the scaled gradients",
     no_update: "scaler.update() is missing",
-    scale_falls: "The loss scale falls in every step",
+    scale_falls: "The loss scale still falls in every step",
     loss_is_nan: "The loss is inf or NaN under float16 autocast",
     fp16_without_scaler: "float16 autocast without GradScaler",
     autocast_around_backward: "backward() runs inside autocast",
-    scheduler_first: "scheduler.step() comes before optimizer.step()",
-    a_value_read_in_every_step: "reads a value from the device (diagnosis_cases.py:",
+    scheduler_first: "scheduler.step() comes before the first optimizer.step()",
+    scheduler_at_the_top: "scheduler.step() comes before the first optimizer.step()",
+    pure_fp16_with_sgd: "SGD, float16: weights are kept in 16 bits alone",
     pure_bf16_with_adamw: "AdamW, bfloat16: weights are kept in 16 bits alone",
-    evaluation_overflows: "The evaluation gives inf or NaN in float16",
+    evaluation_overflows: "The evaluation returns inf or NaN",
     small_fp8_products: "fp8 products are small (16 x 64 x 16)",
 }
 
 
 # Sound steps: a diagnosis finds nothing
+
+
+def searching_for_the_scale():
+    """As in swav issue 47: the scale falls in each of the first steps until it fits, which is normal."""
+    return scaled(loss_of=lambda logits, labels: functional.cross_entropy(logits, labels) * 1000), None
+
+
+def scheduled_in_every_micro_batch():
+    model, inputs, labels = problem()
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+
+    def step():
+        optimizer.zero_grad()
+        for _ in range(2):
+            functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            scheduler.step()
+
+    return step, None
+
+
+def sparse_gradients():
+    torch.manual_seed(0)
+    table = torch.nn.Embedding(50, 16, sparse=True).to(DEVICE)
+    optimizer = torch.optim.SparseAdam(table.parameters())
+    words = torch.arange(8, device=DEVICE)
+
+    def step():
+        optimizer.zero_grad()
+        table(words).square().mean().backward()
+        optimizer.step()
+
+    return step, None
+
+
+def optimizer_in_backward():
+    model, inputs, labels = problem()
+    each = {weight: torch.optim.SGD([weight], 0.01) for weight in model.parameters()}
+
+    def update(weight):
+        each[weight].step()
+        each[weight].zero_grad()
+
+    for weight in each:
+        weight.register_post_accumulate_grad_hook(update)
+    return lambda: functional.cross_entropy(model(inputs), labels).backward(), None
+
+
+def autocast_inside_the_model():
+    """As accelerate and Hugging Face do it: forward itself enters autocast."""
+    model, inputs, labels = problem()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE)
+    model.forward = torch.autocast(DEVICE, dtype=torch.float16)(model.forward)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(functional.cross_entropy(model(inputs).float(), labels)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, None
 
 
 def fp32():
@@ -240,13 +310,18 @@ def compiled_transformer():
     def evaluate():
         layer.eval()
         with torch.no_grad():
-            layer(words)
+            return layer(words)
 
     return step, evaluate
 
 
 SOUND = (
     fp32,
+    searching_for_the_scale,
+    scheduled_in_every_micro_batch,
+    sparse_gradients,
+    optimizer_in_backward,
+    autocast_inside_the_model,
     bf16_autocast,
     fp16_with_scaler_and_clipping,
     with_a_loader_and_a_running_sum,

@@ -96,8 +96,9 @@ def character_loop(steps):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-FOREIGN = {  # a loop: how its one mistake begins
-    cifar_loop: "Every step reads a value from the device (foreign_loops.py:",
-    gan_loop: "Every step reads a value from the device (foreign_loops.py:",
+READS = "Every step reads a value from the device (foreign_loops.py:" if DEVICE == "cuda" else None
+FOREIGN = {  # a loop: how its one mistake begins; None: a CPU has no device to wait for
+    cifar_loop: READS,
+    gan_loop: READS,
     character_loop: "Gradients are clipped while they are scaled.",
 }
