@@ -85,7 +85,7 @@ def table(rows, seconds, processes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--processes", type=int, default=min(8, (os.cpu_count() or 1) // 2), help="that share the GPU")
     parser.add_argument("--write", type=Path, help="the file of the table")
     args, options = parser.parse_known_args()
