@@ -610,7 +610,6 @@ def compared_table(outputs):
 # How well the meter agrees with itself, over all committed records
 
 LEAST_CLOSE = 0.001  # of the allocator's reserve and the context beside NVML
-MOST_UNKNOWN = 0.03  # of a peak, that may belong to no part
 
 
 @functools.cache
@@ -646,24 +645,6 @@ def meter_list(outputs):
         f" {close} of {len(errors)} runs in `outputs`, batches apart, {max(errors):.1%} in the worst."
         " This tests no part of the peak."
     )
-
-
-def parts_sentence(outputs):
-    """Return how many peaks a memory snapshot has confirmed."""
-    runs = on_a_gpu(outputs)
-    unknown = [share for run in runs if (share := run.get("ledger_unattributed_fraction")) is not None]
-    found = [run["ledger_blocks_reason"] for run in runs if run.get("ledger_blocks_reason")]
-    data = sum(reason.startswith("data: ") for reason in found)
-    if not unknown:
-        return "None yet."
-    over = [share for share in unknown if share > MOST_UNKNOWN]
-    passed = [share for share in unknown if share <= MOST_UNKNOWN]
-    said = f"Of {len(unknown)} runs in `outputs` {len(passed) - data} pass, with 0 to {100 * max(passed):.1f}%."
-    if over:
-        said += f" {len(over)} leave up to {100 * max(over):.1f}%."
-    if data:
-        said += f" {data} count something else as data: `ledger_blocks_reason` says what."
-    return said
 
 
 def compared_modes(group, mode, base):

@@ -176,7 +176,6 @@ def generated_blocks(root):
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),
-            "parts": lambda: figures.parts_sentence(outputs),
             "meter": lambda: figures.meter_list(outputs),
             "cases": lambda: cases_table(root / "tests" / "built_cases"),
         },

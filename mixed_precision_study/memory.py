@@ -1,22 +1,15 @@
 """Memory: peaks of PyTorch's allocator, use of the whole device, and what fills it at the peak."""
 
-import functools
 import gc
-import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from .errors import error_line
 from .gpu.nvml import MIB, NvmlGpu, gpu_before_use
-from .gpu.preflight import clear_workspaces
-from .memory_blocks import COUNTED, Claim, Span, attribute, blocks_of, live_at_peak, problem_of
 from .record import LEDGER_AT_PEAK, RunRecord
 
 
@@ -158,142 +151,12 @@ def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator, hi
     record.saved_activations_mib = seen.saved_activations / MIB
     record.ledger_data_mib = record.data_on_device_mib
     close_memory_breakdown(record)
-    try:
-        check_by_blocks(record, trainer, batch, hidden)
-    except Exception as error:  # the breakdown itself is measured and must not be lost
-        record.ledger_blocks_reason = error_line(error)
-
-
-@dataclass
-class StepBlocks:
-    """What one step was seen to do with memory: what its tensors belong to, and when its operations ran."""
-
-    claims: list[Claim] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
-
-    def claim(self, part: str, tensors: Iterable) -> None:
-        """Note that the memory of these tensors belongs to a part now. What is no tensor is left out."""
-        now = microseconds()
-        for tensor in tensors:
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                self.claims.append(Claim(part, tensor.untyped_storage().data_ptr(), now))
-
-
-class Operations(TorchDispatchMode):
-    """Notes when each operation of a step ran, forward and backward, and what it returned."""
-
-    def __init__(self, seen: StepBlocks):
-        super().__init__()
-        self.seen = seen
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        begin = microseconds()
-        result = func(*args, **(kwargs or {}))
-        self.seen.spans.append((begin, microseconds()))
-        self.seen.claim("temporaries", tree_leaves(result))
-        return result
-
-
-def microseconds() -> float:
-    """Return the time as PyTorch's memory history does: microseconds since 1970."""
-    return time.time_ns() / 1000
-
-
-def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an object holds: in its attributes, in lists, tuples, dicts and partial functions."""
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    inner: Iterable = ()
-    if isinstance(value, dict):
-        inner = value.values()
-    elif isinstance(value, list | tuple):
-        inner = value
-    elif isinstance(value, functools.partial):
-        inner = (*value.args, *value.keywords.values())
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
-        inner = vars(value).values()
-    if depth:
-        for one in inner:
-            yield from tensors_in(one, depth - 1)
-
-
-def known_tensors(trainer: Any) -> dict[str, list]:
-    """Return {part: tensors} of what a trainer keeps between its steps, and its gradients."""
-    network = trainer.network
-    state = [value for values in trainer.optimizer.state.values() for value in values.values()]
-    return {
-        "parameters": [*network.parameters(), *network.buffers()],
-        "masters": list(trainer.masters),
-        "optimizer": [*state, *tensors_in(trainer.scaler)],
-        "data": list(tensors_in(trainer.data)),
-        "gradients": [weight.grad for weight in (*trainer.weights, *trainer.masters)],
-    }
-
-
-@contextmanager
-def watched_blocks(trainer: Any, batch: tuple) -> Iterator[StepBlocks]:
-    """Watch what the tensors of one eager step belong to."""
-    seen = StepBlocks()
-
-    def claim_known():
-        for part, tensors in known_tensors(trainer).items():
-            seen.claim(part, tensors)
-        seen.claim("batch", tensors_in(batch))
-
-    def keep(tensor):
-        seen.claim("saved", [tensor])
-        return tensor
-
-    def note_gradient(weight):
-        seen.claim("gradients", [weight.grad])
-
-    with ExitStack() as stack:
-        for weight in trainer.weights:
-            stack.callback(weight.register_post_accumulate_grad_hook(note_gradient).remove)
-        claim_known()
-        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
-        stack.enter_context(Operations(seen))
-        yield seen
-    claim_known()
-
-
-def check_by_blocks(record: RunRecord, trainer: Any, batch: tuple, hidden: Any) -> None:
-    """Attribute the live blocks at the peak of one eager step, and compare them with the memory breakdown."""
-    if trainer.captured or trainer.model is not trainer.network:
-        record.ledger_blocks_reason = "only eager mode is checked by blocks"
-        return
-    clear_workspaces()  # so that the step allocates them anew, within its operations
-    reset_peaks(trainer.device)
-    segments = torch.cuda.memory._snapshot()["segments"]
-    began = microseconds()
-    torch.cuda.memory._record_memory_history(context=None)
-    try:
-        with watched_memory(trainer) as counted_in_step, watched_blocks(trainer, batch) as seen:
-            trainer.eager_step(batch, hidden)
-        events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-    finally:
-        torch.cuda.memory._record_memory_history(enabled=None)
-    peak = torch.cuda.memory_stats(trainer.device)["requested_bytes.all.peak"]
-    allocated = torch.cuda.max_memory_allocated(trainer.device)
-    events = [event for event in events if event["time_us"] >= began - 1]
-    sizes = attribute(live_at_peak(blocks_of(segments, events)), seen.claims, seen.spans)
-    counted = {part: int((getattr(record, f"ledger_{part}_mib") or 0) * MIB) for part in COUNTED}
-    counted["gradients"] = counted_in_step.gradients_at_peak
-    record.ledger_saved_mib = sizes["saved"] / MIB
-    record.ledger_batch_mib = sizes["batch"] / MIB
-    record.ledger_temporaries_mib = sizes["temporaries"] / MIB
-    record.ledger_workspaces_mib = sizes["workspaces"] / MIB
-    record.ledger_rounding_mib = (allocated - peak) / MIB
-    record.ledger_unattributed_fraction = sizes["unattributed"] / peak
-    under_way = max(weight.nbytes for weight in trainer.weights)
-    record.ledger_blocks_reason = problem_of(sizes, counted, peak, under_way)
 
 
 def close_memory_breakdown(record: Any) -> None:
     """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure.
 
-    The second, `ledger_error_fraction`, says nothing about the parts of the peak; check_by_blocks() tests those.
+    The second, `ledger_error_fraction`, says nothing about the parts of the peak; tests/memory_blocks.py checks those.
     """
     known = sum(getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK if part != "activations")
     if known > record.peak_allocated_mib:

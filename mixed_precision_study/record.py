@@ -79,13 +79,6 @@ class DiagnosticFields:
     ledger_context_mib: float | None = None  # CUDA context and libraries
     ledger_error_fraction: float | None = None  # (peak + slack + context) / NVML's figure - 1
     ledger_reason: str | None = None  # why there is no memory breakdown, or no context in it
-    ledger_saved_mib: float | None = None  # live blocks at an eager step's peak
-    ledger_batch_mib: float | None = None  # live blocks at an eager step's peak
-    ledger_temporaries_mib: float | None = None  # live blocks at an eager step's peak
-    ledger_workspaces_mib: float | None = None  # live blocks at an eager step's peak
-    ledger_rounding_mib: float | None = None  # given by the allocator beyond what was asked for
-    ledger_unattributed_fraction: float | None = None  # of the bytes at that peak
-    ledger_blocks_reason: str | None = None  # why the breakdown was not checked by blocks, or what the check found
     saved_activations_mib: float | None = None  # kept by the forward pass for the backward pass
 
 
@@ -131,7 +124,12 @@ LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "ac
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
-NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT)  # but `dataset_used` is
+FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the others a check that a GPU test makes now
+    *("inference_peak_mib", "ledger_saved_mib", "ledger_batch_mib", "ledger_temporaries_mib", "ledger_workspaces_mib"),
+    *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason"),
+)
+# Of a data set `dataset_used` is compared.
+NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT, *FIELDS_OF_OLD_RECORDS)
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
@@ -347,8 +345,8 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
         if reason:
             left_out.append((name, reason))
         else:
-            value.pop("inference_peak_mib", None)  # in older records it included the data and the optimizer
-            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], {}), **value, "path": name})
+            kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
+            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], {}), **kept, "path": name})
     return records, left_out
 
 

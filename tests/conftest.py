@@ -50,7 +50,10 @@ LONGEST = (
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
+from mixed_precision_study import training  # noqa: E402
 from mixed_precision_study.standalone import build_wheel  # noqa: E402
+
+SEARCH_LIMIT = training.SEARCH_LIMIT
 
 
 def read_notebook(name):
@@ -77,15 +80,27 @@ def subject(item):
     return item.path.stem.removeprefix("test_")
 
 
+def why_skipped(item):
+    """Return why a test that needs a GPU cannot run here, or None."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        return "no GPU"
+    if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
+        return "it needs the GPU to itself: python tests/on_gpu.py"
+    return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what is slow, and put the longest files first."""
+    """Mark what is slow, skip what cannot run here, and put first what takes longest."""
     for item in items:
         drawn = item.path.parent.name == "report"
         slow = drawn or subject(item) in SLOW or SLOW_FIXTURES & set(item.fixturenames)
         if slow or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
+        if reason := why_skipped(item):
+            item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=lambda item: LONGEST.index(subject(item)) if subject(item) in LONGEST else len(LONGEST))
+    items.sort(key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow")))
 
 
 def pytest_collection_finish():
@@ -104,6 +119,20 @@ def in_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def short_search(request, monkeypatch):
+    """On a GPU cuDNN tries one algorithm for each convolution, because its search would take most of a test's time."""
+    if request.node.get_closest_marker("gpu"):
+        monkeypatch.setattr(training, "SEARCH_LIMIT", 1)
+
+
+@pytest.fixture
+def whole_search(short_search, monkeypatch):
+    """The number of algorithms that cuDNN tries for each convolution outside the tests, and in this one."""
+    monkeypatch.setattr(training, "SEARCH_LIMIT", SEARCH_LIMIT)
+    return SEARCH_LIMIT
 
 
 @pytest.fixture(scope="session")

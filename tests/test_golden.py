@@ -1,8 +1,9 @@
-"""The steps of every notebook are those that were recorded: tests/golden/cpu.json, compared through trace.py."""
+"""The steps of every notebook are those that were recorded: tests/golden/*.json, compared through trace.py."""
 
 import itertools
 import json
 import platform
+import re
 import subprocess
 import sys
 
@@ -12,18 +13,17 @@ from conftest import ENVIRONMENT, EXPERIMENTS, ROOT
 from golden import trace
 
 FOLDER = ROOT / "tests" / "golden"
-GOLDEN = json.loads((FOLDER / "cpu.json").read_text(encoding="utf-8"))
+GOLDEN, ON_GPU = (json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in ("cpu", "gpu"))
 HERE = {"torch": torch.__version__, "cpu": platform.machine(), "capability": torch.backends.cpu.get_cpu_capability()}
-SAME_MACHINE = HERE.items() <= GOLDEN["machine"].items()
 NEAR_STEPS, NEAR = 5, 0.02  # elsewhere sums have another order, and a training soon magnifies that
 NEAR_IN_16_BITS = 0.25  # from the second step on: two CPUs with bf16 instructions were 9% apart in the third
 SLOW_MODES = ("amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")  # of a ResNet, whose convolutions a CPU hardly knows
 
 
-def recorded_anew(folder, name, *options):
-    """Return the traces of one notebook that trace.py records anew."""
+def recorded_anew(folder, name, *options, hidden=""):
+    """Return the traces of one notebook that trace.py records anew, on the CPU where the GPUs are `hidden`."""
     command = [sys.executable, str(FOLDER / "trace.py"), "--notebooks", name, "--write", str(folder / "new.json")]
-    environment = ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": ""}
+    environment = ENVIRONMENT | ({} if hidden is None else {"CUDA_VISIBLE_DEVICES": hidden})
     process = {"env": environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
     done = subprocess.run([*command, *options], **process)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -44,13 +44,14 @@ def slow_traces(request, tmp_path_factory):
     return recorded_anew(tmp_path_factory.mktemp(request.param), request.param, "--loop")
 
 
-def assert_same(names, new):
+def assert_same(names, new, golden=GOLDEN, here=HERE):
     assert names
+    same_machine = here.items() <= golden["machine"].items()
     for name in names:
-        if SAME_MACHINE:
-            assert GOLDEN[name] == new[name], f"{name}: {trace.first_difference(GOLDEN[name], new[name])}"
+        if same_machine:
+            assert golden[name] == new[name], f"{name}: {trace.first_difference(golden[name], new[name])}"
         else:
-            assert_near(name, GOLDEN[name], new[name])
+            assert_near(name, golden[name], new[name])
 
 
 def assert_near(name, old, new):
@@ -64,7 +65,7 @@ def assert_near(name, old, new):
             )
         return
     pairs = list(zip(old["steps"], new["steps"], strict=True))
-    later = NEAR_IN_16_BITS if "16" in name.split("/")[1] else NEAR
+    later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
     for number, (then, now) in enumerate(pairs[:NEAR_STEPS]):
         near = pytest.approx(float.fromhex(then[0]), rel=later if number else NEAR)
         assert float.fromhex(now[0]) == near, f"{name}, step {number}"
@@ -90,10 +91,21 @@ def test_all_steps_and_the_whole_loop_are_the_recorded_ones(slow_traces):
     assert_same(names, slow_traces)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_steps_on_a_gpu_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path):
+    new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", hidden=None)
+    names = [one for one in new if one != "machine"]
+    assert sorted(names) == sorted(traces_of(name, trace.modes_of(name), ("eager", "cuda_graph")))
+    assert_same(names, new, ON_GPU, {one: new["machine"][one] for one in ("torch", "gpu")})
+
+
 def test_every_trace_has_been_recorded():
     wanted = {name for one in EXPERIMENTS for name in traces_of(one, [*trace.MODES, "loop"], trace.EXECUTIONS)}
     assert set(GOLDEN) - {"machine"} == wanted
-    assert all("error" not in found for found in GOLDEN.values())
+    on_gpu = {name for one in EXPERIMENTS for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)}
+    assert set(ON_GPU) - {"machine"} == on_gpu
+    assert all("error" not in found for found in (*GOLDEN.values(), *ON_GPU.values()))
 
 
 def test_a_step_that_differs_is_found():

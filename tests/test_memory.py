@@ -1,6 +1,5 @@
 """Memory: use of the device, peaks of the allocator, and what fills the memory at its peak."""
 
-import functools
 import types
 
 import pytest
@@ -14,8 +13,6 @@ from mixed_precision_study.memory import (
     read_device_memory,
     read_memory_breakdown,
     read_peaks,
-    tensors_in,
-    watched_blocks,
     watched_memory,
 )
 from mixed_precision_study.record import LEDGER_AT_PEAK
@@ -213,37 +210,3 @@ def test_a_breakdown_with_more_than_the_peak_has_a_reason_and_no_rest():
     close_memory_breakdown(record)
     assert record.ledger_activations_mib is record.ledger_error_fraction is None
     assert record.ledger_reason
-
-
-def address(tensor):
-    return tensor.untyped_storage().data_ptr()
-
-
-def test_what_the_tensors_of_a_step_belong_to_is_seen():
-    trainer = make_trainer(data=types.SimpleNamespace(images=[random(4, 16)]))
-    batch = random(4, 16)
-    trainer.step(batch)  # makes the momenta
-    with watched_blocks(trainer, batch) as seen:
-        trainer.eager_step(batch, None)
-    claimed = {}
-    for claim in seen.claims:
-        claimed.setdefault(claim.part, set()).add(claim.address)
-    (images,) = trainer.data.images
-    momenta = {address(state["momentum_buffer"]) for state in trainer.optimizer.state.values()}
-    assert {address(weight) for weight in trainer.weights} <= claimed["parameters"]
-    assert {address(weight.grad) for weight in trainer.weights} <= claimed["gradients"]
-    assert momenta <= claimed["optimizer"]
-    assert (address(images) in claimed["data"], address(batch) in claimed["batch"]) == (True, True)
-    assert address(batch) in claimed["saved"]  # by the first layer
-    assert len(seen.spans) > 10  # forward, backward and update
-    assert all(begin <= end for begin, end in seen.spans)
-    count = len(seen.claims)
-    trainer.step(batch)
-    assert len(seen.claims) == count  # afterwards nothing is watched
-
-
-def test_tensors_are_found_wherever_an_object_holds_them():
-    one, two, three, four = (random(1) for _ in range(4))
-    part = functools.partial(print, three, key={"a": four})
-    held = types.SimpleNamespace(a=one, b={"c": (two, "text")}, d=[part], e=int)
-    assert {id(tensor) for tensor in tensors_in(held)} == {id(one), id(two), id(three), id(four)}

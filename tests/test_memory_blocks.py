@@ -1,8 +1,21 @@
 """Live blocks of memory: found from a history, attributed to the parts of a step, and held against the breakdown."""
 
-import pytest
+import functools
+import types
 
-from mixed_precision_study.memory_blocks import MIB, Block, Claim, attribute, blocks_of, live_at_peak, problem_of
+import pytest
+from explained_training import make_trainer, random
+from memory_blocks import (
+    MIB,
+    Block,
+    Claim,
+    attribute,
+    blocks_of,
+    live_at_peak,
+    problem_of,
+    tensors_in,
+    watched_blocks,
+)
 
 
 def event(action, address, size, time):
@@ -97,3 +110,37 @@ def test_a_gradient_in_the_making_may_be_missing_from_the_count():
     less = COUNTED | {"gradients": 20 * MIB}
     assert problem_of(sizes(), less, PEAK)
     assert problem_of(sizes(), less, PEAK, under_way=40 * MIB) is None
+
+
+def address(tensor):
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_what_the_tensors_of_a_step_belong_to_is_seen():
+    trainer = make_trainer(data=types.SimpleNamespace(images=[random(4, 16)]))
+    batch = random(4, 16)
+    trainer.step(batch)  # makes the momenta
+    with watched_blocks(trainer, batch) as seen:
+        trainer.eager_step(batch, None)
+    claimed = {}
+    for claim in seen.claims:
+        claimed.setdefault(claim.part, set()).add(claim.address)
+    (images,) = trainer.data.images
+    momenta = {address(state["momentum_buffer"]) for state in trainer.optimizer.state.values()}
+    assert {address(weight) for weight in trainer.weights} <= claimed["parameters"]
+    assert {address(weight.grad) for weight in trainer.weights} <= claimed["gradients"]
+    assert momenta <= claimed["optimizer"]
+    assert (address(images) in claimed["data"], address(batch) in claimed["batch"]) == (True, True)
+    assert address(batch) in claimed["saved"]  # by the first layer
+    assert len(seen.spans) > 10  # forward, backward and update
+    assert all(begin <= end for begin, end in seen.spans)
+    count = len(seen.claims)
+    trainer.step(batch)
+    assert len(seen.claims) == count  # afterwards nothing is watched
+
+
+def test_tensors_are_found_wherever_an_object_holds_them():
+    one, two, three, four = (random(1) for _ in range(4))
+    part = functools.partial(print, three, key={"a": four})
+    held = types.SimpleNamespace(a=one, b={"c": (two, "text")}, d=[part], e=int)
+    assert {id(tensor) for tensor in tensors_in(held)} == {id(one), id(two), id(three), id(four)}

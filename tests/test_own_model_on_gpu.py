@@ -7,7 +7,7 @@ from conftest import run_cells
 from mixed_precision_study import compare
 from mixed_precision_study.report.load import load
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 EXECUTIONS = ["eager", "cuda_graph", "compile_cuda_graph"]
 
 

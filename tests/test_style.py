@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import on_gpu
 import pytest
 from conftest import NOTEBOOKS, ROOT
 
@@ -136,3 +137,14 @@ def test_every_requirement_has_a_floor_and_says_who_needs_it():
     for line in lines:
         assert ">=" in line, line
         assert "  # " in line, line
+
+
+def test_the_command_for_a_gpu_runs_every_file_that_has_a_test_for_one():
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "gpu" in markers_in(path)]
+    assert sorted(on_gpu.FILES) == sorted(path.relative_to(ROOT).as_posix() for path in marked)
+
+
+def markers_in(path):
+    """Return the names X of all `pytest.mark.X` in a file."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pytest.mark"}

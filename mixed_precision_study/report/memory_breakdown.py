@@ -12,7 +12,7 @@ from .section import Section
 from .style import MEMORY_STYLES, PRECISIONS
 from .theme import chart_style
 from .verdicts import said_once, say_missing
-from .words import count, gibibytes, plain, span
+from .words import count, gibibytes, span
 
 TITLE = "What fills the memory"
 ABOUT = """The memory at the peak of training, by what it holds. *Activations and workspace* are the rest of PyTorch's
@@ -194,20 +194,7 @@ def say_warm_up(section: Section, report: Report) -> None:
 
 
 def say_check(section: Section, report: Report) -> None:
-    """Say how near the sums come to NVML's figure, and how far the parts were confirmed by blocks of memory."""
+    """Say how near the sums come to NVML's figure."""
     errors = [abs(r["ledger_error_fraction"]) for _, r in report.timed if r["ledger_error_fraction"] is not None]
-    texts = []
     if errors:
-        texts.append(f"What NVML saw the runs add differs from these sums by {max(errors):.1%} at most.")
-    checked = [run for run in report.timed if run[1]["ledger_unattributed_fraction"] is not None]
-    if checked:
-        right = [run for run in checked if not run[1]["ledger_blocks_reason"]]
-        texts.append(f"Live blocks of memory confirm the parts in {len(right)} of {count(len(checked), 'run')}.")
-    if texts:
-        section.say(" ".join(texts))
-    names: dict[str, list[str]] = {}  # by the reason
-    for number, record in checked:
-        if reason := record["ledger_blocks_reason"]:
-            names.setdefault(reason, []).append(name_of(report, number, record["precision"]))
-    for reason, found in names.items():
-        section.say(f"Do not trust the parts of {'; '.join(dict.fromkeys(found))}: {plain(reason)}.")
+        section.say(f"What NVML saw the runs add differs from these sums by {max(errors):.1%} at most.")

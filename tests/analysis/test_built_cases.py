@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from conftest import ROOT, run_cells
 
@@ -63,7 +62,8 @@ def test_the_notebook_still_takes_the_parameters_of_a_case(name):
     check_values(case["notebook"], defaults | case["parameters"] | {"precisions": [case["precision"]]})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("name", CASES)
 def test_the_rules_are_right_on_this_gpu(name):
     case = CASES[name]

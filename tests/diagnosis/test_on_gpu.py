@@ -9,7 +9,7 @@ from torch.nn import functional
 from mixed_precision_study import diagnose
 from mixed_precision_study.precision import set_fp32_precision
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+pytestmark = pytest.mark.gpu
 
 
 def convolutions(batch=256, autocast=None, pin=None, read=False, width=64):
@@ -40,6 +40,7 @@ def switches():
     torch.backends.cudnn.benchmark = True
 
 
+@pytest.mark.alone
 def test_a_sound_step_has_no_mistake_and_its_kernels_and_memory_are_known():
     report = diagnose(convolutions(autocast=torch.bfloat16, pin=True))
     print(report)
@@ -90,6 +91,7 @@ def test_cudnn_without_its_search_and_pytorch_s_default_for_matmul_are_named():
     assert "cuDNN does not search" in said
 
 
+@pytest.mark.alone
 def test_small_work_waits_for_launches_and_large_work_does_not():
     small, large = diagnose(convolutions(batch=4)), diagnose(convolutions(batch=4096))
     print(small, large, sep="\n")
@@ -105,11 +107,12 @@ def test_strict_fp32_leaves_the_tensor_cores_idle():
     assert any("Tensor Cores" in words for _, words in report.gains)
 
 
+@pytest.mark.alone
 def test_timed_steps_take_no_longer_than_without_it():
     """In both orders, the faster of each: the hooks take less than 2%."""
     step = convolutions(batch=1024)
 
-    def timed(steps=100):
+    def timed(steps=40):
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(steps):
@@ -119,10 +122,10 @@ def test_timed_steps_take_no_longer_than_without_it():
 
     timed()
     without, within = [], []
-    for _ in range(3):
+    for _ in range(6):  # short pieces, because a busy host slows some of them
         without.append(timed())
         with diagnose(steps=100_000):
             timed(10)
             within.append(timed())
-    print(f"100 steps: {min(without):.4f} s without, {min(within):.4f} s within")
+    print(f"40 steps: {min(without):.4f} s without, {min(within):.4f} s within")
     assert min(within) < 1.02 * min(without)

@@ -28,6 +28,7 @@ import torch
 
 STEPS = 20
 MODES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16")
+MODES_ON_GPU = (*MODES, "bf16_true", "fp8")
 EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")
 SMALL = {"dataset": "synthetic", "max_steps": STEPS, "epochs": 1, "seed": 3}
 PARAMETERS = {  # small models: the traces are about the step, not about the model
@@ -40,6 +41,9 @@ PARAMETERS = {  # small models: the traces are about the step, not about the mod
         "image_width": 64,
     },
     "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
+}
+FP8 = {  # nearly all of a Transformer's work is in layers that take fp8; the other models have one such layer or none
+    "lstm_language_model": {"model": "transformer", "optimizer": "adamw", "lr": 0.001, "heads": 4}
 }
 # Fields of a record that do not depend on the clock or the machine.
 LOOP_FIELDS = [
@@ -97,9 +101,15 @@ def run_cells(path, last, parameters):
     return names
 
 
-def prepared(root, notebook, execution):
+def modes_of(notebook):
+    """Return the precisions in which a notebook is traced on a GPU."""
+    return [mode for mode in MODES_ON_GPU if mode != "fp8" or notebook in FP8]
+
+
+def prepared(root, notebook, precision, execution):
     """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
     parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp()}
+    parameters |= FP8[notebook] if precision == "fp8" else {}
     path = root / "notebooks" / f"{notebook}.ipynb"
     if '"run"' not in path.read_text(encoding="utf-8"):
         return prepared_before_experiment(path, parameters)
@@ -162,7 +172,7 @@ def trace_step_by_step(root, notebook, precision, execution):
     torch.backends.cudnn.deterministic = True
     torch.backends.mkldnn.set_flags(_enabled=True)
     try:
-        make_trainer, batches, lr_at, set_fp32_precision = prepared(root, notebook, execution)
+        make_trainer, batches, lr_at, set_fp32_precision = prepared(root, notebook, precision, execution)
         set_fp32_precision(precision)
         if notebook == "lstm_language_model" and not torch.cuda.is_available():
             # The notebook does so for amp_bf16. oneDNN has no LSTM in fp16 either.
@@ -202,6 +212,8 @@ def all_traces(root, notebooks, modes, executions, loop):
     machine["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     traces = {"machine": machine}
     for notebook, execution, mode in itertools.product(notebooks, executions, modes):
+        if mode not in modes_of(notebook):
+            continue
         name = f"{notebook}/{mode}/{execution}"
         traces[name] = trace_step_by_step(root, notebook, mode, execution)
         print(name, traces[name].get("error") or traces[name]["steps"][-1], file=sys.stderr, flush=True)
@@ -238,7 +250,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     parser.add_argument("--notebooks", nargs="*", default=list(PARAMETERS))
-    parser.add_argument("--modes", nargs="*", default=MODES)
+    parser.add_argument("--modes", nargs="*", default=MODES_ON_GPU if torch.cuda.is_available() else MODES)
     parser.add_argument("--executions", nargs="*", default=EXECUTIONS)
     parser.add_argument("--loop", action="store_true")
     parser.add_argument("--write", type=Path)

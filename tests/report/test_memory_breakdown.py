@@ -111,13 +111,6 @@ def test_the_peak_of_the_warm_up_is_said_where_it_is_far_higher(tmp_path):
     assert "warm-up" not in said_in("memory_breakdown", load(tmp_path / "little"))
 
 
-def test_parts_that_the_blocks_deny_are_named(tmp_path):
-    denied = {"ledger_unattributed_fraction": 0.2, "ledger_blocks_reason": "20% belong to nothing known"}
-    write_all(tmp_path, made_up.make("cifar_resnet", "fp32", **denied))
-    said = said_in("memory_breakdown", load(tmp_path))
-    assert "0 of 1 run" in said and "Do not trust the parts of fp32" in said
-
-
 def test_without_a_breakdown_the_section_is_absent(tmp_path):
     write_all(tmp_path, made_up.make("cifar_resnet", "fp32", explained=False))
     _, charts = explore(tmp_path, "memory_breakdown")

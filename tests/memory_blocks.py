@@ -1,0 +1,245 @@
+"""Which part of a training step each live block of memory belongs to, and whether that fits the memory breakdown.
+
+The attribution works on plain data, as PyTorch's memory history gives them. blocks_at_peak() watches a step on a GPU.
+"""
+
+import functools
+import math
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from mixed_precision_study.gpu.preflight import clear_workspaces
+from mixed_precision_study.memory import reset_peaks, watched_memory
+
+OWNED = ("parameters", "masters", "optimizer", "data", "gradients", "batch", "saved", "temporaries")  # first come first
+PARTS = (*OWNED, "workspaces", "unattributed")
+COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")  # the breakdown counts these tensor by tensor
+TOLERANCE = 0.03  # of the peak
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Memory that was allocated from `begin` to `end` (microseconds; infinite where it is older or still there)."""
+
+    address: int
+    size: int  # bytes that were asked for
+    begin: float = -math.inf
+    end: float = math.inf
+
+
+@dataclass(frozen=True)
+class Claim:
+    """At this time (microseconds) the memory at this address belonged to a part."""
+
+    part: str
+    address: int
+    time: float
+
+
+Span = tuple[float, float]  # begin and end of an operation, in microseconds
+
+
+def blocks_of(segments: Iterable[dict], events: Iterable[dict]) -> list[Block]:
+    """Return all blocks of a step from the segments of a snapshot before it and the events of its memory history."""
+    alive: dict[int, Block] = {}
+    for segment in segments:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            place = block.get("address", address)
+            if block["state"] == "active_allocated":
+                alive[place] = Block(place, block.get("requested_size", block["size"]))
+            address += block["size"]
+    ended = []
+    for event in events:
+        place = event["addr"]
+        if event["action"] == "alloc":
+            alive[place] = Block(place, event["size"], event["time_us"])
+        elif event["action"] == "free_requested" and place in alive:
+            block = alive.pop(place)
+            ended.append(Block(place, block.size, block.begin, event["time_us"]))
+    return [*ended, *alive.values()]
+
+
+def live_at_peak(blocks: list[Block]) -> list[Block]:
+    """Return the blocks that were allocated when their sum was largest."""
+    changes = [(block.begin, 1, block.size) for block in blocks] + [(block.end, 0, -block.size) for block in blocks]
+    total = most = 0
+    peak = -math.inf
+    for moment, _, size in sorted(change for change in changes if change[0] < math.inf):  # at one time the freed first
+        total += size
+        if total > most:
+            most, peak = total, moment
+    return [block for block in blocks if block.begin <= peak < block.end]
+
+
+def part_of(block: Block, claims: Iterable[Claim], spans: list[Span]) -> str:
+    """Return the part that a block belongs to. `claims` are those of its address, `spans` are in order."""
+    found = {claim.part for claim in claims if block.begin <= claim.time <= block.end}
+    for part in OWNED:
+        if part in found:
+            return part
+    place = bisect_right(spans, (block.begin, math.inf)) - 1
+    inside = place >= 0 and spans[place][0] <= block.begin <= spans[place][1]
+    return "workspaces" if inside else "unattributed"
+
+
+def attribute(blocks: list[Block], claims: Iterable[Claim], spans: Iterable[Span]) -> dict[str, int]:
+    """Return {part: bytes} of blocks, with every one of PARTS."""
+    by_address: dict[int, list[Claim]] = {}
+    for claim in claims:
+        by_address.setdefault(claim.address, []).append(claim)
+    in_order = sorted(spans)
+    sizes = dict.fromkeys(PARTS, 0)
+    for block in blocks:
+        sizes[part_of(block, by_address.get(block.address, ()), in_order)] += block.size
+    return sizes
+
+
+def problem_of(sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, under_way: int = 0) -> str | None:
+    """Return what is wrong with a memory breakdown, or None.
+
+    sizes: what attribute() found at the peak. counted: bytes of the parts in COUNTED, tensor by tensor. peak: bytes, by
+    the allocator's own counter. Each may differ by TOLERANCE of the peak, and as much may belong to nothing. under_way:
+    the largest gradient in bytes. At the peak one may be in the making: it has a block and is not counted yet.
+    """
+    if peak <= 0:
+        return "the allocator counted no peak"
+    if min(*sizes.values(), *counted.values()) < 0:
+        return "a part of the memory is negative"
+    room = TOLERANCE * peak
+    total = sum(sizes.values())
+    if abs(total - peak) > room:
+        return f"the live blocks sum to {total / MIB:,.0f} MiB where the allocator's peak is {peak / MIB:,.0f} MiB"
+    for part in COUNTED:
+        allowed = room + under_way if part == "gradients" else room
+        if abs(counted.get(part, 0) - sizes[part]) > allowed:
+            blocks = f"{sizes[part] / MIB:,.0f} MiB by blocks"
+            return f"{part}: {counted.get(part, 0) / MIB:,.0f} MiB by tensors, {blocks}"
+    if sizes["unattributed"] > room:
+        return f"{sizes['unattributed'] / peak:.1%} of the peak belong to nothing known"
+    return None
+
+
+@dataclass
+class StepBlocks:
+    """What one step was seen to do with memory: what its tensors belong to, and when its operations ran."""
+
+    claims: list[Claim] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    def claim(self, part: str, tensors: Iterable) -> None:
+        """Note that the memory of these tensors belongs to a part now. What is no tensor is left out."""
+        now = microseconds()
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
+                self.claims.append(Claim(part, tensor.untyped_storage().data_ptr(), now))
+
+
+class Operations(TorchDispatchMode):
+    """Notes when each operation of a step ran, forward and backward, and what it returned."""
+
+    def __init__(self, seen: StepBlocks):
+        super().__init__()
+        self.seen = seen
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        begin = microseconds()
+        result = func(*args, **(kwargs or {}))
+        self.seen.spans.append((begin, microseconds()))
+        self.seen.claim("temporaries", tree_leaves(result))
+        return result
+
+
+def microseconds() -> float:
+    """Return the time as PyTorch's memory history does: microseconds since 1970."""
+    return time.time_ns() / 1000
+
+
+def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an object holds: in its attributes, in lists, tuples, dicts and partial functions."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    inner: Iterable = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif isinstance(value, functools.partial):
+        inner = (*value.args, *value.keywords.values())
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        inner = vars(value).values()
+    if depth:
+        for one in inner:
+            yield from tensors_in(one, depth - 1)
+
+
+def known_tensors(trainer: Any) -> dict[str, list]:
+    """Return {part: tensors} of what a trainer keeps between its steps, and its gradients."""
+    network = trainer.network
+    state = [value for values in trainer.optimizer.state.values() for value in values.values()]
+    return {
+        "parameters": [*network.parameters(), *network.buffers()],
+        "masters": list(trainer.masters),
+        "optimizer": [*state, *tensors_in(trainer.scaler)],
+        "data": list(tensors_in(trainer.data)),
+        "gradients": [weight.grad for weight in (*trainer.weights, *trainer.masters)],
+    }
+
+
+@contextmanager
+def watched_blocks(trainer: Any, batch: tuple) -> Iterator[StepBlocks]:
+    """Watch what the tensors of one eager step belong to."""
+    seen = StepBlocks()
+
+    def claim_known():
+        for part, tensors in known_tensors(trainer).items():
+            seen.claim(part, tensors)
+        seen.claim("batch", tensors_in(batch))
+
+    def keep(tensor):
+        seen.claim("saved", [tensor])
+        return tensor
+
+    def note_gradient(weight):
+        seen.claim("gradients", [weight.grad])
+
+    with ExitStack() as stack:
+        for weight in trainer.weights:
+            stack.callback(weight.register_post_accumulate_grad_hook(note_gradient).remove)
+        claim_known()
+        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
+        stack.enter_context(Operations(seen))
+        yield seen
+    claim_known()
+
+
+def blocks_at_peak(trainer: Any, batch: tuple) -> tuple[dict[str, int], int, int]:
+    """Take an eager step and return (bytes of its live blocks at the peak by part, the peak, gradients at the peak).
+
+    The peak is the allocator's own count of the bytes that were asked for. Gradients are counted tensor by tensor.
+    """
+    clear_workspaces()  # so that the step allocates them anew, within its operations
+    reset_peaks(trainer.device)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    began = microseconds()
+    torch.cuda.memory._record_memory_history(context=None)
+    try:
+        with watched_memory(trainer) as counted, watched_blocks(trainer, batch) as seen:
+            trainer.eager_step(batch, None)
+        events = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    peak = torch.cuda.memory_stats(trainer.device)["requested_bytes.all.peak"]
+    events = [event for event in events if event["time_us"] >= began - 1]
+    sizes = attribute(live_at_peak(blocks_of(segments, events)), seen.claims, seen.spans)
+    return sizes, peak, counted.gradients_at_peak

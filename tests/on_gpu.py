@@ -1,0 +1,110 @@
+"""Run every test that needs a GPU: first, at the same time, those that can share it, then those that need it alone.
+
+    python tests/on_gpu.py                              # with any options of pytest, such as -k "fp8 or adamw"
+    python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of seconds and versions
+
+The tests that share the GPU compile and train in several processes, because most of their time passes on the host. The
+others measure time, fill the GPU's memory or look at the whole GPU, so they come afterwards in one process.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from mixed_precision_study.gpu.nvml import NvmlGpu  # noqa: E402
+
+NAMES = ("test_own_model_on_gpu", "test_golden", "test_gpu", "test_modes_on_gpu")  # the longest first
+NAMES += ("diagnosis/test_on_gpu", "analysis/test_built_cases")
+FILES = [f"tests/{name}.py" for name in NAMES]
+NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
+OUTCOMES = ("failed", "skipped", "passed")
+
+
+def run(marks, processes, options, report):
+    """Run the tests with these marks in so many processes, and return (exit status of pytest, seconds)."""
+    command = [sys.executable, "-m", "pytest", *FILES, "-m", marks, "-n", str(processes), "--dist", "load"]
+    command += ["--maxschedchunk", "1"] if processes else []  # the longest come first, and each goes to who is free
+    command += ["-q", "--durations", "20", "--tb", "short", "--junitxml", str(report)]
+    environment = dict(os.environ)
+    if processes:  # else each of them starts threads and compiling processes for all cores
+        each = str(max(2, (os.cpu_count() or 1) // processes))
+        environment |= {"OMP_NUM_THREADS": each, "TORCHINDUCTOR_COMPILE_THREADS": each}
+    began = time.perf_counter()
+    done = subprocess.run([*command, *options], cwd=ROOT, env=environment, check=False)
+    return (0 if done.returncode == NOTHING_CHOSEN else done.returncode), time.perf_counter() - began
+
+
+def outcome_of(case):
+    """Return the outcome of a test in pytest's report."""
+    kinds = {child.tag for child in case}
+    return "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+
+
+def rows_of(report, way):
+    """Return {(file, way): [failed, skipped, passed, seconds]} of pytest's report."""
+    rows = {}
+    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():  # noqa: S314, pytest wrote it
+        name = case.get("classname").removeprefix("tests.").replace(".", "/")
+        row = rows.setdefault((name, way), [0, 0, 0, 0.0])
+        row[OUTCOMES.index(outcome_of(case))] += 1
+        row[-1] += float(case.get("time"))
+    return rows
+
+
+def versions():
+    """Return what ran the tests, in one line."""
+    packages = ("torch", "triton", "timm", "pytest", "pytest-xdist")
+    texts = [torch.cuda.get_device_name(), f"driver {NvmlGpu().driver()}", f"{os.cpu_count()} cores"]
+    texts += [f"Python {platform.python_version()}", f"CUDA {torch.version.cuda}"]
+    return ", ".join([*texts, *(f"{name} {importlib.metadata.version(name)}" for name in packages)])
+
+
+def table(rows, seconds, processes):
+    """Return the page with the tests and seconds of every file."""
+    lines = [
+        "# The tests that need a GPU\n",
+        f"`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page after {sum(seconds):.0f} s:"
+        f" {seconds[0]:.0f} s for the tests that share the GPU in {processes} processes, and {seconds[1]:.0f} s for"
+        f" those that need it alone. {versions()}.\n",
+        "| tests | how | passed | skipped | failed | seconds, summed |\n|---|---|---|---|---|---|",
+    ]
+    for (name, way), (failed, skipped, passed, spent) in rows.items():
+        lines.append(f"| {name} | {way} | {passed} | {skipped} | {failed} | {spent:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser.add_argument("--processes", type=int, default=min(8, (os.cpu_count() or 1) // 2), help="that share the GPU")
+    parser.add_argument("--write", type=Path, help="the file of the table")
+    args, options = parser.parse_known_args()
+    if not torch.cuda.is_available():
+        parser.error("PyTorch sees no GPU here, and each of these tests needs one.")
+    rows, seconds, status = {}, [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for way, marks, processes in (("shared", "not alone", args.processes), ("alone", "alone", 0)):
+            report = Path(folder) / f"{way}.xml"
+            failed, spent = run(f"gpu and {marks}", processes, options, report)
+            status = status or failed
+            seconds.append(spent)
+            rows |= rows_of(report, way)
+    page = table(rows, seconds, args.processes)
+    print(page)
+    if args.write:
+        args.write.write_text(page, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
