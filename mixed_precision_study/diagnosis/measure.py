@@ -45,7 +45,7 @@ class Measurement:
         self.scaled = False  # GradScaler.update ends the steps
         self.unended = False  # an optimizer stepped within scaler.step, and update() has not come yet
         self.pending = False  # a step ended inside backward()
-        self.finite: list[torch.Tensor] = []  # whether the losses are, on the device
+        self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale, on the device
         self.scales: list[torch.Tensor] = []  # of the profiled steps, on the device
         self.schedules_before_backward = 0
         self.waiting: float | None = None
@@ -161,12 +161,12 @@ class Measurement:
         self.schedules_before_backward += not trained and (not began or self.schedules_before_backward > 0)
 
     def note_loss(self, args: tuple) -> None:
-        """Note on the device whether a scalar loss is finite. In timed steps nothing is added."""
+        """Note a scalar loss on the device. In timed steps nothing is added."""
         if self.warm_up <= self.count < self.to_profile:
             return
         for loss in tensors_in(args[:1])[:1]:
             if loss.numel() == 1:
-                self.finite.append(loss.detach().isfinite().all())
+                self.losses.append(loss.detach().float().clone())
 
     # Steps and phases
 
@@ -296,15 +296,15 @@ class Measurement:
         self.stop()
         seen = self.seen
         if evaluate is not None:
-            seen.evaluation_finite = finite_numbers(evaluate())
+            seen.evaluation_finite, seen.evaluation_in = finite_numbers(evaluate())
             if seen.evaluation_finite is None:
                 seen.unseen.append("The evaluation was not checked, because it returns neither outputs nor a metric.")
         seen.steps = self.count
         seen.events = [step for step in [*seen.events, self.events] if step]
         with suppress(RuntimeError):  # a lost device
-            seen.losses_finite = all(bool(finite) for finite in self.finite)
+            seen.losses = [float(loss) for loss in self.losses]
             seen.scales = [float(scale) for scale in self.scales]
-        self.finite = []
+        self.losses = []
         weights = [weight for one in self.optimizers.values() for weight in weights_of(one)]
         seen.model_on = weights[0].device.type if weights else None
         seen.half_weights = [text for one in self.optimizers.values() if (text := half_without_masters(one))]
@@ -361,11 +361,14 @@ def observe_environment() -> Observations:
     return seen
 
 
-def finite_numbers(value: Any) -> bool | None:
-    """Return whether all numbers of what an evaluation returned are finite; None where it holds none."""
-    numbers = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
-    found = [torch.as_tensor(number).isfinite().all() for number in numbers]
-    return all(bool(finite) for finite in found) if found else None
+def finite_numbers(value: Any) -> tuple[bool | None, str | None]:
+    """Return whether all numbers of what an evaluation returned are finite, and their type; None where it holds none."""
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
+    numbers = [torch.as_tensor(leaf) for leaf in leaves]
+    if not numbers:
+        return None, None
+    types = {str(number.dtype).removeprefix("torch.") for number in numbers if number.is_floating_point()}
+    return all(bool(number.isfinite().all()) for number in numbers), " and ".join(sorted(types)) or None
 
 
 def weights_of(optimizer: Optimizer) -> list[torch.Tensor]:

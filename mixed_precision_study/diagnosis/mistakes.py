@@ -1,6 +1,7 @@
 """The common mistakes of a training step, each by a rule on what was seen. A rule that may be wrong stays silent."""
 
 import itertools
+import math
 
 from .observations import SWITCHES_MIXED, Observations
 
@@ -134,7 +135,7 @@ def scale_is_zero(seen: Observations) -> str | None:
 
 def loss_not_finite(seen: Observations) -> str | None:
     """A loss that is inf or NaN trains nothing. Precision is ruled out only where every product ran in 32 bits."""
-    if seen.losses_finite:
+    if all(map(math.isfinite, seen.losses)):
         return None
     if seen.only_fp32 and not seen.autocasts and not seen.half_weights and not seen.scaler_on:
         return (
@@ -152,7 +153,10 @@ def evaluation_not_finite(seen: Observations) -> str | None:
     """No loss scaling helps a forward pass."""
     if seen.evaluation_finite is not False:
         return None
-    return "The evaluation returns inf or NaN. Loss scaling does not help there, so try it once in fp32 or bfloat16."
+    return (
+        f"The evaluation returns inf or NaN, in {seen.evaluation_in}. Loss scaling does not help there, so try it once"
+        " in fp32 or bfloat16."
+    )
 
 
 def half_weights(seen: Observations) -> str | None:

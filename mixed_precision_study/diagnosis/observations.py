@@ -33,8 +33,9 @@ class Observations:
     backward_in_autocast: int = 0  # calls
     scaler_on: bool = False
     scales: list[float] = field(default_factory=list)  # loss scales, after each profiled step
-    losses_finite: bool = True  # those that backward() was called on, without the loss scale
+    losses: list[float] = field(default_factory=list)  # what backward() was called on, without the loss scale
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
+    evaluation_in: str | None = None  # the type of what it returned
     half_weights: list[str] = field(default_factory=list)  # "AdamW, bfloat16": optimizers of 16-bit weights alone
     scheduled_first: bool = False  # a scheduler stepped before the first backward(), and then once a step
 
