@@ -362,7 +362,7 @@ def observe_environment() -> Observations:
 
 
 def finite_numbers(value: Any) -> tuple[bool | None, str | None]:
-    """Return whether all numbers of what an evaluation returned are finite, and their type; None where it holds none."""
+    """Return whether all numbers that an evaluation returned are finite, and their type; None where there is none."""
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
     numbers = [torch.as_tensor(leaf) for leaf in leaves]
     if not numbers:
