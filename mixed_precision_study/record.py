@@ -469,7 +469,7 @@ def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tupl
             if path.suffix == ".json":
                 yield name, read_file(path)
             elif path.suffix == ".zip":
-                check_is_file(path)
+                check_is_file(path, links=False)
                 with zipfile.ZipFile(path) as archive:
                     for inner, text in zipped_texts(archive, name, room, left_out):
                         room -= len(text)
@@ -494,8 +494,11 @@ def paths_below(folder: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large."""
-    check_is_file(path)
+    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large.
+
+    Links are refused, because a stranger's folder may hold links to files that only its reader can read.
+    """
+    check_is_file(path, links=False)
     with path.open("rb") as opened:
         return within_limit(opened.read(MAX_FILE_BYTES + 1))
 

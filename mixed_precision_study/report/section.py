@@ -15,6 +15,7 @@ import pandas as pd
 import PIL.Image
 from matplotlib.figure import Figure
 
+from ..files import written_whole
 from .style import MEMORY_STYLES, PRECISIONS, RED
 from .theme import chart_style
 from .words import plain
@@ -210,7 +211,8 @@ def save(part: Heading | Sentence | Table | Chart | File, folder: str | Path) ->
     else:
         return None
     try:
-        (Path(folder) / name).write_bytes(content)
+        with written_whole(Path(folder) / name) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         return Sentence(f"{name} was not saved: {plain(error.strerror)}.")
     return None

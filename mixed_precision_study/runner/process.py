@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
+from ..files import opened_to_append
 from ..gpu import nvml
 from ..parameters import EXPERIMENTS, reason_unsupported
 from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
@@ -178,7 +179,7 @@ def start_notebook(
     environment = {**environment, RUN_FOLDER_ENV: str(private), PROGRESS_ENV: str(private / "progress")}
     try:
         (private / OWNER_FILE).write_text(environment[OUTPUT_FOLDER_ENV], encoding="utf-8")
-        with (log_path.parent / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+        with opened_to_append(log_path.parent / PRIVATE_FOLDERS_FILE) as noted:
             noted.write(f"{private}\n")
         return start(["-m", EXECUTE, *paths, str(private), str(os.getpid())], log_path, environment), private
     except BaseException:
@@ -275,7 +276,7 @@ def start_prepared(study: str, folder: Path, count: int = 0) -> None:
     sockets = [str(private / SOCKET) for private in privates] if count else []
     for private in privates:
         (private / OWNER_FILE).write_text(str(folder), encoding="utf-8")
-        with (folder / "logs" / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+        with opened_to_append(folder / "logs" / PRIVATE_FOLDERS_FILE) as noted:
             noted.write(f"{private}\n")
         environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
         command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid()), *sockets]

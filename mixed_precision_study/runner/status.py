@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..analysis.conditions import flags_of, held_back
+from ..files import opened_to_append
 from ..gpu.nvml import GpuState
 from ..record import comparison_key, is_explanation
 from .estimates import duration_text
@@ -58,14 +59,14 @@ class TolerantStream:
 @contextmanager
 def log_in(folder: Path) -> Iterator[None]:
     """Also write what is said in this block to logs/batch.log below `folder`, with the time."""
-    handler = logging.FileHandler(folder / "logs" / "batch.log", encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
-    LOG.addHandler(handler)
-    try:
-        yield
-    finally:
-        LOG.removeHandler(handler)
-        handler.close()
+    with opened_to_append(folder / "logs" / "batch.log") as log:
+        handler = logging.StreamHandler(log)
+        handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
+        LOG.addHandler(handler)
+        try:
+            yield
+        finally:
+            LOG.removeHandler(handler)
 
 
 class View:

@@ -10,9 +10,11 @@ import pytest
 from conftest import ROOT
 from drawn_reports import write_all
 
+from mixed_precision_study.record import read_records
 from mixed_precision_study.runner import cli
 
 SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
+LINKS = ("results.csv", "summary.csv", "speedup.png", "summary.html", "summary.ipynb", "logs/.private", "x.json")
 
 
 class Page(HTMLParser):
@@ -38,12 +40,22 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """(page, folder) of a report of three precisions, drawn by --report."""
-    folder = tmp_path_factory.mktemp("page")
+    """(page, folder) of a report of three precisions, drawn by --report into a folder that holds links to a file."""
+    folder = tmp_path_factory.mktemp("page") / "records"
+    (folder / "logs").mkdir(parents=True)
+    (folder.parent / "precious").write_text("mine")
+    for name in LINKS:
+        (folder / name).symlink_to(folder.parent / "precious")
     seconds = {"fp32": 4.0, "tf32": 2.0, "amp_fp16": 10.0}
     write_all(folder, *(made_up.make("cifar_resnet", name, seconds=[one] * 3) for name, one in seconds.items()))
     assert cli.main(["--report", str(folder)]) == 0
     return Page((folder / "summary.html").read_text(encoding="utf-8")), folder
+
+
+def test_links_in_the_folder_are_replaced_or_left_out_and_never_followed(page):
+    assert (page[1].parent / "precious").read_text() == "mine"
+    assert [name for name in LINKS if (page[1] / name).is_symlink()] == ["x.json"]
+    assert [name for name, _ in read_records(page[1])[1]] == ["x.json"]
 
 
 def test_nothing_is_asked_of_the_network(page):
