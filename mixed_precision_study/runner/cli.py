@@ -26,7 +26,6 @@ from ..errors import UserError
 from ..parameters import EXPERIMENTS, did_you_mean
 from ..record import read_records
 from . import estimates, process, ray_cluster
-from .contribution import contribute
 from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held, make
@@ -102,8 +101,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
     report = "draw one report from folders of records, into --output-dir or the folder itself, and run nothing"
     parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
-    send = "make a small zip of a folder's records, without names and paths, and say where to send it"
-    parser.add_argument("--send", metavar="FOLDER", help=send)
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     parser.add_argument(
@@ -145,8 +142,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 
 def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
-    if args.send:
-        return contribute(expanded(args.send, "--send").resolve(), args.send)
     if args.report:
         return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
     studies = load_studies(args.file)
