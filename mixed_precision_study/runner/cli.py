@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ..commit import suite_commit
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..parameters import EXPERIMENTS, did_you_mean
 from ..record import read_records
 from . import estimates, process, ray_cluster
@@ -409,11 +409,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_all(parse_arguments(argv))
     except UserError as error:
-        print(f"run_all.py: {error}", file=sys.stderr)
+        print(printable(f"run_all.py: {error}"), file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk
         advice = "records that are there still count; the same command, without --fresh, runs the rest"
-        print(f"run_all.py: stopped: {error}; {advice}", file=sys.stderr)
+        print(printable(f"run_all.py: stopped: {error}; {advice}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1
