@@ -32,6 +32,6 @@ def opened_to_append(path: Path) -> TextIO:
 
 
 def check_is_file(path: Path, links: bool = True) -> None:
-    """Raise OSError if a path is no regular file, or without `links` a link to one. A pipe may be waited for for ever."""
+    """Raise OSError if a path is no regular file, as a pipe could wait for ever; without `links` also at a link."""
     if not stat.S_ISREG(path.stat(follow_symlinks=links).st_mode):
         raise OSError("it is a link, a folder, a pipe or a device, not a file")

@@ -327,7 +327,7 @@ ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an it
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return every record below `folder`, also in zip archives, and (path, reason) of what cannot be used.
+    """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what cannot be used.
 
     A record is a flat dict; its `path` is where it was found. The reason of other JSON files is NO_RECORD; those
     that run_all.py writes itself are ignored.
@@ -469,8 +469,8 @@ def record_in(path: Path) -> dict | None:
 def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`."""
     room = MAX_BYTES
-    for path in paths_below(folder):
-        name = str(path.relative_to(folder))
+    for path in paths_below(folder) if folder.is_dir() else [folder]:
+        name = str(path.relative_to(folder)) if path != folder else path.name
         try:
             if path.suffix == ".json":
                 text = read_file(path)
@@ -489,7 +489,7 @@ def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tupl
 
 
 def paths_below(folder: Path) -> list[Path]:
-    """Return all paths below a folder in order, but for hidden ones. Links to folders are not followed."""
+    """Return all paths below a folder, the highest first, but for hidden ones. Links to folders are not followed."""
     found = []
     folders = [folder]
     while folders:
@@ -500,7 +500,7 @@ def paths_below(folder: Path) -> list[Path]:
                 found.append(Path(entry.path))
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(found[-1])
-    return sorted(found)
+    return sorted(found, key=lambda path: (len(path.parts), path))
 
 
 def read_file(path: Path) -> bytes:

@@ -118,9 +118,8 @@ def locked(folder: Path) -> Iterator[None]:
         reason = f"cannot be locked ({getattr(error, 'strerror', None) or error}); choose another --output-dir"
         raise UserError(f"the output folder {folder} {reason}.") from None
     try:
-        with suppress(OSError):
-            with written_whole(owner) as temporary:
-                temporary.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
+        with suppress(OSError), written_whole(owner) as temporary:
+            temporary.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
         yield
     finally:
         with suppress(OSError):
