@@ -402,8 +402,8 @@ def contradiction(record: dict) -> str | None:
     if record["status"] == "ok" and not isinstance(record.get("batch_size_used") or record["batch_size"], int):
         return "status ok, but no batch_size_used"
     peak = record.get("peak_allocated_mib")
-    if record["status"] == "ok" and peak is not None and peak <= 0:
-        return "status ok, but no usable peak_allocated_mib"
+    if record["status"] == "ok" and peak is not None and peak <= (record.get("data_on_device_mib") or 0):
+        return "status ok, but no peak_allocated_mib above 0 and above data_on_device_mib"
     for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
         seconds = record.get(name, [])
         if (name == "epoch_seconds" and not seconds) or not all((one or 0) > 0 for one in seconds):

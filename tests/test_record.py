@@ -175,6 +175,7 @@ CONTRADICTIONS = {
     "block_seconds": [0.0],
     "metric_better": None,
     "peak_allocated_mib": 0,
+    "data_on_device_mib": 1e300,  # in a smaller peak
     "schema_version": 99,
     "throttle_fractions": [["hot", -1]],
     "batch_probes": [[0, "ok", 0, 0]],
@@ -184,7 +185,7 @@ CONTRADICTIONS = {
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_record_that_contradicts_itself_counts_neither_for_the_report_nor_for_the_runner(tmp_path, name):
-    (tmp_path / "bad.json").write_text(json.dumps({**sound(), name: CONTRADICTIONS[name]}))
+    (tmp_path / "bad.json").write_text(json.dumps({**sound(), "peak_allocated_mib": 1.0, name: CONTRADICTIONS[name]}))
     used, ((path, reason),) = sort_out(records.read_records(tmp_path)[0])
     assert used == [] and path == "bad.json" and name in reason.replace(" v", "_v")
     assert records.record_in(tmp_path / "bad.json") is None

@@ -43,8 +43,7 @@ def load(records_dir: str | Path | Sequence[str], target_metric: float = 0.0, ou
     used, more_left_out = sort_out(records)
     equal = [record for record in used if is_equal_run(record)]
     used = [record for record in used if not is_equal_run(record)]
-    several = not isinstance(records_dir, str | Path)
-    source = ", ".join(map(str, records_dir)) if several else str(records_dir if output_dir else folder)
+    source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
     report = Report(str(folder), source, target_metric, used, left_out + more_left_out, equal_here=len(equal))
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]

@@ -555,7 +555,7 @@ def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, m
     assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
 
 
-LONG = {"output_dir": "x" * 2_001}  # with which no record could be read again
+LONG = {"data_dir": "x" * 2_001}  # with which no record could be read again
 
 
 @pytest.mark.parametrize(
