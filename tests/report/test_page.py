@@ -73,7 +73,8 @@ def test_nothing_is_asked_of_the_network(page):
 
 def test_the_page_allows_its_own_script_and_pictures_alone(page):
     (policy,) = [one["content"] for one in page[0].all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
-    digest = base64.b64encode(hashlib.sha256(page[0].texts["script"].encode()).digest()).decode()
+    script = (page[1] / "summary.html").read_text(encoding="utf-8").partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
     assert allowed["script-src"] == f"'sha256-{digest}'"
     assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
