@@ -489,7 +489,10 @@ def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tupl
 
 
 def paths_below(folder: Path) -> list[Path]:
-    """Return all paths below a folder, the highest first, but for hidden ones. Links to folders are not followed."""
+    """Return all paths below a folder but for hidden ones: higher ones come first, and files before archives.
+
+    Links to folders are not followed. The order decides which of several copies of a record stands, see sort_out().
+    """
     found = []
     folders = [folder]
     while folders:
@@ -500,7 +503,7 @@ def paths_below(folder: Path) -> list[Path]:
                 found.append(Path(entry.path))
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(found[-1])
-    return sorted(found, key=lambda path: (len(path.parts), path))
+    return sorted(found, key=lambda path: (len(path.parts), path.suffix == ".zip", path))
 
 
 def read_file(path: Path) -> bytes:

@@ -153,7 +153,7 @@ def test_runs_of_one_name_on_two_machines_are_all_used_and_only_the_stuck_one_is
     assert [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
 
 
-@pytest.mark.parametrize("theirs", ["zz", "theirs.zip", "../theirs"])
+@pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
 def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
     """Of copies in one folder the newest stands; of others those in the folder that is read first."""
     mine = tmp_path / "mine"
