@@ -282,7 +282,8 @@ def test_files_and_archives_are_read_up_to_a_limit(tmp_path):
             archive.writestr(f"{number:02}.json", large)
     with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("large.json", large + large)
-    (tmp_path / "plain.json").write_bytes(large)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "plain.json").write_bytes(large)
     with zipfile.ZipFile(tmp_path / "small.zip", "w") as archive:
         archive.writestr("small.json", json.dumps(sound()))
     assert (tmp_path / "bomb.zip").stat().st_size < 2**20
@@ -293,7 +294,7 @@ def test_files_and_archives_are_read_up_to_a_limit(tmp_path):
     assert peak < 60 * 2**20
     assert [item["path"] for item in found] == ["bomb.zip/00.json", "small.zip/small.json"]
     unread = [path for path, reason in left_out if reason != records.NO_RECORD]
-    assert unread == ["bomb.zip/19.json", "large.zip/large.json", "plain.json"]
+    assert unread == ["bomb.zip/19.json", "large.zip/large.json", "below/plain.json"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
