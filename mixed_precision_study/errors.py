@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 def error_line(error: BaseException) -> str:
     """Return the class of an error and the first line of its message, at most 400 characters, in whole sentences."""
-    first_line = str(error).strip().partition("\n")[0]
+    first_line = printable(str(error).strip().partition("\n")[0])
     line = f"{type(error).__name__}: {first_line}"
     if len(line) <= 400:
         return line
