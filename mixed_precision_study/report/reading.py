@@ -1,6 +1,9 @@
 """Which records are used, and why the others are left out."""
 
-from pathlib import Path
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
 
 from ..errors import UserError
 from ..record import (
@@ -40,15 +43,17 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
     return (record["run_id"], gpu_uuid, *map(record.get, KNOWN_LATE))
 
 
-def why_not(record: dict, newest: dict, on_gpu: bool, real: set[tuple]) -> str | None:
+def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
     """Return why a sound record is not used, or None.
 
-    `newest` has the newest copy of each run, `on_gpu` says whether any record is of a GPU, and `real` has settings
-    and place of the runs on real data.
+    `standing` has the copy of each run that stands, `on_gpu` says whether any record is of a GPU, and `real` has
+    settings and place of the runs on real data.
     """
-    kept = newest[copy_key(record, record["gpu_uuid"])]
-    if kept is not record:
+    kept = standing[copy_key(record, record["gpu_uuid"])]
+    if kept is not record and folder_of(kept) == folder_of(record):
         return f"older copy of {kept['path']}"
+    if kept is not record:
+        return f"copy of {kept['path']}, which stands because its folder comes first"
     if on_gpu and record["device_type"] == "cpu":
         return "ran on the CPU, beside runs on a GPU"
     if record["synthetic"] and (settings_of(record), *map(record.get, PLACE)) in real:
@@ -61,18 +66,29 @@ def completed(records: list[dict]) -> list[dict]:
     return [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
 
 
+def folder_of(record: dict) -> PurePath:
+    """Return the folder or archive that a record was read from."""
+    return PurePath(record["path"]).parent
+
+
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return (records to use, [(path, reason)] of the others)."""
+    """Return (records to use, [(path, reason)] of the others).
+
+    Of several copies of a run those in the folder that was read first stand, and of these the newest. Anybody can write
+    a later date into a record, so that a date from elsewhere replaces none.
+    """
     records = completed(records)
     reasons = [(record, flaw(record)) for record in records]
     reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
+    places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
     in_order = sorted(sound, key=lambda record: record["finished_at"] or "")
-    newest = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
+    in_order.sort(key=lambda record: -places[folder_of(record)])
+    standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
     real = {(settings_of(record), *map(record.get, PLACE)) for record in sound if record["synthetic"] is False}
-    reasons = [(record, reason or why_not(record, newest, on_gpu, real)) for record, reason in reasons]
+    reasons = [(record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 
@@ -88,17 +104,30 @@ def of_other_versions(records: list[dict], used: list[dict]) -> list[dict]:
     return list(found.values())
 
 
-def find_records(folder: str | Path) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
-    """Return (folder, records, [(path, reason) of what is no record]).
+def find_records(
+    given: str | Path | Sequence[str], output: str | Path = ""
+) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
+    """Return (folder of the report, records, [(path, reason) of what is no record]).
 
-    Where "." has no records, those of ../outputs are returned. Raise UserError where there is no such folder.
+    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are relative to `output`, by
+    default the first of them. Where "." has no records, those of ../outputs are returned. Raise UserError where there
+    is no such folder.
     """
-    if not Path(folder).is_dir():
-        raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
-    records, left_out = read_records(folder)
-    if not records and Path(folder) == Path(".") and Path("../outputs").is_dir():
-        folder = "../outputs"
-        records, left_out = read_records(folder)
+    places = [given] if isinstance(given, str | Path) else list(given)
+    if places in ([Path(".")], ["."]) and not read_records(".")[0] and Path("../outputs").is_dir():
+        places = ["../outputs"]
+    folder = output or places[0]
+    records: list[dict] = []
+    left_out: list[tuple[str, str]] = []
+    for place in map(Path, places):
+        if not place.exists():
+            raise UserError(f'there is no folder records_dir = "{place}"; set it to the folder with the run records.')
+        found, others = read_records(place)
+        way: PurePath = place if place.is_dir() else place.parent
+        with suppress(ValueError):  # on another drive of Windows
+            way = PurePath(os.path.relpath(way, folder))
+        records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
+        left_out += [((way / path).as_posix(), reason) for path, reason in others]
     return folder, records, left_out
 
 

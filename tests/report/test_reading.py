@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 
 import made_up_records as made_up
 import pytest
@@ -53,7 +54,7 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
-    assert [path for path, reason in load(tmp_path).left_out if "older copy" not in reason] == []
+    assert [path for path, reason in load(tmp_path).left_out if "copy of" not in reason] == []
 
 
 @pytest.mark.parametrize(
@@ -150,3 +151,27 @@ def test_runs_of_one_name_on_two_machines_are_all_used_and_only_the_stuck_one_is
     ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in report.used}
     assert len(ends) == 4 and not report.left_out and len(report.every_group) == 1
     assert [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
+
+
+@pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
+def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
+    """Of copies in one folder the newest stands; of others those in the folder that is read first."""
+    mine = tmp_path / "mine"
+    write_all(mine, made_up.make("cifar_resnet", "fp32"))
+    (path,) = mine.glob("*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    newer = {**record, "finished_at": "2999-01-01T00:00:00+00:00"}
+    (mine / "newer.json").write_text(json.dumps(newer), encoding="utf-8")
+    late = json.dumps({**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]})
+    if theirs.endswith(".zip"):
+        with zipfile.ZipFile(mine / theirs, "w") as archive:
+            archive.writestr("x.json", late)
+    else:
+        (mine / theirs).mkdir()
+        (mine / theirs / "x.json").write_text(late, encoding="utf-8")
+    places = [str(mine), str(tmp_path / "theirs")] if theirs.startswith("..") else str(mine)
+    report = load(places)
+    assert [used["path"] for used in report.used] == ["newer.json"]
+    reasons = dict(report.left_out)
+    assert reasons[path.name] == "older copy of newer.json"
+    assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")

@@ -170,7 +170,8 @@ def test_what_limits_a_run_is_said_once(everything, rows):
 def test_a_disturbed_search_of_the_largest_batch_is_among_the_disturbed_runs(tmp_path):
     for size, flags in ((128, {}), ("max", {"throttled": True, "throttle_fractions": [["heat", 0.3]]})):
         for precision in ("fp32", "amp_fp16"):
-            write_all(tmp_path, made_up.make("cifar_resnet", precision, parameters={"batch_size": size}, **flags))
+            known = {"parameters": {"batch_size": size}, "batch_size_used": 128}
+            write_all(tmp_path, made_up.make("cifar_resnet", precision, **known, **flags))
     report = load(tmp_path)
     assert "2 of 4 runs were throttled" in said_in("verdicts", report)
     ((first, second),) = tables_of("verdicts", report)
