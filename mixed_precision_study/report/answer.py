@@ -10,7 +10,8 @@ The rules, all from records:
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
-  Where tf32 is as good, the answer says that the other precision is there for its memory.
+  Where it is not the fastest itself, or tf32 is as good, the answer names that rival, says by how many per cent the
+  used one is slower, and says what memory it saves, because a slower precision is never recommended without a word.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
 - Quality has the words of `quality_difference` alone: nothing is equivalent below five seeds.
 - On a CPU nothing is judged.
@@ -25,7 +26,7 @@ from ..analysis.conditions import flags_of, host_of
 from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
-from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
+from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, interval_text, judge
 from . import aa
 from .comparisons import execution_of, ok_runs, runs_of, timed_runs
 from .ladder import measured_ladders
@@ -95,7 +96,11 @@ class ModelAnswer:
     time: str = "-"
     memory: str = "-"
     saved: float | None = None  # percent of fp32's memory
-    saved_of_tf32: float | None = None  # percent of tf32's memory, where it is used for that: tf32 is as fast
+    rival: str | None = None  # the fastest precision where that is not `use`, or tf32 where that is as fast
+    rival_ratio: float = 1.0  # of the time of fp32 to that of the rival
+    slower: float | None = None  # by how many per cent `use` is slower than the rival, where that is the fastest
+    slower_text: str = ""  # the same in words, with the rival, its ratio over fp32 and the interval
+    saved_of_rival: float | None = None  # percent of the rival's memory
     quality: str = "-"
     limit: str = "-"
     next: str = "-"
@@ -395,10 +400,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use != "fp32" and (saved := memory_saved(group, use, "fp32")) is not None:
         found.saved = saved
         found.memory += f" ({-round(saved):+d}%)" if round(saved) else ""
-    names = comparable_in(report, number)
-    fastest = max(names, key=lambda name: ratio_over_fp32(report, number, name))
-    if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
-        found.saved_of_tf32 = memory_saved(group, use, "tf32")
+    name_rival(found, report, number, use)
     found.quality = quality_of(group, use)
     found.left_out = left_out_for_quality(report, number, use)
     record = example(group, use)
@@ -410,6 +412,26 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     else:
         found.next = next_bound(report, group, record)
     return found
+
+
+def name_rival(found: ModelAnswer, report: Report, number: int, use: str) -> None:
+    """Fill in the rival of the used precision, and by how much it is faster."""
+    names, group = comparable_in(report, number), report.comparisons[number]
+    fastest = max(names, key=lambda name: (ratio_over_fp32(report, number, name), name == use))
+    if fastest != use:
+        found.rival = fastest
+    elif use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
+        found.rival = "tf32"
+    if found.rival is None:
+        return
+    found.rival_ratio = ratio_over_fp32(report, number, found.rival)
+    found.saved_of_rival = memory_saved(group, use, found.rival)
+    speedup = speedup_between(ok_runs(group, use), ok_runs(group, found.rival))
+    if fastest != use and speedup and round(100 * speedup["ratio"]) < 100:
+        found.slower = 100 * (1 - speedup["ratio"])
+        interval = f" ({interval_text(speedup)})" if speedup["low"] else ""
+        amount = f"{found.slower:.0f}% slower than {fastest}{interval}"
+        found.slower_text = f"{amount}, the fastest at {found.rival_ratio:.2f}x"
 
 
 def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
@@ -487,29 +509,55 @@ def said_of_execution(one: ModelAnswer) -> str:
     way = STEPS.get(one.execution, "")
     if one.use == "fp32":
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
-        return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}"
+        text = f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}"
+        return f"{text}, though fp32 was {one.slower_text}" if one.slower_text else text
     use = f"For {one.model} {way} use {one.use}" if way else f"For {one.model} use {one.use}"
     fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
-    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
-    if one.saved_of_tf32 is not None:
-        use += f" for its memory, {one.saved_of_tf32:.0f}% less than in tf32"
-        if one.judged in NOT_TOLD:
-            return f"{use}: it is not shown to be faster than fp32 or tf32{worse}"
-        return f"{use}: it is {fast} and not shown to be faster than tf32{worse}"
     if one.judged in NOT_TOLD:
-        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32{worse}"
-    return f"{use}: {fast}{memory_in_words(one)}{worse}"
+        fast = "not shown to be faster than fp32"
+    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
+    if one.rival is None:
+        it_is = "it is " if one.judged in NOT_TOLD else ""
+        return f"{use}: {it_is}{fast}{memory_in_words(one)}{worse}"
+    rest = f", but was {one.slower_text}" if one.slower_text else f" and not shown to be faster than {one.rival}"
+    return f"{use}{why_used(one)}: it is {fast}{rest}{worse}"
+
+
+def why_used(one: ModelAnswer) -> str:
+    """Return that a precision is used for the memory that it saves of its rival's, or nothing where it saves none."""
+    if one.saved_of_rival is None or one.saved_of_rival < 100 * (SMALLEST_CLAIMED - 1):
+        return ""
+    return f" for its memory, {one.saved_of_rival:.0f}% less than in {one.rival}"
 
 
 def said_of_eager(one: ModelAnswer) -> str:
     """Return what the sentence on a model adds on eager mode."""
+    slower = f", though it was {one.slower_text}" if one.slower_text else ""
     if one.use == "fp32":
-        return "in eager mode nothing is shown to be faster"
-    if one.saved_of_tf32 is not None:
-        return f"in eager mode {one.use}, for its memory"
+        return f"in eager mode nothing is shown to be faster than fp32{slower}"
     if one.judged in NOT_TOLD:
-        return f"in eager mode {one.use}, not shown to be faster"
+        return f"in eager mode {one.use}{why_used(one)}, not shown to be faster{slower}"
+    if one.rival:
+        return f"in eager mode {one.use}{why_used(one)}{slower}"
     return f"in eager mode {one.use}" + (f", {one.ratio:.2f}x" if one.ratio else "")
+
+
+def said_of_slower(told: list[ModelAnswer]) -> list[str]:
+    """Return in one sentence which of many models use a slower precision, what that costs, and what it saves."""
+    by_pair: dict[tuple, list[ModelAnswer]] = {}
+    for one in told:
+        if one.slower_text:
+            by_pair.setdefault((one.use, one.rival), []).append(one)
+    parts = []
+    for (use, rival), found in by_pair.items():
+        percents = span([one.slower for one in found if one.slower is not None], "{:.0f}")
+        ratios = span([one.rival_ratio for one in found], "{:.2f}x")
+        saved = [one.saved_of_rival for one in found if one.saved_of_rival and why_used(one)]
+        memory = f", but took {span(saved, '{:.0f}')}% less memory" if saved else ""
+        where = f"for {names_of([one.model for one in found])}"
+        parts.append(f"{where} {rival} was the fastest, at {ratios}: there {use} was {percents}% slower{memory}")
+    text = "; ".join(parts)
+    return [f"{text[0].upper()}{text[1:]}."] if text else []
 
 
 def said_of_many(by_use: dict[str, list[ModelAnswer]], asked: int) -> list[str]:
@@ -548,6 +596,7 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         said = [said_of_model(*same) for same in by_model.values()]
     else:
         said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
+        said += said_of_slower(told)
     steps = [one for one in told if one.step and one.use != "fp32"]
     without = [one.model for one in answers if not one.use]
     if steps:

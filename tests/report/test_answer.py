@@ -4,6 +4,7 @@ import json
 
 import made_up_records as made_up
 import pytest
+from conftest import ROOT
 from drawn_reports import flat, write_all
 from made_up_runs import gained
 
@@ -69,13 +70,48 @@ def test_single_processes_in_eager_mode_are_as_fast_within_their_scatter(executi
     assert answer.recommended(report, 0) == used
     text = said(report)
     assert ("for its memory" in text) == (used == "amp_bf16")
+    slower = round(100 * (1 - ratio / 2.0))
+    assert (f"{slower}% slower than tf32, the fastest at 2.00x" in text) == (used == "amp_bf16" and slower > 0)
 
 
 def test_where_tf32_is_as_fast_the_answer_says_that_amp_is_for_its_memory():
-    text = said(judged({"tf32": 2.0, "amp_bf16": 1.99}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
-    assert "use amp\\_bf16 for its memory, 50% less than in tf32: it is 1.99x as fast as fp32 and not shown" in text
+    text = said(judged({"tf32": 1.98, "amp_bf16": 2.0}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
+    assert "for its memory, 50% less than in tf32: it is 2.00x as fast as fp32 and not shown" in text
     text = said(judged({"tf32": 1.5, "amp_bf16": 2.0}, {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 2.0}))
     assert "use amp\\_bf16: 2.00x as fast as fp32 with 50% less memory." in text
+
+
+def rivals_of(report):
+    """Return (used, rival, its ratio, by how many per cent the used one is slower, memory saved) of each model."""
+    names = ("use", "rival", "rival_ratio", "slower", "saved_of_rival")
+    return [tuple(getattr(one, name) for name in names) for one in answer.answers_of(report)]
+
+
+def test_a_slower_precision_is_used_only_with_its_rival_and_how_much_slower_it_is():
+    one = {"processes": 1, "low": None, "high": None}
+    memory = {"fp32": 4.0, "tf32": 4.0, "amp_bf16": 3.0}
+    assert rivals_of(judged({"tf32": 2.0, "amp_bf16": 1.7}, memory, **one)) == [
+        ("amp_bf16", "tf32", 2.0, pytest.approx(15), pytest.approx(25))
+    ]
+    assert rivals_of(judged({"tf32": 1.1, "amp_bf16": 0.9}, **one)) == [
+        ("fp32", "tf32", 1.1, pytest.approx(100 - 100 / 1.1), pytest.approx(0))
+    ]
+    assert rivals_of(judged({"tf32": 1.5, "amp_bf16": 2.0}, memory)) == [("amp_bf16", None, 1.0, None, None)]
+    models = [judged({"tf32": 2.0, "amp_bf16": 1.7}, memory, **one) for _ in range(4)]
+    whole = Report(every_group=[report.comparisons[0] for report in models])
+    whole.comparisons = whole.every_group
+    for number, report in enumerate(models):
+        report.comparisons[0]["model"] = f"model{number}"
+        whole.speedups |= {(number, *key[1:]): value for key, value in report.speedups.items()}
+    assert "For 4 models tf32 was the fastest, at 2.00x: there amp\\_bf16 was 15% slower, but took 25%" in said(whole)
+
+
+@pytest.mark.parametrize(("folder", "slower"), [("quick-h200", 1), ("scaling-h200", 4)])
+def test_committed_answers_name_what_is_faster(folder, slower):
+    report = load(ROOT / "outputs" / folder)
+    found = [one for one in answer.answers_of(report) if one.slower]
+    assert len(found) == slower
+    assert all(one.rival in text and f"{one.slower:.0f}%" in text for one in found for text in [one.slower_text])
 
 
 def both_ways(eager, graph, **fields):
@@ -102,7 +138,7 @@ def test_eager_mode_and_a_graph_are_both_told_the_graph_first():
     slower = {"low": 0.80, "high": 0.90, "low90": 0.81, "high90": 0.89}
     report = both_ways({"tf32": 1.5}, {"amp_fp16": 3.0})
     report.speedups[0, "tf32", "fp32"] |= {"ratio": 0.85, **slower}
-    assert "; in eager mode nothing is shown to be faster." in said(report)
+    assert "; in eager mode nothing is shown to be faster than fp32." in said(report)
 
 
 def test_memory_traffic_is_the_limit_only_near_the_copying_speed():
@@ -124,10 +160,8 @@ def test_a_ratio_that_cannot_be_told_is_no_figure_of_the_answer():
     report = judged({"tf32": 1.3, "amp_bf16": 1.29}, memory)
     report.speedups[0, "amp_bf16", "fp32"] |= {"low": 0.95, "high": 1.52, "low90": 1.0, "high90": 1.4}
     text = said(report)
-    assert (
-        "use amp\\_bf16 for its memory, 50% less than in tf32: it is not shown to be faster than fp32 or tf32" in text
-    )
-    assert "1.29x" not in text
+    assert "for its memory, 50% less than in tf32: it is not shown to be faster than fp32, but" in text
+    assert "1.29x" not in text and "1% slower than tf32, the fastest at 1.30x" in text
 
 
 def test_times_divide_to_the_ratio_and_memory_to_its_share():
