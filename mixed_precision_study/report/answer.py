@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..analysis.bottleneck import find_bottleneck, is_memory_bound
-from ..analysis.conditions import flags_of, host_of
+from ..analysis.conditions import flags_of, host_of, said_of_made_up
 from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
@@ -677,6 +677,8 @@ def section(report: Report) -> Section:
         said += sentences_of(report, answers) if answers else []
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
+    if made_up := said_of_made_up(report.measured):
+        section.say(f"**{made_up}**")
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
     if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
         section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")

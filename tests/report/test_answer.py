@@ -270,6 +270,18 @@ def test_every_kind_of_folder_has_a_title_and_an_answer(tmp_path, write):
     assert 1 <= answer_line.replace("**Answer.**", "").count(". ") + 1 <= 4
 
 
+def test_made_up_data_are_the_first_sentence(tmp_path):
+    asked, found = {"parameters": {"dataset": "auto"}}, {"synthetic": True, "dataset_used": "synthetic"}
+    runs = [made_up.make("cifar_resnet", name, **asked, **found) for name in ("fp32", "tf32")]
+    rest = asked | made_up.NOT_STARTED
+    failed = made_up.make_failed("cifar_resnet", "amp_fp16", "unsupported", "no GPU", **rest)
+    write_all(tmp_path, *runs, failed)
+    sentences = [part.text for part in answer.section(load(tmp_path)).parts if isinstance(part, Sentence)]
+    assert sentences[1].startswith("**2 of 2 runs trained on made-up data, because the real data were neither found")
+    assert sentences[2].startswith("**Answer.**")
+    assert "made-up" not in said(judged({"tf32": 1.5}))
+
+
 def test_the_subject_of_a_study_follows_the_answer(tmp_path):
     made_up.write_ladder(tmp_path)
     report = load(tmp_path)
