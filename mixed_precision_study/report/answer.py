@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from ..analysis.bottleneck import find_bottleneck, is_memory_bound
+from ..analysis.bottleneck import OTHER_KERNELS, find_bottleneck, longest_others
 from ..analysis.conditions import flags_of, host_of, said_of_made_up
 from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
@@ -44,6 +44,7 @@ from .verdicts import (
     said_of_disturbed,
     said_of_power,
     said_once,
+    same_but_for,
     speedup_between,
 )
 from .ways import find_changes, in_words, without_baseline
@@ -77,7 +78,6 @@ SUBJECTS = {
     "aa": "Equal runs against each other",
     "reference": "Mixed precision",
 }
-MOVES_MEMORY = "kernels that move memory"
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -285,14 +285,13 @@ def cause_of(record: dict) -> str:
     """Return what limits a run, in a few words."""
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
+    if case == "kernel launches" and record.get("graph_gain"):
+        return f"{case}: a CUDA graph is {record['graph_gain']} as fast"
     if case == "kernel launches" and busy is not None:
         return f"kernel launches: the GPU idles {1 - busy:.0%} of the step"
     if case == "data loading":
         return f"data loading: the loop waits for it {waiting:.0%} of the time"
-    speed = record["bandwidth_limit_fraction"]
-    if case != MOVES_MEMORY or speed is None:
-        return case
-    return "memory traffic" if is_memory_bound(record) else f"{case}, at {speed:.0%} of the copying speed"
+    return f"{case}: {longest_others(record)}" if case == OTHER_KERNELS else case
 
 
 def label_of_step(precision: str, group: dict) -> str:
@@ -301,16 +300,6 @@ def label_of_step(precision: str, group: dict) -> str:
     layout = "in channels_last" if group["settings"].get("channels_last") == "true" else ""
     scaler = "with the device scaler" if group["settings"].get("scaler") == '"device"' and not execution else ""
     return " ".join(filter(None, [precision, layout, execution or "in eager mode", scaler]))
-
-
-def same_but_for(report: Report, number: int, names: tuple[str, ...]) -> list[int]:
-    """Return the numbers of the comparisons that differ from one in these settings at most; its own is among them."""
-
-    def others_of(group: dict) -> dict:
-        return {name: value for name, value in group["settings"].items() if name not in names}
-
-    wanted = others_of(report.comparisons[number])
-    return [one for one, group in enumerate(report.comparisons) if others_of(group) == wanted]
 
 
 def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
@@ -350,12 +339,12 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
     ways = []
-    if case == MOVES_MEMORY:
+    if case == OTHER_KERNELS:
         ways += [] if was_tried(report, group, "channels_last", "true") else ["channels_last"]
         ways += [] if was_tried(report, group, "execution", "compile") else ["torch.compile"]
     if record["sample_unit"] != "images":
         ways = [way for way in ways if way != "channels_last"]
-    return f"{' or '.join(ways)}: gain not measured" if ways else "-"
+    return f"{' or '.join(ways)}: gain not measured here" if ways else "-"
 
 
 def name_of_row(report: Report, group: dict) -> str:

@@ -61,11 +61,31 @@ def completed(records: list[dict]) -> list[dict]:
     return [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
 
 
+def corrected(record: dict) -> dict:
+    """Return a record without the figures that older versions got wrong; a reason stands where one is replaced.
+
+    In fp32 the ceiling was that of a convolution, which cuDNN does in fewer multiplications than were counted. The use
+    of the device was read before an evaluation reserved more, so it may be below the allocator's own reserve.
+    """
+    record = without_short_energy(record)
+    matmul, conv = record["ceiling_matmul_tflop_per_second"], record["ceiling_conv_tflop_per_second"]
+    if matmul and conv and record["compute_limit_fraction"] is not None:
+        fraction = record["compute_limit_fraction"] * max(matmul, conv) / matmul
+        record = {**record, "compute_limit_fraction": fraction, "ceiling_conv_tflop_per_second": None}
+    reserved = record["peak_reserved_mib"]
+    if record["device_used_mib"] is not None and reserved and record["device_used_mib"] < reserved:
+        parts = [reserved, record["ledger_context_mib"], record["device_used_before_mib"]]
+        whole = None if None in parts else sum(parts)
+        reason = "it was read below the allocator's reserve" + (", so reserve and context replace it" if whole else "")
+        record = {**record, "device_used_mib": whole, "device_memory_reason": reason}
+    return record
+
+
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others)."""
     records = completed(records)
     reasons = [(record, flaw(record)) for record in records]
-    reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
+    reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     in_order = sorted(sound, key=lambda record: record["finished_at"] or "")

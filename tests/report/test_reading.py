@@ -79,6 +79,29 @@ def test_a_record_with_a_nonsense_field_is_left_out(field, value):
     assert used == [] and field in reason
 
 
+def test_figures_that_older_versions_got_wrong_are_corrected():
+    limits = {"ceiling_matmul_tflop_per_second": 50.0, "ceiling_conv_tflop_per_second": 100.0}
+    old = {**limits, "compute_limit_fraction": 0.25, "peak_reserved_mib": 15_244.0, "device_used_before_mib": 3.0}
+    for context, whole in ((841.0, 16_088.0), (None, None)):
+        memory = {"device_used_mib": 13_581.0, "ledger_context_mib": context}
+        (one,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, **memory))])
+        assert (one["compute_limit_fraction"], one["device_used_mib"]) == (0.5, whole)
+        assert one["device_memory_reason"]
+        assert sort_out([one])[0][0]["compute_limit_fraction"] == 0.5  # once
+    (sound,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, device_used_mib=16_000.0))])
+    assert (sound["device_used_mib"], sound["device_memory_reason"]) == (16_000.0, None)
+
+
+@pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
+def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
+    for record in load(ROOT / "outputs" / folder).used:
+        if (fraction := record["compute_limit_fraction"]) is not None:
+            reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
+            assert fraction == pytest.approx(reached, rel=1e-6)
+        if None not in (record["device_used_mib"], record["peak_reserved_mib"]):
+            assert record["device_used_mib"] >= record["peak_reserved_mib"]
+
+
 def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
     def of_folder(make, precision, *words, **facts):
         record = make("cifar_resnet", precision, *words, **facts)
