@@ -34,6 +34,8 @@ may be said of it, what limits the run, and what to try.
 | *too short to tell* | less than two seconds of timed training |
 
 Processes of one precision differ by up to a third in eager mode. Epochs within a process do not show that.
+Where one precision always ran first, a drift of the host may look like 5% in eager mode, so no smaller difference
+has an outcome there.
 `run_all.py` with `-p repeats 3` gives intervals, and `-p repeats 5` gives intervals about half as wide."""
 
 
