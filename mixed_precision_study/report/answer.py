@@ -164,9 +164,8 @@ def facts_line(report: Report) -> str:
         return sorted({str(run[name]) for run in runs if run[name] is not None})
 
     days = sorted({run["started_at"][:10] for run in runs if run["started_at"]})
-    limits = sorted({round(run["power_watts_limit"]) for run in runs if run["power_watts_limit"]})
     parts = [span(days)] if days else []
-    parts += [" and ".join(report.devices) + (f", power limit {span(limits, '{} W')}" if limits else "")]
+    parts += [", ".join([" and ".join(report.devices), *power_limits(runs)])]
     parts += [", ".join(values("host_cpu")) or "CPU not recorded"]
     cores = sorted({int(run["host_cores"]) for run in runs if run["host_cores"]})
     parts += [f"{listed(cores)} CPU cores"] if cores else []
@@ -176,6 +175,12 @@ def facts_line(report: Report) -> str:
     parts += [count(len(runs), "run")]
     parts += [f"{span(processes)} {'process' if processes == [1] else 'processes'} a precision"] if processes else []
     return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
+
+
+def power_limits(runs: list[dict]) -> list[str]:
+    """Return the power limits of the cards as one phrase, or nothing where none was read."""
+    limits = sorted({round(run["power_watts_limit"]) for run in runs if run["power_watts_limit"]})
+    return [f"power limit {span(limits, '{} W')}"] if limits else []
 
 
 def comparable_in(report: Report, number: int) -> list[str]:
@@ -662,7 +667,9 @@ def section(report: Report) -> Section:
     elif kind == "aa" and not report.on_cpu:
         said = [aa.in_words(report)]
     elif families:
-        said = [*map(sentence_on, families), "Each mode is set beside the next simpler one."]
+        runs = runs_of([group for family in families for group in family.members])
+        held = [count(len({run["seed"] for run in runs}), "seed"), *power_limits(runs)]
+        said = [*map(sentence_on, families), f"Each mode is set beside the next simpler one ({', '.join(held)})."]
         said += sentences_of(report, answers) if answers else []
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
