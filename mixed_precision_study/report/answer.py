@@ -611,7 +611,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
-    named = [host_of(run) for run in report.measured]
+    named = [host_of(run) for run in report.measured if run["status"] != "unsupported"]  # the others ran somewhere
     hosts, unnamed = set(named) - {None}, named.count(None)
     seen = [run for _, run in report.timed] or report.equal
     disturbed = [run for _, run in report.disturbed] if report.timed else list(filter(flags_of, report.equal))

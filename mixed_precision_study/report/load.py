@@ -33,7 +33,7 @@ NAMED = 3  # files that are no records; of more their number is given
 
 
 def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
-    """Return the Report of a folder with run records; "." without records stands for ../outputs.
+    """Return the Report of a folder with run records; "outputs" stands for one's own runs.
 
     `target_metric` is the quality to which time is measured. For 0 the experiments have their own.
     """

@@ -1,5 +1,7 @@
 """Which records are used, and why the others are left out."""
 
+import os
+import re
 from pathlib import Path
 
 from ..errors import UserError
@@ -13,6 +15,8 @@ from ..record import (
     without_short_energy,
 )
 
+OWN_RUNS = "outputs"
+PUBLISHED = re.compile(r"(published|repeatability|[^/]*-h[12]00)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
 
@@ -111,15 +115,19 @@ def of_other_versions(records: list[dict], used: list[dict]) -> list[dict]:
 def find_records(folder: str | Path) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
     """Return (folder, records, [(path, reason) of what is no record]).
 
-    Where "." has no records, those of ../outputs are returned. Raise UserError where there is no such folder.
+    The default "outputs" stands for one's own runs: beside the notebook, in the clone, or uploaded to the working
+    folder. What the study publishes lies there, too, and is left out. Raise UserError where there is no such folder.
     """
-    if not Path(folder).is_dir():
-        raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
-    records, left_out = read_records(folder)
-    if not records and Path(folder) == Path(".") and Path("../outputs").is_dir():
-        folder = "../outputs"
-        records, left_out = read_records(folder)
-    return folder, records, left_out
+    if Path(folder) != Path(OWN_RUNS):
+        if not Path(folder).is_dir():
+            raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
+        return folder, *read_records(folder)
+    for place in filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}", ".")):
+        records, left_out = read_records(place)
+        records = [record for record in records if not PUBLISHED.match(record["path"])]
+        if records:
+            break
+    return place, records, [(path, reason) for path, reason in left_out if not PUBLISHED.match(path)]
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

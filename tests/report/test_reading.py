@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import made_up_records as made_up
 import pytest
@@ -26,10 +27,26 @@ def test_missing_folder_ends_in_one_line(tmp_path):
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     (tmp_path / "notebooks").mkdir()
+    for name in ("published", "mine-h200", "repeatability"):
+        write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
-    report = load(".")
+    report = load("outputs")
     assert report.folder == "../outputs"
     assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+    write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
+    assert load("outputs").folder == "outputs"
+    assert len(load("../outputs/mine-h200").used) == 1
+    monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
+    assert (load("outputs").folder, len(load("outputs").used)) == (".", 1)
+
+
+def test_what_a_report_writes_beside_committed_records_is_ignored():
+    names = ("speedup.png", "logs/summary.log", "summary.ipynb")
+    paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+    kept = ["outputs/quick-h200/README.md", "outputs/quick-h200/results.csv"]
+    assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
 
 
 def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
