@@ -122,7 +122,7 @@ def find_records(folder: str | Path) -> tuple[str | Path, list[dict], list[tuple
         if not Path(folder).is_dir():
             raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
         return folder, *read_records(folder)
-    for place in filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}", ".")):
+    for place in [*filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}"))] or ["."]:
         records, left_out = read_records(place)
         records = [record for record in records if not PUBLISHED.match(record["path"])]
         if records:

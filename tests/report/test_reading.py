@@ -36,6 +36,10 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
     assert load("outputs").folder == "outputs"
     assert len(load("../outputs/mine-h200").used) == 1
+    shutil.rmtree(tmp_path / "notebooks" / "outputs")
+    shutil.rmtree(tmp_path / "outputs" / "quick")
+    assert load("outputs").used == []  # what is published alone is no answer
+    write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
     assert (load("outputs").folder, len(load("outputs").used)) == (".", 1)
 
