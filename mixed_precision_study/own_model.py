@@ -3,6 +3,7 @@
 import inspect
 import os
 import random
+import shlex
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -240,10 +241,11 @@ def trained_in_every_precision(
 
 
 def command_of_report(folder: str) -> str:
-    """Return the command that draws the report, as it is to be typed in the working folder."""
+    """Return how the report is drawn: a command to be typed in the working folder, or what works without a clone."""
     script = Path(__file__).resolve().parents[1] / "run_all.py"
-    start = os.path.relpath(script) if script.exists() else "-m mixed_precision_study.runner.cli"
-    return f"python {start} --report {folder}"
+    if not script.exists():
+        return f"open summary.ipynb, set records_dir = {folder!r}, and run all cells"
+    return shlex.join(["python", os.path.relpath(script), "--report", folder])
 
 
 def show_results(records: list[RunRecord]) -> None:

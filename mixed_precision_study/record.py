@@ -45,9 +45,9 @@ class DiagnosticFields:
     misaligned_flops_fraction: float | None = None  # sizes that are not multiples of 8
     achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
     ceiling_matmul_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
-    ceiling_conv_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
+    ceiling_conv_tflop_per_second: float | None = None  # older records: the same of a convolution
     ceiling_copy_gb_per_second: float | None = None  # measured; read plus written
-    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / the higher ceiling
+    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
     bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
     limit_reason: str | None = None  # why a figure of FLOPs, bytes or ceilings is missing
     energy_joules: float | None = None  # whole GPU, timed epochs
@@ -128,8 +128,11 @@ FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the others 
     *("inference_peak_mib", "ledger_saved_mib", "ledger_batch_mib", "ledger_temporaries_mib", "ledger_workspaces_mib"),
     *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason"),
 )
-# Of a data set `dataset_used` is compared.
-NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT, *FIELDS_OF_OLD_RECORDS)
+# Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
+NOT_COMPARED = (
+    *("precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"),
+    *(*NO_EFFECT, *FIELDS_OF_OLD_RECORDS),
+)
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
@@ -207,7 +210,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     peak_allocated_with_warmup_mib: float | None = None  # the same with the warm-up
     peak_reserved_with_warmup_mib: float | None = None  # the same with the warm-up
     data_on_device_mib: float | None = None  # part of the peak: the data set
-    device_used_mib: float | None = None  # NVML, whole GPU, end of the first timed epoch
+    device_used_mib: float | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first epoch's
     device_used_before_mib: float | None = None  # NVML, used by others beforehand
     device_memory_reason: str | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean of each epoch

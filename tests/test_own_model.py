@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import shlex
 import textwrap
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from conftest import ROOT, run_cells
 
 import mixed_precision_study
-from mixed_precision_study import environment
+from mixed_precision_study import environment, own_model
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, IterableData, compare
@@ -272,8 +273,13 @@ def test_what_yields_no_batch_is_told_in_one_sentence(wrong):
 
 def test_the_command_of_the_report_works_from_where_the_script_was_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    compare("elsewhere", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
+    compare("else where", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The report: ")]
-    words = line.removeprefix("The report: python ").split()
+    words = shlex.split(line.removeprefix("The report: python "))
     assert (tmp_path / words[0]).resolve() == ROOT / "run_all.py"
-    assert words[1:] == ["--report", "outputs/elsewhere"]
+    assert words[1:] == ["--report", "outputs/else where"]
+    monkeypatch.setattr(own_model, "__file__", str(tmp_path / "unpacked" / "own_model.py"))  # without a clone
+    assert (
+        own_model.command_of_report("outputs/a")
+        == "open summary.ipynb, set records_dir = 'outputs/a', and run all cells"
+    )

@@ -34,7 +34,7 @@ NAMED = 3  # files that are no records; of more their number is given
 
 
 def load(records_dir: str | Path | Sequence[str], target_metric: float = 0.0, output_dir: str | Path = "") -> Report:
-    """Return the Report of a folder with run records, or of several; "." without records stands for ../outputs.
+    """Return the Report of a folder with run records, or of several; "outputs" stands for one's own runs.
 
     `target_metric` is the quality to which time is measured. For 0 the experiments have their own. The report belongs
     into `output_dir`, by default the first folder.

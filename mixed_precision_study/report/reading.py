@@ -1,6 +1,7 @@
 """Which records are used, and why the others are left out."""
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
@@ -16,6 +17,8 @@ from ..record import (
     without_short_energy,
 )
 
+OWN_RUNS = "outputs"
+PUBLISHED = re.compile(r"(published|repeatability|[^/]*-h[12]00)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
 
@@ -71,6 +74,26 @@ def folder_of(record: dict) -> PurePath:
     return PurePath(record["path"]).parent
 
 
+def corrected(record: dict) -> dict:
+    """Return a record without the figures that older versions got wrong; a reason stands where one is replaced.
+
+    In fp32 the ceiling was that of a convolution, which cuDNN does in fewer multiplications than were counted. The use
+    of the device was read before an evaluation reserved more, so it may be below the allocator's own reserve.
+    """
+    record = without_short_energy(record)
+    matmul, conv = record["ceiling_matmul_tflop_per_second"], record["ceiling_conv_tflop_per_second"]
+    if matmul and conv and record["compute_limit_fraction"] is not None:
+        fraction = record["compute_limit_fraction"] * max(matmul, conv) / matmul
+        record = {**record, "compute_limit_fraction": fraction, "ceiling_conv_tflop_per_second": None}
+    reserved = record["peak_reserved_mib"]
+    if record["device_used_mib"] is not None and reserved and record["device_used_mib"] < reserved:
+        parts = [reserved, record["ledger_context_mib"], record["device_used_before_mib"]]
+        whole = None if None in parts else sum(parts)
+        reason = "it was read below the allocator's reserve" + (", so reserve and context replace it" if whole else "")
+        record = {**record, "device_used_mib": whole, "device_memory_reason": reason}
+    return record
+
+
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others).
 
@@ -79,7 +102,7 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """
     records = completed(records)
     reasons = [(record, flaw(record)) for record in records]
-    reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
+    reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
@@ -110,25 +133,30 @@ def find_records(
     """Return (folder of the report, records, [(path, reason) of what is no record]).
 
     `given` is a folder or a zip, or a list of them, which are read where they lie; paths are relative to `output`, by
-    default the first of them. Where "." has no records, those of ../outputs are returned. Raise UserError where there
-    is no such folder.
+    default the first of them. The default "outputs" stands for one's own runs: beside the notebook, in the clone, or
+    uploaded to the working folder; what the study publishes there is left out. Raise UserError where there is none.
     """
-    places = [given] if isinstance(given, str | Path) else list(given)
-    if places in ([Path(".")], ["."]) and not read_records(".")[0] and Path("../outputs").is_dir():
-        places = ["../outputs"]
-    folder = output or places[0]
+    places: list[str | Path] = [given] if isinstance(given, str | Path) else list(given)
+    own = [Path(place) for place in places] == [Path(OWN_RUNS)]
+    candidates = [*filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}"))] or ["."]
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
-    for place in map(Path, places):
+    for place in map(Path, candidates if own else places):
         if not place.exists():
             raise UserError(f'there is no folder records_dir = "{place}"; set it to the folder with the run records.')
         found, others = read_records(place)
+        if own:
+            places = [place]
+            found = [record for record in found if not PUBLISHED.match(record["path"])]
+            others = [(path, reason) for path, reason in others if not PUBLISHED.match(path)]
         way: PurePath = place if place.is_dir() else place.parent
         with suppress(ValueError):  # on another drive of Windows
-            way = PurePath(os.path.relpath(way, folder))
+            way = PurePath(os.path.relpath(way, output or places[0]))
         records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
         left_out += [((way / path).as_posix(), reason) for path, reason in others]
-    return folder, records, left_out
+        if own and records:
+            break
+    return output or places[0], records, left_out
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

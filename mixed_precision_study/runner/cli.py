@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from ..analysis.conditions import said_of_made_up
 from ..commit import suite_commit
 from ..errors import UserError, printable
 from ..parameters import EXPERIMENTS, did_you_mean
@@ -335,6 +336,8 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
         say(f"interrupted: {kept} of {len(runs)} runs of {name} are finished and kept; {again} {rest}")
         raise
     records = [read_record(run.record_path) for run in runs]
+    if made_up := said_of_made_up([record for record in records if record]):
+        say(f"CAUTION: {made_up}")
     if failed := sum(record["status"] in RETRIED for record in records if record):
         logs = shown(folder / "logs")
         say(f"{failed} of {len(runs)} runs failed; logs in {logs}; --retry-failed runs them again")

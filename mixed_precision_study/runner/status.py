@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..analysis.conditions import flags_of, held_back
+from ..analysis.conditions import flags_of, held_back, why_made_up
 from ..errors import printable
 from ..files import opened_to_append
 from ..gpu.nvml import GpuState
@@ -171,7 +171,7 @@ def in_words(record: dict) -> str:
         (speed, f"{speed} {unit}/s"),
         (peak, f"{peak} MiB peak"),
         (metric, metric),
-        (reason, f"MIND: {reason}"),
+        (reason, f"Caution: {reason}"),
     )
     return ", ".join(word for value, word in words if value)
 
@@ -222,8 +222,10 @@ def row(record: dict) -> tuple[str, ...]:
 
 
 def disturbance(record: dict) -> str:
-    """Return that heat, hardware or another process slowed a run, so that its times do not count, or nothing."""
-    return "; ".join(flags_of(record)) if held_back(record) or record.get("gpu_shared") else ""
+    """Return that a run's data are made up, or that it was slowed so that its times do not count, or nothing."""
+    made_up = f"made-up data, because {why}" if (why := why_made_up(record)) else ""
+    flags = flags_of(record) if held_back(record) or record.get("gpu_shared") else []
+    return "; ".join(filter(None, [made_up, *flags]))
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

@@ -719,6 +719,14 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
         assert again(folder) == []
 
 
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_made_up_data_are_named_when_a_batch_ends(bare, tmp_path, capsys, synthetic):
+    (((run,),), _) = plan({"runs": STUDIES["one"]}, bare, tmp_path, {}, on_gpu=False)
+    write_run(run, synthetic=synthetic)
+    main(bare, "one", "--output-dir", str(tmp_path))
+    assert ("CAUTION: The run trained on made-up data" in capsys.readouterr().out) == synthetic
+
+
 def test_runs_on_other_files_under_the_same_name_are_made_again(tmp_path, capsys):
     """Their records are kept aside. A record without a hash counts, and so does one whose files are not here."""
     write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)

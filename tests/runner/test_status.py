@@ -69,10 +69,14 @@ def test_a_run_that_heat_slowed_is_named_when_it_ends_and_in_the_last_table(ende
     for reason, named in (("thermal, software", True), ("power cap", False)):
         record, comparison = ended("fp32", throttled=True, throttle_fractions=[[reason, 0.94]])
         text = "throttled (thermal, software 94% of the time)"
-        assert in_words(record).endswith(f", MIND: {text}") is named
+        assert in_words(record).endswith(f", Caution: {text}") is named
         assert table([comparison]).endswith(text) is named
+    for asked, reason in (("auto", "could be downloaded"), ("synthetic", "asked for")):
+        record, comparison = ended("tf32", synthetic=True, parameters={"dataset": asked})
+        assert reason in in_words(record).partition("Caution: made-up data")[2]
+        assert reason in table([comparison]).splitlines()[-1]
     record, _ = ended("fp32", gpu_shared=True)
-    assert in_words(record).endswith("MIND: GPU shared with another process")
+    assert in_words(record).endswith("Caution: GPU shared with another process")
 
 
 OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"
