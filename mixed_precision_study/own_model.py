@@ -310,7 +310,9 @@ def process_as_found() -> Iterator[None]:
     random_state = RandomState.now()
     seed = torch.initial_seed()
     cuda: Any = torch.cuda
-    before = cuda_state() if cuda.is_initialized() else (None, 1.0, 0)
+    before = None
+    if cuda.is_initialized():
+        before = cuda.get_rng_state_all(), cuda.get_per_process_memory_fraction(), cuda.get_sync_debug_mode()
     try:
         with warnings.catch_warnings(), backends_as_found():
             yield
@@ -318,22 +320,16 @@ def process_as_found() -> Iterator[None]:
         RandomState.set(random_state)
         if cuda.is_initialized():
             with suppress(RuntimeError):  # a lost device must not cost the records
-                states, fraction, debug = before
+                states, fraction, debug = before or (None, 1.0, 0)
+                cuda.set_rng_state_all(states) if states else cuda.manual_seed_all(seed)
+                cuda.set_sync_debug_mode(debug)
                 if cuda.get_per_process_memory_fraction() != fraction:
                     cuda.set_per_process_memory_fraction(fraction)
-                cuda.set_sync_debug_mode(debug)
-                cuda.manual_seed_all(seed) if states is None else cuda.set_rng_state_all(states)
-        if gc.get_freeze_count() and not frozen:
+        if not frozen:
             gc.unfreeze()
         if os.environ != environment:
             os.environ.clear()
             os.environ.update(environment)
-
-
-def cuda_state() -> tuple[list[torch.Tensor], float, int]:
-    """Return the random states of all GPUs, the share of memory that may be used, and the mode of sync debugging."""
-    cuda: Any = torch.cuda
-    return cuda.get_rng_state_all(), cuda.get_per_process_memory_fraction(), cuda.get_sync_debug_mode()
 
 
 def compare(
@@ -353,16 +349,22 @@ def compare(
     name: begins the name of every record; they go to outputs/NAME.
     make_model(): returns the model with new weights. The seed is set before each call.
     batches: what one epoch trains on: a DataLoader, a list, or anything that can be iterated over again and again. A
-        batch is any nest of tuples, lists and dicts of tensors; it is moved to the device. Batches of another shape
-        than the first, such as an incomplete last one, are left out.
+        batch is any nest of tuples, lists, mappings, dataclasses and packed sequences, and compute_loss gets it as it
+        is, with its tensors on the device. NumPy arrays, numbers and lists of numbers become tensors, because they
+        belong to this batch as its strings do. Every batch is trained on, whatever its shape; only a CUDA graph takes
+        one shape, so it leaves out a last batch of another shape and stops where more differ.
     compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
         (loss, hidden), where the next step needs a state.
     make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph it must
         be torch.optim.SGD or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
     evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
+    batch_size: how many samples the first batch has, where its tensors do not agree on that.
     parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
         execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them). repeat: the number of this
         process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval.
+
+    With 16-bit weights the model's arguments are cast to their type, but targets keep their own. The process is left
+    as it was found: random numbers, PyTorch's switches, environment and warnings.
 
     Raises UserError where an argument is wrong. A training that fails is a record with its reason.
 
