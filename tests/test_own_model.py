@@ -200,6 +200,12 @@ def test_an_object_that_can_be_moved_is_moved_by_its_own_method():
     assert first.device.type == second.nodes.device.type == "meta" and data.sizes == [5, 7]
 
 
+def test_types_and_layouts_that_numpy_lacks_have_a_fingerprint_of_their_values():
+    kinds = (torch.Tensor.bfloat16, torch.Tensor.to_sparse)
+    made = [IterableData([kind(torch.full((2, 3), value))], None).fingerprint for kind in kinds for value in (1.0, 2.0)]
+    assert len(set(made)) == 4
+
+
 def mean_square(model, batch):
     return model(batch).float().square().mean()
 
