@@ -23,7 +23,6 @@ from .data.batches import TrainingData, leaves_of, mapped
 from .data.fingerprint import fingerprint_of
 from .errors import UserError
 from .experiment import Experiment, Metric, own_parameters
-from .memory import tensors_in
 from .precision import backends_as_found
 from .record import RunRecord
 
@@ -194,6 +193,12 @@ def as_tensor(value: Any) -> Any:
 
 def is_movable(value: Any) -> bool:
     return not isinstance(value, type) and callable(getattr(value, "to", None))
+
+
+def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an object holds in its attributes, and in those of its parts."""
+    for _, leaf in leaves_of(vars(value)) if depth and hasattr(value, "__dict__") else ():
+        yield from [leaf] if isinstance(leaf, torch.Tensor) else tensors_in(leaf, depth - 1)
 
 
 def tensors_of(batch: Any, path: str = "batch", is_leaf: Callable = lambda part: False) -> list[tuple[str, Any]]:
