@@ -94,7 +94,7 @@ def backends_as_found() -> Iterator[None]:
     mkldnn_matmul = mkldnn.matmul.fp32_precision
     mkldnn_flags = mkldnn.set_flags(_fp32_precision=None)
     accumulation = matmul.allow_fp16_accumulation
-    cache = config.enable_autograd_cache
+    autograd = config.enable_autograd_cache, config.backward_pass_autocast
     try:
         yield
     finally:
@@ -103,7 +103,7 @@ def backends_as_found() -> Iterator[None]:
         mkldnn.matmul.fp32_precision = mkldnn_matmul  # which the older flag of matmuls has set, too
         cudnn.benchmark, cudnn.benchmark_limit = search
         matmul.allow_fp16_accumulation = accumulation
-        config.enable_autograd_cache = cache
+        config.enable_autograd_cache, config.backward_pass_autocast = autograd
 
 
 def set_fp16_accumulation(wanted: bool) -> bool:
@@ -147,6 +147,13 @@ class Precision:
         return autocast(self.name, self.device, self.cache)
 
 
+def autocast_of_compiled_backward() -> str:
+    """Return PyTorch's switch for autocast in compiled backward passes, "off" or "same_as_forward", read back."""
+    from torch._functorch import config
+
+    return config.backward_pass_autocast
+
+
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
     """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES.
 
@@ -156,6 +163,8 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
 
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
     config.enable_autograd_cache = False
+    # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
+    config.backward_pass_autocast = "off"  # noqa: S105
     options: Any = COMPILE_MODES[mode]
     return torch.compile(part, dynamic=None if several_shapes else False, **options)
 

@@ -110,6 +110,7 @@ class EnvironmentFields:
     fp32_precision_rnn: str | None = None  # PyTorch's switch, read back
     allow_fp16_accumulation: bool | None = None  # PyTorch's switch, read back
     autocast_dtype: str | None = None  # null if autocast is off
+    compiled_backward_autocast: str | None = None  # PyTorch's switch, read back; null in eager mode or without autocast
     parameter_dtypes: str | None = None  # for example "float16 + float32"
     fp8_linear_fraction: float | None = None  # of the Linear layers' work: in fp8
     commit: str | None = None  # of the suite, if known

@@ -19,7 +19,15 @@ from .float8 import use_float8
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
-from .precision import Precision, autocast, cast_model, compiled, cudnn_flags, keep_masters
+from .precision import (
+    Precision,
+    autocast,
+    autocast_of_compiled_backward,
+    cast_model,
+    compiled,
+    cudnn_flags,
+    keep_masters,
+)
 from .progress import progress
 from .record import RunRecord
 from .timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
@@ -249,6 +257,8 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: 
     record.fp32_precision_conv = switches["conv"]
     record.fp32_precision_rnn = switches["rnn"]
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
+    if mode["autocast"] and trainer.model is not trainer.network:
+        record.compiled_backward_autocast = autocast_of_compiled_backward()
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
     record.fp8_linear_fraction = trainer.fp8_linear_fraction

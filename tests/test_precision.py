@@ -8,8 +8,9 @@ import torch
 from small_training import CPU, MODES, compute_loss, make_batch, make_trainer
 
 from mixed_precision_study.errors import Unsupported
-from mixed_precision_study.precision import check_supported, set_fp32_precision
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.precision import PRECISIONS, check_supported, set_fp32_precision
+from mixed_precision_study.record import RunRecord
+from mixed_precision_study.training import Trainer, describe_trainer
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -71,6 +72,38 @@ def test_a_model_of_another_type_gets_its_arguments_in_the_type_of_its_weights()
     for dtype in (torch.float64, torch.bfloat16):
         trainer = Trainer(torch.nn.Linear(4, 1).to(dtype), "fp32", compute_loss, device=CPU, lr=0.1)
         assert trainer.network(torch.ones(2, 4, dtype=dtype)).dtype == torch.float32
+
+
+class Island(torch.nn.Module):
+    """A layer under autocast, and one that is kept in fp32."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        x = self.first(x)
+        with torch.autocast("cpu", enabled=False):
+            return self.second(x.float())
+
+
+def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
+    """As in PyTorch issues 153044 and 179804: the gradients of the layer in fp32 are to the bit those of eager mode."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    inputs = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
+    gradients, records = [], []
+    for execution in ("eager", "compile"):
+        torch.manual_seed(0)
+        trainer = Trainer(
+            Island(), "amp_bf16", lambda model, batch, _: (model(batch).square().mean(), None), device=CPU,
+            execution=execution, lr=0.0,
+        )  # fmt: skip
+        trainer.step(inputs)
+        gradients.append(trainer.network.second.weight.grad)
+        records.append(RunRecord(run_id="x", notebook="x", precision="amp_bf16", parameters={}))
+        describe_trainer(records[-1], trainer, {"matmul": "", "conv": "", "rnn": ""}, PRECISIONS["amp_bf16"])
+    assert torch.equal(*gradients)
+    assert [record.compiled_backward_autocast for record in records] == [None, "off"]
 
 
 def test_o3_can_keep_batch_norm_in_fp32():
