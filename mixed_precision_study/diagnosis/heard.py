@@ -16,6 +16,26 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+class First:
+    """The first of several optimizers or scalers, whose calls end a step.
+
+    Where another one is called twice in between, it takes over, as where each fold has an optimizer of its own.
+    """
+
+    def __init__(self) -> None:
+        self.key: int | None = None
+        self.others: set[int] = set()
+
+    def is_it(self, key: int) -> bool:
+        if self.key is None or key in self.others:
+            self.key = key
+        if key == self.key:
+            self.others.clear()
+        else:
+            self.others.add(key)
+        return key == self.key
+
+
 class Heard:
     """Hears calls through doors.py and notes what they say. `advance` is called where a step ends.
 
@@ -31,7 +51,7 @@ class Heard:
         self.inside: list[str] = []  # the calls that are under way
         self.events: list[str] = []  # of the step that is under way
         self.count = 0  # steps
-        self.first_optimizer: int | None = None
+        self.first_optimizer, self.first_scaler = First(), First()
         self.optimizers: dict[int, Optimizer] = {}
         self.scalers: dict[int, Any] = {}
         self.scales: dict[int, list[torch.Tensor]] = {}  # of each scaler in the profiled steps
@@ -40,7 +60,6 @@ class Heard:
         self.pending = False  # a step ended inside backward()
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
         self.stepped: set[int] = set()  # optimizers that stepped since the last backward()
-        self.stepped_without_first: set[int] = set()  # and since the first one did
         self.doubled = 0  # steps without a backward() since the one before
         self.cleared: dict[int, list[Any]] = {}  # of each optimizer since its last step: whether a gradient was cleared
         self.kept: list[list[Any]] = []  # of each optimizer's step: the same
@@ -111,7 +130,8 @@ class Heard:
                 self.advance()
         elif event == "update" and args[0]._enabled and not self.by_hand:
             self.scaled, self.unended = True, False
-            self.advance()
+            if self.first_scaler.is_it(id(args[0])):
+                self.advance()
 
     def note_backward(self, args: tuple) -> None:
         """Note the loss, and whether the gradients of each optimizer's smallest weight have been cleared."""
@@ -163,19 +183,13 @@ class Heard:
         """Note an optimizer's step, which ends the loop's step where no scaler is used."""
         key = id(optimizer)
         self.optimizers[key] = optimizer
-        if self.first_optimizer not in self.optimizers or (key in self.stepped_without_first and not self.by_hand):
-            self.first_optimizer = key  # as where each fold has an optimizer of its own
         self.doubled += key in self.stepped
         self.stepped.add(key)
         if not self.is_timed and (found := self.cleared.get(key)):
             self.kept.append(found)
         self.cleared[key] = []
         self.events.append("step")
-        if key == self.first_optimizer:
-            self.stepped_without_first = set()
-        else:
-            self.stepped_without_first.add(key)
-        if self.by_hand or self.scaled or key != self.first_optimizer:
+        if not self.first_optimizer.is_it(key) or self.by_hand or self.scaled:
             return
         if self.seen.scaler_on and "scaler.step" in self.inside:
             self.unended = True
