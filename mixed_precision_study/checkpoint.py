@@ -1,8 +1,10 @@
 """Checkpoints: a long training that was ended goes on from its last one when the same run is started again."""
 
+import copy
+import hashlib
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -18,6 +20,7 @@ KEPT = (  # fields of the record that a training fills in epoch by epoch
     *("peak_allocated_mib", "peak_reserved_mib", "peak_allocated_with_warmup_mib", "peak_reserved_with_warmup_mib"),
     *("device_used_mib", "device_used_before_mib", "device_memory_reason", "ledger_slack_mib", "resumed_at_epochs"),
 )
+DIGEST_BYTES = 32  # a checkpoint begins with the SHA-256 of the rest
 SAME = ("run_id", "code_hash", "torch_version", "gpu_name", "data_fingerprint")  # else the training begins anew
 
 
@@ -42,16 +45,22 @@ class Checkpoints:
         """Load what an earlier process has left, and return how many epochs it had trained; 0 where it left nothing."""
         if not self.seconds or not self.path.exists():
             return 0
+        begun = copy.deepcopy(self.state())
         try:
             check_is_file(self.path)
-            kept = torch.load(self.path, map_location="cpu", weights_only=True)  # runs no code of the file
+            with self.path.open("rb") as opened:
+                if opened.read(DIGEST_BYTES) != digest_of_rest(opened):  # PyTorch's reader checks no sum
+                    raise ValueError("it is damaged")
+                opened.seek(DIGEST_BYTES)
+                kept = torch.load(opened, map_location="cpu", weights_only=True)  # runs no code of the file
             if kept["identity"] != self.identity:
                 differing = [name for name in SAME if kept["identity"].get(name) != self.identity[name]]
                 raise ValueError(f"it is of another {', '.join(differing)}")
+            self.restore(kept)
         except Exception as error:
+            self.restore(begun)
             print(f"{self.path.name} is not used ({error_line(error)}). The training begins anew.")
             return 0
-        self.restore(kept)
         done = len(self.record.epoch_seconds)
         self.record.resumed_at_epochs.append(done)
         print(f"{self.record.precision}: goes on after epoch {done}, from {self.path.name}.")
@@ -60,8 +69,13 @@ class Checkpoints:
     def keep(self) -> None:
         """Write a checkpoint if the last one is old enough."""
         if self.seconds and time.monotonic() - self.last >= self.seconds:
-            with written_whole(self.path) as path:
-                torch.save(self.state(), path)
+            with written_whole(self.path) as path, path.open("w+b") as opened:
+                opened.write(bytes(DIGEST_BYTES))
+                torch.save(self.state(), opened)
+                opened.seek(DIGEST_BYTES)
+                digest = digest_of_rest(opened)
+                opened.seek(0)
+                opened.write(digest)
             self.last = time.monotonic()
 
     def remove(self) -> None:
@@ -100,8 +114,16 @@ class Checkpoints:
         torch.set_rng_state(kept["random"][0])
         if trainer.device.type == "cuda":
             torch.cuda.set_rng_state(kept["random"][1], trainer.device)
-        for name, value in kept["record"].items():
-            setattr(self.record, name, value)
+        for name in KEPT:
+            setattr(self.record, name, kept["record"][name])
+
+
+def digest_of_rest(opened: BinaryIO) -> bytes:
+    """Return the SHA-256 of what follows in a file."""
+    digest = hashlib.sha256()
+    while part := opened.read(2**20):
+        digest.update(part)
+    return digest.digest()
 
 
 def optimizer_state(optimizer: Any) -> Any:

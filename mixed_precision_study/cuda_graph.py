@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from .data.batches import leaves_of, mapped
 from .device_optimizer import DeviceOptimizer
 from .errors import Unsupported, error_line
 from .memory import is_out_of_memory, release_memory, reset_peaks
@@ -93,18 +94,42 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
-def parts(value: Any) -> tuple:
-    """Return the tensors of a batch or a hidden state: a tuple of tensors, one tensor, or None."""
-    if value is None:
-        return ()
-    return value if isinstance(value, tuple) else (value,)
-
-
 def copied(value: Any) -> Any:
-    """Return a copy of a batch or a hidden state."""
-    if isinstance(value, tuple):
-        return tuple(part.clone() for part in value)
-    return None if value is None else value.clone()
+    """Return a copy of a batch or a hidden state, with new tensors."""
+    return mapped(value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def fill(places: Any, values: Any, name: str) -> None:
+    """Copy the tensors of a batch or a hidden state to those of the first one.
+
+    Raises Unsupported where it differs from the first in anything else, because a replay would not see that.
+    """
+    old, new = leaves_of(places, name), leaves_of(values, name)
+    if [path for path, _ in old] != [path for path, _ in new]:
+        raise Unsupported(f"a CUDA graph takes batches of one structure, but the parts of {name} change")
+    for (path, place), (_, value) in zip(old, new, strict=True):
+        if isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor):
+            if place.shape != value.shape or place.dtype != value.dtype:
+                kinds = [f"{tuple(one.shape)} of {one.dtype}" for one in (place, value)]
+                raise Unsupported(
+                    f"a CUDA graph takes batches of one shape and one type, but {path} is first {kinds[0]} and then"
+                    f" {kinds[1]}"
+                )
+            place.copy_(value, non_blocking=True)
+        elif not is_same(place, value):
+            kind = "string" if isinstance(value, str) else type(value).__name__
+            raise Unsupported(
+                f"{path} is a {kind} that differs from batch to batch, which a CUDA graph cannot take, because it"
+                " replays the values of the first; leave it out of the batch or run eager"
+            )
+
+
+def is_same(first: Any, second: Any) -> bool:
+    """Return whether two values are known to be equal."""
+    try:
+        return first is second or bool(type(first) is type(second) and first == second)
+    except Exception:  # of the reader's own class
+        return False
 
 
 def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.device) -> tuple:
@@ -172,16 +197,13 @@ class CapturedStep:
         if self.batch is None:
             self.batch = copied(batch)
             self.hidden = copied(hidden)
-        for place, part in zip(parts(self.batch), parts(batch), strict=True):
-            if place.shape != part.shape or place.dtype != part.dtype:
-                raise Unsupported(f"a CUDA graph takes batches of one shape, {tuple(place.shape)}, and one type")
-            place.copy_(part, non_blocking=True)
+        fill(self.batch, batch, "batch")
         if hidden is None:
-            for place in parts(self.hidden):
-                place.zero_()
+            for _, place in leaves_of(self.hidden):
+                if isinstance(place, torch.Tensor):
+                    place.zero_()
         elif hidden is not self.hidden:
-            for place, part in zip(parts(self.hidden), parts(hidden), strict=True):
-                place.copy_(part)
+            fill(self.hidden, hidden, "hidden")
 
     def run(self) -> None:
         """Take a step on the tensors in place and leave its hidden state and its outcome there."""
@@ -189,8 +211,7 @@ class CapturedStep:
         if self.hidden is None:
             self.hidden = copied(hidden)
         else:
-            for place, part in zip(parts(self.hidden), parts(hidden), strict=True):
-                place.copy_(part)
+            fill(self.hidden, hidden, "hidden")
         torch.stack((loss, self.found_inf), out=self.outcome)
 
     def step(self, batch: tuple, hidden: Any) -> tuple[torch.Tensor, Any]:

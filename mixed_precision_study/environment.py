@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from contextlib import suppress
-from importlib.metadata import distributions, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
 EXPERIMENT_PACKAGES = {
-    name: name
-    for name in ("torch", "torchvision", "timm", "numpy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
+    name: name for name in ("torch", "torchvision", "numpy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
 }
+IMAGE_PACKAGES = {**EXPERIMENT_PACKAGES, "timm": "timm"}
 GRAPHICS = 0  # NVML's number for the graphics clock
 REPORT_PACKAGES = {name: name for name in ("numpy", "pandas", "matplotlib", "seaborn")}
 
@@ -50,7 +50,8 @@ def require_packages(packages: dict[str, str]) -> None:
         return
     hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
     if not hosted:
-        raise UserError(f"these packages are missing; install them with: pip install {' '.join(missing)}")
+        pip = "%pip" if "ipykernel" in sys.modules else "pip"  # in a notebook it installs for the kernel that runs
+        raise UserError(f"these packages are missing; install them with: {pip} install {' '.join(missing)}")
     installed = {f"{one.metadata['Name']}=={one.version}\n" for one in distributions() if one.metadata["Name"]}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
         constraints.writelines(sorted(installed))
@@ -125,7 +126,8 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
 
     record.device_type = device.type
     record.torch_version = torch.__version__
-    record.timm_version = version("timm")
+    with suppress(PackageNotFoundError):  # language models do without it
+        record.timm_version = version("timm")
     record.python_version = platform.python_version()
     record.host_platform = platform.platform(terse=True)
     allowed = getattr(os, "sched_getaffinity", None)  # taskset and containers may allow fewer cores than there are

@@ -1,4 +1,11 @@
-"""The errors of this package, and an error as one line of text."""
+"""The errors of this package, and text that is safe to show, such as an error as one line."""
+
+import re
+
+NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
+    r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
+    r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 
 
 class UserError(Exception):
@@ -16,9 +23,14 @@ class Diverged(Exception):
     """Training broke down. The run's status is `diverged`."""
 
 
+def printable(text: str) -> str:
+    """Return a text without what a terminal would obey: it could change the title, the clipboard or earlier lines."""
+    return NOT_SHOWN.sub("", text)
+
+
 def error_line(error: BaseException) -> str:
     """Return the class of an error and the first line of its message, at most 400 characters, in whole sentences."""
-    first_line = str(error).strip().partition("\n")[0]
+    first_line = printable(str(error).strip().partition("\n")[0])
     line = f"{type(error).__name__}: {first_line}"
     if len(line) <= 400:
         return line

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ import torch
 
 from .batch_size import largest_batch, limit_memory
 from .checkpoint import Checkpoints
-from .data.batches import TrainingData, prefetch_to_device, side_stream
+from .data.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .data_files import data_files_hash
 from .divergence import find_diverged
 from .environment import choose_device, describe_environment
@@ -61,6 +61,7 @@ from .training import (
 EXPLAINED_STEPS = 100  # of a training that only serves an explanation; at most one epoch
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 TIME_ALONE = "the run was made for its time alone"
+SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
 FIRST_SEED_ALONE = "the first seed alone is explained"
 BEGUN = itertools.count()  # the trainings of this process
 
@@ -130,8 +131,9 @@ def describe(model: torch.nn.Module, batch: tuple) -> None:
 
 
 def first_outputs(model: torch.nn.Module, batch: tuple, count: int) -> torch.Tensor:
-    """Return the outputs for the first `count` items of a batch that begins with the model's input."""
-    return model(batch[0][:count])
+    """Return the outputs for the first `count` items of a batch whose first tensor is the model's input."""
+    inputs = next(leaf for _, leaf in leaves_of(batch) if isinstance(leaf, torch.Tensor))
+    return model(inputs[:count])
 
 
 @dataclass(eq=False, repr=False)
@@ -364,12 +366,12 @@ class Experiment:
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         switches = set_fp32_precision(precision)
         record.allow_fp16_accumulation = set_fp16_accumulation(settings.fp16_accumulation)
-        allow_search()
+        allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or self.choose_batch_size(record, precision)
         record.batch_size_used = size
         data.set_batch_size(size)
         record.steps_per_epoch = data.steps_per_epoch(size)
-        record.samples_per_epoch = record.steps_per_epoch * size * data.samples_per_item
+        record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
         describe_trainer(record, trainer, switches, PRECISIONS[precision])
         warm_up(record, trainer, partial(self.batches, 0, precision, size))
@@ -379,7 +381,12 @@ class Experiment:
     def explain_trained(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Measure inference and what explains the run. The trainer cannot be used for training afterwards."""
         began = time.perf_counter()
-        batches = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
+        shapes = self.data.shapes
+        if shapes and 2 * shapes.count(0) <= len(shapes):
+            leave_unexplained(record, SEVERAL_SHAPES)
+            return
+        given = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
+        batches = partial(of_first_shape, given, shapes) if shapes else given
         with progress(None, f"{record.precision}, explaining: inference"):
             measure_inference(record, trainer, batches(), self.infer)
         inference = time.perf_counter() - began
@@ -428,7 +435,7 @@ class Experiment:
         lr_at = self.lr_at(record, [])
         steps = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
         record.steps_per_epoch = steps
-        record.samples_per_epoch = steps * size * self.data.samples_per_item
+        record.samples_per_epoch = self.data.samples_in(steps, size)
         batches = itertools.islice(self.batches(0, trainer.precision, size), steps)
         if self.log is not None:
             self.log.begin(size)
@@ -478,6 +485,11 @@ class Experiment:
         batches = self.data.test_batches
         if self.evaluate is not None and batches(torch.float32, size) is not None:
             record.test_metric = self.measure(record, trainer, batches, size)
+
+
+def of_first_shape(batches: Callable[[], Iterable], shapes: Sequence[int]) -> Iterator:
+    """Yield the batches of an epoch that have the shape of the first."""
+    return (batch for batch, shape in zip(batches(), shapes, strict=False) if shape == 0)
 
 
 def own_parameters(name: str, given: dict) -> SimpleNamespace:

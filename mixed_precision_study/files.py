@@ -1,17 +1,22 @@
-"""Write a file whole or not at all, and open none that may wait for ever."""
+"""Write a file whole or not at all, follow no link when writing, and open no file that may wait for ever."""
 
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`. It is renamed to `path` at the end, and removed after an error."""
+    """Yield a temporary path beside `path`. It is renamed to `path` at the end, and removed after an error.
+
+    A link at either path is replaced and never followed, because a stranger's folder may hold links to one's own files.
+    """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         os.replace(temporary, path)
@@ -19,7 +24,14 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def check_is_file(path: Path) -> None:
-    """Raise OSError if a path is no regular file. Opening a pipe or a device may wait for ever."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError("it is a folder, a pipe or a device, not a file")
+def opened_to_append(path: Path) -> TextIO:
+    """Open a log to add to it. A link or a pipe in its place is replaced, as by written_whole()."""
+    if path.is_symlink() or path.is_fifo():
+        path.unlink()
+    return path.open("a", encoding="utf-8", errors="backslashreplace")
+
+
+def check_is_file(path: Path, links: bool = True) -> None:
+    """Raise OSError if a path is no regular file, as a pipe could wait for ever; without `links` also at a link."""
+    if not stat.S_ISREG(path.stat(follow_symlinks=links).st_mode):
+        raise OSError("it is a link, a folder, a pipe or a device, not a file")

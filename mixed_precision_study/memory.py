@@ -34,6 +34,8 @@ def read_peaks(record: RunRecord, device: torch.device, suffix: str = "", unseen
     for kind, size in peaks.items():
         for name in {f"peak_{kind}{suffix}_mib", f"peak_{kind}_with_warmup_mib"}:
             setattr(record, name, max(getattr(record, name) or 0, size / MIB))
+    if not suffix and record.device_used_mib is not None:  # an evaluation leaves memory reserved for later epochs
+        read_device_memory(record, device)
 
 
 def release_memory(device: torch.device) -> None:
@@ -57,12 +59,13 @@ def clear_tracebacks(error: BaseException | None) -> None:
 
 
 def read_device_memory(record: RunRecord, device: torch.device) -> None:
-    """Note the use of the whole device (MiB, from NVML), now and before this process used it."""
+    """Note the highest use of the whole device (MiB, from NVML) that was read, and that before this process."""
     if device.type != "cuda":
         record.device_memory_reason = "no GPU"
         return
     memory = NvmlGpu(record.gpu_uuid).memory()
-    record.device_used_mib = memory["used_mib"]
+    known = [used for used in (record.device_used_mib, memory["used_mib"]) if used is not None]
+    record.device_used_mib = max(known, default=None)
     record.device_memory_reason = memory["reason"]
     record.device_used_before_mib = gpu_before_use(record.gpu_uuid)["used_mib"]
     if record.peak_reserved_mib is not None and record.peak_allocated_mib is not None:

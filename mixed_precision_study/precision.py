@@ -1,14 +1,15 @@
 """The precision modes: what each name means, whether a device can run it, and how it is set."""
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from .data.batches import mapped
 from .errors import Unsupported
 from .float8 import without_float8
 from .parameters import COMPILE_MODES, reason_unsupported
@@ -42,14 +43,67 @@ def set_fp32_precision(precision: str) -> dict[str, str]:
 
     By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
     """
-    wanted = "tf32" if PRECISIONS[precision]["tf32"] else "ieee"
-    # This call sets the matmul switch together with the older flag, which torch.compile reads.
-    torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
+    tf32 = PRECISIONS[precision]["tf32"]
+    wanted = "tf32" if tf32 else "ieee"
+    set_fp32_switches("high" if tf32 else "highest", tf32, dict.fromkeys(fp32_switches(), wanted))
+    return {name: switch.fp32_precision for name, switch in fp32_switches().items()}
+
+
+def fp32_switches() -> dict[str, Any]:
+    """Return the objects that hold PyTorch's three switches as `fp32_precision`."""
     cudnn: Any = torch.backends.cudnn
-    switches = {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
-    for switch in switches.values():
-        switch.fp32_precision = wanted
-    return {name: switch.fp32_precision for name, switch in switches.items()}
+    return {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
+
+
+def set_fp32_switches(matmul: str, cudnn_tf32: bool, switches: dict[str, str]) -> None:
+    """Set the older flags first, which also set the switches, and then the switches.
+
+    torch.compile reads the older flags, and PyTorch refuses to read them where they contradict the switches.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older flags are deprecated
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn_tf32
+    for name, switch in fp32_switches().items():
+        switch.fp32_precision = switches[name]
+
+
+def older_flag(read: Callable[[], Any], otherwise: Any) -> Any:
+    """Return an older flag, or `otherwise` where the switches contradict it, so that PyTorch refuses to read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read()
+    except RuntimeError:
+        return otherwise
+
+
+@contextmanager
+def backends_as_found() -> Iterator[None]:
+    """Give PyTorch's switches back, after the block, the values that they had before it."""
+    from torch._functorch import config
+
+    backends: Any = torch.backends
+    cudnn, mkldnn, matmul = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    switches = {name: switch.fp32_precision for name, switch in fp32_switches().items()}
+    older = (
+        older_flag(torch.get_float32_matmul_precision, "highest"),
+        older_flag(lambda: cudnn.allow_tf32, switches["conv"] != "tf32"),
+    )
+    search = cudnn.benchmark, cudnn.benchmark_limit
+    mkldnn_matmul = mkldnn.matmul.fp32_precision
+    mkldnn_flags = mkldnn.set_flags(_fp32_precision=None)
+    accumulation = matmul.allow_fp16_accumulation
+    cache = config.enable_autograd_cache
+    try:
+        yield
+    finally:
+        set_fp32_switches(*older, switches)
+        mkldnn.set_flags(*mkldnn_flags)
+        mkldnn.matmul.fp32_precision = mkldnn_matmul  # which the older flag of matmuls has set, too
+        cudnn.benchmark, cudnn.benchmark_limit = search
+        matmul.allow_fp16_accumulation = accumulation
+        config.enable_autograd_cache = cache
 
 
 def set_fp16_accumulation(wanted: bool) -> bool:
@@ -93,14 +147,17 @@ class Precision:
         return autocast(self.name, self.device, self.cache)
 
 
-def compiled(part: Callable, mode: str = "default") -> Any:
-    """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES."""
+def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
+    """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES.
+
+    For several shapes PyTorch's default holds: it compiles for the first shape and, at the second, for any shape.
+    """
     from torch._functorch import config
 
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
     config.enable_autograd_cache = False
     options: Any = COMPILE_MODES[mode]
-    return torch.compile(part, dynamic=False, **options)
+    return torch.compile(part, dynamic=None if several_shapes else False, **options)
 
 
 def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:
@@ -108,14 +165,26 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
 
     In o2_fp16 these are fp32 master copies, elsewhere the parameters themselves. o2_fp16 keeps batch normalisation in
     fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
+
+    Where weights change their type, the model's floating-point arguments are cast to it from now on, as Apex's O2
+    does. The rest of a batch, such as the labels, keeps its type. Raises Unsupported where complex weights would be
+    cast, because there is no complex type of 16 bits that trains.
     """
     mode = PRECISIONS[precision]
+    dtype = mode["weights"]
+    tensors = [*model.parameters(), *model.buffers()]
+    if dtype != torch.float32 and any(tensor.is_complex() for tensor in tensors):
+        raise Unsupported(
+            f"{precision} would cast the model's complex weights or buffers to real ones, so it cannot train this model"
+        )
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
         if norm.momentum is not None:  # else the average is over all steps, and needs their count
             norm.num_batches_tracked = None  # counting would cost a kernel per step
     masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
-    model.to(mode["weights"])
+    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
+        model._apply(lambda tensor: cast(tensor, dtype))  # unlike model.to(), which makes complex weights real
+        model.register_forward_pre_hook(ArgumentCast(dtype), with_kwargs=True)
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
             norm.float()
@@ -123,6 +192,21 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
         return list(model.parameters())
     pairs = zip(model.parameters(), masters, strict=True)
     return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Return a floating-point tensor in another type, and any other value as it is."""
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+class ArgumentCast:
+    """A hook that casts the floating-point arguments of a model's forward to the type of its weights."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+
+    def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return mapped((args, kwargs), lambda leaf, _: cast(leaf, self.dtype))
 
 
 def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
@@ -165,7 +249,10 @@ def write_back(optimizer: Any) -> None:
         torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
 
 
-def in_fp32(network: torch.nn.Module, batch: tuple) -> tuple[torch.nn.Module, Any]:
+def in_fp32(network: torch.nn.Module, batch: Any) -> tuple[torch.nn.Module, Any]:
     """Return fp32 copies of a network and a batch. Layers in fp8 become ordinary ones."""
-    batch = tree_map(lambda part: part.float() if part.is_floating_point() else part, batch)
-    return without_float8(copy.deepcopy(network)).float(), batch
+    network = without_float8(copy.deepcopy(network)).float()
+    for hook in network._forward_pre_hooks.values():
+        if isinstance(hook, ArgumentCast):
+            hook.dtype = torch.float32
+    return network, mapped(batch, lambda leaf, _: cast(leaf, torch.float32))

@@ -45,9 +45,9 @@ class DiagnosticFields:
     misaligned_flops_fraction: float | None = None  # sizes that are not multiples of 8
     achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
     ceiling_matmul_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
-    ceiling_conv_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
+    ceiling_conv_tflop_per_second: float | None = None  # older records: the same of a convolution
     ceiling_copy_gb_per_second: float | None = None  # measured; read plus written
-    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / the higher ceiling
+    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
     bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
     limit_reason: str | None = None  # why a figure of FLOPs, bytes or ceilings is missing
     energy_joules: float | None = None  # whole GPU, timed epochs
@@ -128,8 +128,11 @@ FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the others 
     *("inference_peak_mib", "ledger_saved_mib", "ledger_batch_mib", "ledger_temporaries_mib", "ledger_workspaces_mib"),
     *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason"),
 )
-# Of a data set `dataset_used` is compared.
-NOT_COMPARED = ("precisions", "seed", "repeat", "purpose", "path", "dataset", *NO_EFFECT, *FIELDS_OF_OLD_RECORDS)
+# Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
+NOT_COMPARED = (
+    *("precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"),
+    *(*NO_EFFECT, *FIELDS_OF_OLD_RECORDS),
+)
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
@@ -138,13 +141,14 @@ PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
     "lstm_language_model": DEFAULTS | IN_FP8,
 }
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
-MAX_FILE_BYTES = 2**26  # of a record, or of a file in an archive
-MAX_UNPACKED_BYTES = 2**28  # of all archives below a folder together
+MAX_FILE_BYTES = 2**23  # of a record, or of a file in an archive; the largest records have 0.1 MiB
+MAX_BYTES = 2**27  # of all JSON files below a folder together, also of those in archives
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
 NUMBER = int | float
 NO_RECORD = "it is no record"
+NO_ROOM = f"not read, because the files before it leave no room for it in {MAX_BYTES // 2**20} MiB"
 BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
     *("logs/batch.json", "code-*/code.json", "mixed_precision_study/report/template/study/conf.json"),
 )
@@ -206,7 +210,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     peak_allocated_with_warmup_mib: float | None = None  # the same with the warm-up
     peak_reserved_with_warmup_mib: float | None = None  # the same with the warm-up
     data_on_device_mib: float | None = None  # part of the peak: the data set
-    device_used_mib: float | None = None  # NVML, whole GPU, end of the first timed epoch
+    device_used_mib: float | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first epoch's
     device_used_before_mib: float | None = None  # NVML, used by others beforehand
     device_memory_reason: str | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean of each epoch
@@ -324,7 +328,7 @@ ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an it
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return every record below `folder`, also in zip archives, and (path, reason) of what cannot be used.
+    """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what cannot be used.
 
     A record is a flat dict; its `path` is where it was found. The reason of other JSON files is NO_RECORD; those
     that run_all.py writes itself are ignored.
@@ -374,7 +378,8 @@ def wrong_field(record: Any) -> str | None:
         if record[name] not in known:
             return f"unknown {name} {shown(record[name])}"
     parameters = {one.name: one for one in EXPERIMENTS.get(str(record["notebook"]), OWN_EXPERIMENT)}
-    for name, value in record.items():
+    nested = record.get("parameters")  # a record has them beside its fields, but another's file may hold anything
+    for name, value in [*record.items(), *(nested.items() if isinstance(nested, dict) else ())]:
         if not is_plain(name) or not is_plain(value) or not fits(name, value, parameters):
             return f"{shown(name)[1:-1]} cannot be {shown(value)}"
         for item in value if name in ITEMS else ():
@@ -393,9 +398,13 @@ def contradiction(record: dict) -> str | None:
             return f"{name} holds a share that is none"
     if record.get("metric") and record.get("metric_better") not in ("higher", "lower"):
         return "metric_better must be higher or lower where there is a metric"
+    if not all(size >= 1 for size, *_ in record.get("batch_probes", ())):
+        return "batch_probes holds a batch size below 1"
+    if record["status"] == "ok" and not isinstance(record.get("batch_size_used") or record["batch_size"], int):
+        return "status ok, but no batch_size_used"
     peak = record.get("peak_allocated_mib")
-    if record["status"] == "ok" and peak is not None and peak <= 0:
-        return "status ok, but no usable peak_allocated_mib"
+    if record["status"] == "ok" and peak is not None and peak <= (record.get("data_on_device_mib") or 0):
+        return "status ok, but no peak_allocated_mib above 0 and above data_on_device_mib"
     for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
         seconds = record.get(name, [])
         if (name == "epoch_seconds" and not seconds) or not all((one or 0) > 0 for one in seconds):
@@ -425,8 +434,8 @@ def is_of(value: Any, kinds: tuple) -> bool:
 
 def fits(name: str, value: Any, parameters: dict[str, Parameter]) -> bool:
     """Return whether a value has the type of the field or parameter `name`. Of unknown names nothing is asked."""
-    if name in FIELDS:
-        kind = FIELDS[name].type
+    if name in RunRecord.__dataclass_fields__:
+        kind = RunRecord.__dataclass_fields__[name].type
         return is_of(value, get_args(kind) or (kind,))
     if name not in parameters or value == parameters[name].word:
         return True
@@ -460,14 +469,18 @@ def record_in(path: Path) -> dict | None:
 
 def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
     """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`."""
-    room = MAX_UNPACKED_BYTES
-    for path in paths_below(folder):
-        name = str(path.relative_to(folder))
+    room = MAX_BYTES
+    for path in paths_below(folder) if folder.is_dir() else [folder]:
+        name = str(path.relative_to(folder)) if path != folder else path.name
         try:
             if path.suffix == ".json":
-                yield name, read_file(path)
+                text = read_file(path)
+                if len(text) > room:
+                    raise ValueError(NO_ROOM)
+                room -= len(text)
+                yield name, text
             elif path.suffix == ".zip":
-                check_is_file(path)
+                check_is_file(path, links=False)
                 with zipfile.ZipFile(path) as archive:
                     for inner, text in zipped_texts(archive, name, room, left_out):
                         room -= len(text)
@@ -477,7 +490,10 @@ def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tupl
 
 
 def paths_below(folder: Path) -> list[Path]:
-    """Return all paths below a folder in order, but for hidden ones. Links to folders are not followed."""
+    """Return all paths below a folder but for hidden ones: higher ones come first, and files before archives.
+
+    Links to folders are not followed. The order decides which of several copies of a record stands, see sort_out().
+    """
     found = []
     folders = [folder]
     while folders:
@@ -488,12 +504,15 @@ def paths_below(folder: Path) -> list[Path]:
                 found.append(Path(entry.path))
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(found[-1])
-    return sorted(found)
+    return sorted(found, key=lambda path: (len(path.parts), path.suffix == ".zip", path))
 
 
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large."""
-    check_is_file(path)
+    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large.
+
+    Links are refused, because a stranger's folder may hold links to files that only its reader can read.
+    """
+    check_is_file(path, links=False)
     with path.open("rb") as opened:
         return within_limit(opened.read(MAX_FILE_BYTES + 1))
 
@@ -517,8 +536,7 @@ def zipped_texts(
         if not name.endswith(".json") or Path(name).name.startswith("."):
             continue
         if entry.file_size > room:
-            limit = f"{MAX_UNPACKED_BYTES // 2**20} MiB"
-            left_out.append((name, f"the archives hold more than {limit}; this file and the rest are not read"))
+            left_out.append((name, f"{NO_ROOM}, nor the rest of its archive"))
             return
         try:
             with archive.open(entry) as opened:  # which never reads more than entry.file_size

@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(__file__).resolve().parent
 FINDER = """\
 # @title The code of this study, packed into this file
+import atexit
 import base64
 import io
+import shutil
 import sys
 import tempfile
 import zipfile
@@ -34,6 +36,7 @@ PACKED = (
 {packed}
 )
 folder = tempfile.mkdtemp(prefix="{package}-")
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""

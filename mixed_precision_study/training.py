@@ -1,5 +1,6 @@
 """The method: the training step, warm-up and the timed epoch."""
 
+import itertools
 import math
 import statistics
 import time
@@ -18,7 +19,7 @@ from .float8 import use_float8
 from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
-from .precision import Precision, autocast, cast_model, compiled, keep_masters
+from .precision import Precision, autocast, cast_model, compiled, cudnn_flags, keep_masters
 from .progress import progress
 from .record import RunRecord
 from .timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
@@ -97,8 +98,10 @@ class Trainer:
         self.loss_of = compute_loss
         if "compile" in execution:
             torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
-            self.model = compiled(model)  # without compile_mode, whose longer search is for training
-            self.loss_of = compiled(compute_loss, compile_mode)
+            several = bool(getattr(data, "shapes", ()))
+            # Without compile_mode, whose longer search is for training.
+            self.model = compiled(model, several_shapes=several)
+            self.loss_of = compiled(compute_loss, compile_mode, several)
         stochastic = rounding == "stochastic" and precision == "bf16_true"
         self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic  # optimizer and loss scale
         self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
@@ -256,16 +259,17 @@ SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is
 STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
 
-def allow_search(step_seconds: float = 0.0) -> None:
+def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> None:
     """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the process.
 
-    With `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
+    Nothing is searched for batches of several shapes, where each new one would wait for its search. With
+    `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
     """
     limit = SEARCH_LIMIT
     if step_seconds:
         affordable = max(1, int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds))
         limit = min(SEARCH_LIMIT or affordable, affordable)
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not several_shapes
     torch.backends.cudnn.benchmark_limit = limit
 
 
@@ -351,6 +355,21 @@ def steps_until_stable(
     return taken
 
 
+def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
+    """Take a step on the first batch of each shape, where there are several, and one more with its hidden state."""
+    shapes = getattr(trainer.data, "shapes", ())
+    firsts = {shapes.index(shape) for shape in set(shapes)}
+    if not firsts:
+        return
+    with progress(None, f"{trainer.precision}, warm-up of {len(firsts)} shapes"):
+        for number, batch in enumerate(itertools.islice(batches(), max(firsts) + 1)):
+            if number in firsts:
+                _, hidden = trainer.step(batch)
+                if hidden is not None:
+                    trainer.step(batch, hidden)
+    synchronize(trainer.device)
+
+
 def warm_up(
     record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], at_least: int = 10, at_most: int = 60
 ) -> None:
@@ -358,6 +377,8 @@ def warm_up(
 
     cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
     peak is recorded apart, because the search may need more memory than training.
+
+    Where the data have several shapes, one batch of each comes first, so that nothing is compiled in a timed epoch.
 
     If the last step was skipped, the scale has not settled and is set to that of the last step that was not. A hidden
     state that is no longer finite, for example, makes every step overflow at any scale.
@@ -370,6 +391,7 @@ def warm_up(
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
+    visit_shapes(trainer, batches)
     taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
@@ -466,8 +488,7 @@ def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
     cuDNN's search is off, because its workspaces would count as training's memory.
     """
     trainer.network.eval()
-    torch.backends.cudnn.benchmark = False
-    with torch.no_grad(), autocast(trainer.precision, trainer.device):
+    deterministic = torch.backends.cudnn.deterministic
+    with cudnn_flags(False, deterministic), torch.no_grad(), autocast(trainer.precision, trainer.device):
         yield trainer.network
-    torch.backends.cudnn.benchmark = True
     trainer.network.train()

@@ -284,7 +284,7 @@ def write_not_used(folder):
     return {
         f"cpu/{old.run_id}.json": "CPU",
         f"fake/{fake.run_id}.json": "synthetic",
-        f"old/{old.run_id}.json": "older copy",
+        f"old/{old.run_id}.json": "copy of",
         "truncated.json": "JSON",
         "status.json": "unknown status",
         "precision.json": "unknown precision",

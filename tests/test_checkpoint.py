@@ -1,5 +1,9 @@
 """A training that was ended goes on from its checkpoint, and nothing shows it but one field."""
 
+import copy
+import hashlib
+import io
+
 import pytest
 import torch
 from conftest import run_cells
@@ -14,7 +18,7 @@ from small_training import (
 )
 
 from mixed_precision_study.analysis.conditions import flags_of
-from mixed_precision_study.checkpoint import Checkpoints
+from mixed_precision_study.checkpoint import DIGEST_BYTES, Checkpoints
 from mixed_precision_study.record import flat_record, read_records
 from mixed_precision_study.training import timed_epoch
 
@@ -69,6 +73,15 @@ def run(folder, **more):
     return record
 
 
+def change(path, edit):
+    """Edit a checkpoint, and give it the sum of its new content."""
+    content = torch.load(io.BytesIO(path.read_bytes()[DIGEST_BYTES:]), weights_only=True)
+    edit(content)
+    written = io.BytesIO()
+    torch.save(content, written)
+    path.write_bytes(hashlib.sha256(written.getvalue()).digest() + written.getvalue())
+
+
 def interrupt_after(monkeypatch, epochs):
     """Let a run be interrupted, as by Ctrl-C, where it would train one more epoch."""
     from mixed_precision_study import experiment
@@ -106,14 +119,50 @@ def test_a_checkpoint_of_other_code_or_a_broken_one_is_not_used(tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path)
     (kept,) = tmp_path.glob("*.checkpoint")
-    content = torch.load(kept, weights_only=True)
-    content["identity"]["code_hash"] = "another"
-    torch.save(content, kept)
+    change(kept, lambda content: content["identity"].update(code_hash="another"))
     assert run(tmp_path).resumed_at_epochs == []
     assert "is not used" in (said := capsys.readouterr().out) and "it is of another code_hash" in said
     kept.write_bytes(b"spoilt")
     assert run(tmp_path).resumed_at_epochs == []
     assert "The training begins anew." in capsys.readouterr().out
+
+
+EDITS = {
+    "no tensors": lambda content: content.pop("tensors"),
+    "a tensor less": lambda content: content["tensors"].pop(),
+    "another optimizer": lambda content: content.update(optimizer={"state": {}, "param_groups": []}),
+    "no losses": lambda content: content["record"].pop("train_loss"),
+}
+
+
+@pytest.mark.parametrize("name", [*EDITS, *range(6)])
+def test_a_damaged_or_edited_checkpoint_leaves_the_training_as_it_began(name, tmp_path):
+    """Numbers are single bits, spread over the file."""
+    first, record = make_trainer("fp32", flagged_loss), make_record()
+    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
+    train(first, record, range(1), "fp32")
+    checkpoints.keep()
+    if name in EDITS:
+        change(checkpoints.path, EDITS[name])
+    else:
+        content = bytearray(checkpoints.path.read_bytes())
+        content[len(content) * (2 * name + 1) // 12] ^= 4
+        checkpoints.path.write_bytes(content)
+    second, again = make_trainer("fp32", flagged_loss), make_record()
+    before, fields = copy.deepcopy(everything(second)), flat_record(again)
+    assert Checkpoints(again, second, tmp_path, ALWAYS).resume() == 0
+    assert same_bits(everything(second), before) and flat_record(again) == fields
+
+
+def test_a_checkpoint_sets_no_other_field_of_the_record(tmp_path):
+    first, record = make_trainer("fp32", flagged_loss), make_record()
+    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
+    train(first, record, range(1), "fp32")
+    checkpoints.keep()
+    change(checkpoints.path, lambda content: content["record"].update(run_id="../../x", status="ok"))
+    again = make_record()
+    assert Checkpoints(again, make_trainer("fp32", flagged_loss), tmp_path, ALWAYS).resume() == 1
+    assert (again.run_id, again.status) == (record.run_id, make_record().status)
 
 
 def test_without_minutes_or_before_they_are_over_nothing_is_written(tmp_path):

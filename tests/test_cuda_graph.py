@@ -12,6 +12,7 @@ from small_training import (
     MODES,
     SCALED,
     Words,
+    compute_loss,
     everything,
     flagged,
     flagged_loss,
@@ -22,10 +23,11 @@ from small_training import (
     text,
     word_loss,
 )
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mixed_precision_study import cuda_graph
 from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep
+from mixed_precision_study.data.batches import leaves_of
 from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.experiment import first_outputs
@@ -247,9 +249,9 @@ def test_the_hidden_state_goes_from_step_to_step_and_starts_anew(kind):
                 loss, states[number] = trainer.step(text(step), states[number])
                 losses.append(loss.item())
             assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-            parts = cuda_graph.parts(states[1])
-            places.add(tuple(part.data_ptr() for part in parts))
-            for a, b in zip(cuda_graph.parts(states[0]), parts, strict=True):
+            (first, second) = ([part for _, part in leaves_of(state)] for state in states)
+            places.add(tuple(part.data_ptr() for part in second))
+            for a, b in zip(first, second, strict=True):
                 torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     assert len(places) == 1
     assert_close(eager, captured, 1e-6)
@@ -275,13 +277,63 @@ def test_the_learning_rate_is_a_tensor_that_keeps_its_address():
     assert trainer.optimizer.lr is trainer.optimizer.param_groups[0]["lr"] is place
 
 
-def test_a_batch_of_another_shape_is_refused():
-    trainer = make_trainer("fp32")
-    trainer.step(flagged(0, overflow=False))
-    images, labels, scale = flagged(0, overflow=False)
-    for wrong in ((images[:8], labels[:8], scale), (images.double(), labels, scale)):
-        with pytest.raises(Unsupported, match=r"batches of one shape, \(16"):
-            trainer.step(wrong)
+def nested_loss(network, batch, hidden):
+    images, labels = batch["images"], batch["more"][0]
+    loss, _ = compute_loss(network, (images, labels), None)
+    total = {"mean": images.mean().reshape(1)} if hidden is None else {"mean": hidden["mean"] + images.mean()}
+    return loss + 0.01 * total["mean"].sum(), total
+
+
+def nested(seed, name="same", **more):
+    images, labels = make_batch(seed)
+    return {"images": images, "more": [labels, name, None], **more}
+
+
+def test_a_nest_and_its_hidden_state_are_trained_on_as_in_eager_mode():
+    eager, captured = pair("fp32", loss=nested_loss)
+    states = [None, None]
+    for seed in range(5):
+        batch, place = nested(seed), None
+        losses = []
+        for number, trainer in enumerate((eager, captured)):
+            loss, states[number] = trainer.step(batch, states[number])
+            losses.append(loss.item())
+        assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+        place = place or captured.captured.batch["images"]
+        assert captured.captured.batch["images"] is place and place is not batch["images"]
+    assert states[1]["mean"].item() == pytest.approx(states[0]["mean"].item())
+
+
+PACKED = [pack_sequence([torch.ones(first, 2), torch.ones(second, 2)]) for first, second in ((4, 2), (3, 3))]
+
+
+@pytest.mark.parametrize(
+    ("second", "named"),
+    [
+        (nested(1, "other"), r"batch\['more'\]\[1\] is a string"),
+        (nested(1, 3), r"batch\['more'\]\[1\]"),
+        (nested(1, extra=None), "batch"),
+        ({**nested(1), "images": make_batch()[0][:8]}, r"batch\['images'\].*\(8, 3"),
+        ({**nested(1), "images": make_batch()[0].double()}, r"batch\['images'\].*float64"),
+        ({**nested(1), "images": None}, r"batch\['images'\]"),
+    ],
+)
+def test_what_a_graph_cannot_take_is_refused_by_name(second, named):
+    trainer = make_trainer("fp32", loss=nested_loss)
+    trainer.step(nested(0))
+    with pytest.raises(Unsupported, match=named):
+        trainer.step(second)
+
+
+def test_packed_sequences_of_other_lengths_are_refused_by_name():
+    def loss(network, batch, hidden):
+        return network(batch[0].data).square().mean(), None
+
+    trainer = Trainer(torch.nn.Linear(2, 1), "fp32", loss, device=CPU, execution="cuda_graph", lr=0.1)
+    trainer.step((PACKED[0],))
+    trainer.step((PACKED[0],))
+    with pytest.raises(Unsupported, match=r"batch\[0\]\.batch_sizes"):
+        trainer.step((PACKED[1],))
 
 
 # No step waits for the device

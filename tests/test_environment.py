@@ -5,9 +5,12 @@ import os
 import platform
 import re
 import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
+from conftest import NOTEBOOKS
 from small_training import CPU, make_record
 
 from mixed_precision_study import environment
@@ -15,6 +18,8 @@ from mixed_precision_study.commit import suite_commit
 from mixed_precision_study.environment import describe_environment, require_packages
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import flat_record
+
+PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
 
 
 def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypatch):
@@ -25,6 +30,34 @@ def test_packages_missing_elsewhere_than_on_colab_stop_with_the_command(monkeypa
     monkeypatch.setattr(subprocess, "run", lambda command, check: called.append(command))
     require_packages({"no_such_module": "no-such-package"})
     assert called[0][-1] == "no-such-package"
+
+
+def test_a_notebook_is_told_to_install_for_its_own_kernel(monkeypatch):
+    for modules, command in (({"ipykernel": environment}, " %pip install x"), ({"ipykernel": None}, " pip install x")):
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, name, module) if module else monkeypatch.delitem(sys.modules, name)
+        with pytest.raises(UserError) as caught:
+            require_packages({"no_such_module": "x"})
+        assert str(caught.value).endswith(command)
+
+
+def test_timm_is_asked_for_only_where_it_is_used(monkeypatch):
+    cells = {
+        path.stem: json.dumps([cell["source"] for cell in json.loads(path.read_text())["cells"]]) for path in PATHS
+    }
+    assert {name for name, text in cells.items() if "IMAGE_PACKAGES" in text} == {
+        "cifar_resnet",
+        "efficientnet_regression",
+    }
+    assert "timm" not in environment.EXPERIMENT_PACKAGES and "timm" in environment.IMAGE_PACKAGES
+
+    def absent(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(environment, "version", absent)
+    record = make_record()
+    describe_environment(record, CPU)
+    assert record.timm_version is None and record.python_version
 
 
 def test_the_environment_is_described():

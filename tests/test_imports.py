@@ -23,7 +23,7 @@ RULES = {  # module or folder: all that it may import of the package
     "data": BASE | {"data", "environment", "gpu", "progress", "timing"},
     "standalone": {"errors", "files", "runner.notebook_file"},
     "float8": {"errors"},
-    "precision": BASE | {"float8"},
+    "precision": BASE | {"data.batches", "float8"},
     "gpu": BASE | {"gpu"},
     "timing": BASE | {"gpu"},
     "memory": BASE | {"gpu"},

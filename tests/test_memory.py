@@ -54,6 +54,18 @@ def test_device_memory_is_noted_with_what_others_used_the_context_and_the_slack(
     assert record.ledger_slack_mib == 250
 
 
+def test_the_use_of_the_device_is_the_highest_of_all_epochs_and_never_below_the_reserve(monkeypatch):
+    record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
+    for used, reserved, highest in ((1500.0, 900.0, 1500.0), (2300.0, 1700.0, 2300.0), (1400.0, 600.0, 2300.0)):
+        pretend_device(monkeypatch, used, 3.0)
+        pretend_peaks(monkeypatch, [650], [reserved])
+        read_peaks(record, GPU)
+        if record.device_used_mib is None:  # as after the first epoch
+            read_device_memory(record, GPU)
+        assert record.device_used_mib == highest >= record.peak_reserved_mib
+    assert record.ledger_slack_mib == 1700 - 650
+
+
 def pretend_peaks(monkeypatch, allocated, reserved):
     """Let the allocator give these peaks (MiB), one after the other."""
     for name, peaks in (("max_memory_allocated", iter(allocated)), ("max_memory_reserved", iter(reserved))):

@@ -1,19 +1,40 @@
 """A reader's own model and batches, as compare() takes them."""
 
+import collections
+import contextlib
+import dataclasses
+import gc
 import inspect
+import os
 import random
+import shlex
 import textwrap
+import types
+import warnings
 
+import numpy
 import pytest
 import torch
 from conftest import ROOT, run_cells
+from small_training import CPU
+from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
-from mixed_precision_study import environment
+from mixed_precision_study import environment, own_model
+from mixed_precision_study.data.batches import leaves_of
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, IterableData, compare
+from mixed_precision_study.precision import (
+    PRECISIONS,
+    backends_as_found,
+    fp32_switches,
+    in_fp32,
+    older_flag,
+    set_fp32_switches,
+)
 from mixed_precision_study.record import read_records
+from mixed_precision_study.training import Trainer
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
 INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
@@ -55,7 +76,8 @@ def test_each_precision_sees_the_same_shuffled_batches_and_epochs_differ():
     assert torch.equal(torch.get_rng_state(), before)  # the reader's own random numbers are left alone
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], second[0])
-    assert (data.size, data.steps_per_epoch(32), data.train_samples) == (32, 2, 64)  # the last 6 samples are left out
+    assert (data.size, data.steps_per_epoch(32), data.train_samples) == (32, 3, 70)
+    assert [len(batch) for batch in first] == [32, 32, 6]
 
 
 def test_data_that_draw_by_themselves_are_the_same_in_an_epoch_whatever_the_model_draws():
@@ -74,14 +96,338 @@ def test_data_that_draw_by_themselves_are_the_same_in_an_epoch_whatever_the_mode
     assert all(torch.equal(a, b) for a, b in zip(quiet, drawn, strict=True))
 
 
-def test_a_batch_may_be_a_nest_of_dicts_and_comes_back_as_it_was():
-    batch = {"input_ids": torch.arange(6).view(2, 3), "more": [torch.ones(2), "text"], "none": None}
-    data = IterableData([batch, batch], None)
-    (tensors, _) = data.train_batches(0, torch.float16, 2)
-    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.float16]
-    whole = data.whole(tensors)
-    assert whole.keys() == batch.keys() and whole["more"][1] == "text" and whole["none"] is None
-    assert torch.equal(whole["input_ids"], batch["input_ids"])
+class Output(dict):
+    """What Hugging Face models return: a dict whose entries are attributes, too."""
+
+    __getattr__ = dict.__getitem__
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    x: torch.Tensor
+    y: object
+    name: str = ""
+
+
+Pair = collections.namedtuple("Pair", "x y")
+FEATURES = [torch.randn(6, 16, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+ANSWERS = [[seed % 3, *range(5)] for seed in range(4)]  # another list in each batch
+
+
+class Encoding(collections.UserDict):
+    """What Hugging Face's tokenizers return: no dict, but a mapping whose entries are attributes, too."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
+FORMS = {
+    "numpy": lambda x, y: (x, numpy.array(y)),
+    "reversed numpy": lambda x, y: (x, numpy.array(y)[::-1]),
+    "list": lambda x, y: (x, y),
+    "nested list": lambda x, y: (x, [[one] for one in y]),
+    "list of tuples": lambda x, y: (x, [(one, 0.5) for one in y]),
+    "list of several lengths": lambda x, y: (x, [y, y[:2]]),
+    "one int": lambda x, y: (x, y[0]),
+    "one float": lambda x, y: (x, y[0] / 2),
+    "NumPy number": lambda x, y: (x, numpy.float32(y[0])),
+    "words in an array": lambda x, y: (x, numpy.array([f"word {one}" for one in y])),
+    "encoding": lambda x, y: Encoding({"x": x, "y": y}),
+    "encoding and labels": lambda x, y: (Encoding({"x": x}), y),
+    "dict with attributes": lambda x, y: Output({"x": x, "y": y}),
+    "dataclass": lambda x, y: Sample(x, y, f"sample {y[0]}"),
+    "namedtuple": lambda x, y: Pair(x, y),
+    "frozen mapping": lambda x, y: types.MappingProxyType({"x": x, "y": y}),
+    "packed": lambda x, y: (pack_sequence([x[: 3 + y[0]], x[:2]]), y),
+    "strings": lambda x, y: {"x": x, "y": y, "more": [f"{y[0]}", None, y[0] > 0], "size": x.shape},
+}
+
+
+def flat(batch):
+    """Return all numbers in a batch, and its other leaves, one after the other."""
+    return [
+        one
+        for _, leaf in leaves_of(batch)
+        for one in (numpy.asarray(leaf).ravel().tolist() if hasattr(leaf, "dtype") else [leaf])
+    ]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
+    batches = [FORMS[form](x, y) for x, y in zip(FEATURES, ANSWERS, strict=True)]
+    given = [flat(batch) for batch in batches]
+    seen = []
+
+    def loss(model, batch):
+        seen.append(batch)
+        return model(next(leaf for _, leaf in leaves_of(batch) if isinstance(leaf, torch.Tensor))).mean()
+
+    (record,) = compare("seen", make_model, batches, loss, precisions=["fp32"], epochs=1, max_steps=9)
+    assert (record.status, record.steps_per_epoch) == ("ok", 4)
+    assert [flat(batch) for batch in seen[-4:]] == given == [flat(batch) for batch in batches]
+    kind = dict if form == "frozen mapping" else type(batches[0])
+    assert all(type(batch) is kind and batch is not own for batch, own in zip(seen[-4:], batches, strict=True))
+    if form in ("encoding", "dict with attributes"):
+        assert torch.equal(seen[-1].x, FEATURES[-1]) and torch.equal(seen[-1].y, torch.tensor(ANSWERS[-1]))
+
+
+def test_what_hugging_face_collates_is_trained_on():
+    transformers = pytest.importorskip("transformers")
+    made = transformers.modeling_outputs.TokenClassifierOutput
+    ids = [torch.full((2, 16), float(number)) for number in range(3)]
+    seen = []
+
+    def loss(model, batch):
+        encoding, output, labels = batch
+        seen.append((encoding.input_ids[0, 0].item(), output.logits[0].item(), labels.tolist()))
+        return model(encoding["input_ids"]).mean()
+
+    batches = [(transformers.BatchEncoding({"input_ids": one}), made(logits=one[0]), [int(one[0, 0])]) for one in ids]
+    (record,) = compare("encoded", make_model, batches, loss, precisions=["fp32"], epochs=1, max_steps=9)
+    assert record.status == "ok" and seen[-3:] == [(number, number, [number]) for number in range(3)]
+
+
+def test_an_object_that_can_be_moved_is_moved_by_its_own_method():
+    class Graph:
+        def __init__(self, nodes, device="cpu"):
+            self.nodes, self.device = nodes, device
+
+        def to(self, device):
+            return Graph(self.nodes.to(device), device)
+
+    data = IterableData([Graph(torch.ones(5, 3)), Graph(torch.ones(7, 3))], None)
+    data.device = torch.device("meta")
+    first, second = data.train_batches(0, torch.float32, 1)
+    assert first.device.type == second.nodes.device.type == "meta" and data.sizes == [5, 7]
+
+
+def test_types_and_layouts_that_numpy_lacks_have_a_fingerprint_of_their_values():
+    kinds = (torch.Tensor.bfloat16, torch.Tensor.to_sparse)
+    made = [IterableData([kind(torch.full((2, 3), value))], None).fingerprint for kind in kinds for value in (1.0, 2.0)]
+    assert len(set(made)) == 4
+
+
+def mean_square(model, batch):
+    return model(batch).float().square().mean()
+
+
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
+def test_batches_of_every_shape_are_trained_on(execution):
+    given = [torch.randn(size, 16) for size in (8, 7, 6, 8, 5, 4)]
+    sizes = []
+
+    def loss(model, batch):
+        if not torch.compiler.is_compiling():
+            sizes.append(len(batch))
+        return mean_square(model, batch)
+
+    torch.backends.cudnn.benchmark = False
+    records = compare("shapes", make_model, given, loss, max_steps=99, execution=execution, **QUICK)
+    assert [(record.status, record.reason) for record in records] == [("ok", None)] * 2
+    assert {(one.steps_per_epoch, one.samples_per_epoch, one.train_samples) for one in records} == {(6, 38, 38)}
+    assert len(records[0].step_ms_all) == 12 and records[0].batch_size_used == 8
+    if execution == "eager":
+        assert sizes[-12:] == [8, 7, 6, 8, 5, 4] * 2
+        assert set(sizes[:5]) == {8, 7, 6, 5, 4}  # warm-up begins with one batch of every shape
+
+
+def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more(capsys):
+    loader = torch.utils.data.DataLoader(SAMPLES, 32)
+    both = compare(
+        "left_out", make_model, loader, compute_loss, execution=["eager", "cuda_graph"], max_steps=9, **QUICK
+    )
+    assert {record.status for record in both} == {"ok", "unsupported"}
+    assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
+    assert capsys.readouterr().out.count("1 of 3 batches") == 1
+    for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
+        with pytest.raises(UserError, match=rf"{sum(size != sizes[0] for size in sizes)} of {len(sizes)} batches"):
+            IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
+    assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
+
+
+def boxes(*counts):
+    return [{"boxes": torch.rand(count, 4), "labels": torch.ones(count)} for count in counts]
+
+
+ENDING = torch.utils.data.DataLoader(SAMPLES, 32)
+LISTS = torch.utils.data.DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
+
+
+@pytest.mark.parametrize(
+    ("batches", "wanted", "sizes"),
+    [
+        ([(pack_sequence([torch.ones(5, 3), torch.ones(3, 3)]), torch.zeros(2))], None, [2]),
+        ([(torch.zeros(35, 20).long(), torch.zeros(35, 20).long())], None, [35]),
+        ([torch.zeros(35, 20), torch.zeros(12, 20), torch.zeros(12, 7)], 20, [20, 20, 7]),
+        ([{"beta": torch.tensor(0.1), "x": torch.zeros(16, 3)}], None, [16]),
+        ([{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3), "y": torch.zeros(16)}], None, [16]),
+        ([{"anchors": torch.zeros(9, 4), "x": torch.zeros(16, 3)}], 16, [16]),
+        ([(torch.ones(2, 3, 8, 8), boxes(3, 3)), (torch.ones(2, 3, 8, 8), boxes(1, 4))], None, [2, 2]),
+        ([([torch.ones(3, 8, 8)] * 4, torch.zeros(4))], None, [4]),
+        ([([torch.ones(6, 3), torch.ones(6, 2)], torch.zeros(6))], None, [6]),
+        ([[torch.ones(6, 3), torch.ones(6)]], None, [6]),
+        ([torch.tensor(1.0), torch.tensor(2.0)], None, [1, 1]),
+        ([torch.ones(4, 3)] * 2, 1, [1, 1]),
+        (ENDING, None, [32, 32, 6]),
+        (LISTS, None, [4, 2]),
+    ],
+)
+def test_the_samples_of_a_batch_are_counted(batches, wanted, sizes):
+    data = IterableData(batches, None, batch_size=wanted)
+    assert (data.size, data.sizes, data.train_samples) == (sizes[0], sizes, sum(sizes))
+
+
+@pytest.mark.parametrize("wrong", [5, "16", 16.0, True])
+def test_a_batch_size_that_no_tensor_has_is_refused(wrong):
+    with pytest.raises(UserError, match="batch_size"):
+        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, batch_size=wrong, **QUICK)
+
+
+@pytest.mark.parametrize("given", [{"batches": SAMPLES}, {"eval_batches": SAMPLES, "evaluate": lambda *_: 0.0}])
+def test_a_dataset_in_place_of_a_loader_is_refused(given):
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([(INPUTS, LABELS)])
+
+    for wrong in (SAMPLES, Stream(), datasets_of_hugging_face()):
+        own = {name: wrong if value is SAMPLES else value for name, value in given.items()}
+        with pytest.raises(UserError, match="DataLoader"):
+            compare(**{"name": "refused", "make_model": make_model, "batches": [(INPUTS, LABELS)]} | own, **REFUSED)
+
+
+def datasets_of_hugging_face():
+    """A class of the same name that has nothing to do with torch's."""
+    return type("Dataset", (list,), {})([(INPUTS, LABELS)])
+
+
+REFUSED = {"compute_loss": compute_loss, **QUICK}
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.LSTM(16, 4), torch.nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        return self.head(self.body(inputs)[0])
+
+
+def process_state():
+    """What compare() sets in the process, as far as a CPU shows it."""
+    backends = torch.backends
+    return {
+        "older": (
+            older_flag(torch.get_float32_matmul_precision, "raises"),
+            older_flag(lambda: backends.cuda.matmul.allow_tf32, "raises"),
+            older_flag(lambda: backends.cudnn.allow_tf32, "raises"),
+        ),
+        "switches": [one.fp32_precision for one in fp32_switches().values()],
+        "mkldnn": (backends.mkldnn.enabled, backends.mkldnn.fp32_precision, backends.mkldnn.matmul.fp32_precision),
+        "search": (backends.cudnn.benchmark, backends.cudnn.benchmark_limit),
+        "accumulation": backends.cuda.matmul.allow_fp16_accumulation,
+        "cache": torch._functorch.config.enable_autograd_cache,
+        "frozen": gc.get_freeze_count() > 0,
+        "random": (torch.get_rng_state().tolist(), random.getstate(), numpy.random.get_state()[1].tolist()),
+        "environment": dict(os.environ),
+        "filters": list(warnings.filters),
+    }
+
+
+@pytest.fixture(params=["as PyTorch starts", "TF32", "contradicting", "only the new switches"])
+def switches_found(request):
+    """Set PyTorch's switches as the code before compare() may have left them."""
+    with backends_as_found():
+        set_fp32_switches("highest", True, {"matmul": "none", "conv": "tf32", "rnn": "tf32"})
+        if request.param == "TF32":
+            set_fp32_switches("high", True, dict.fromkeys(fp32_switches(), "tf32"))
+            torch.backends.cudnn.benchmark = True
+        elif request.param == "contradicting":
+            torch.backends.cudnn.conv.fp32_precision = "ieee"  # PyTorch refuses to read the older flag from now on
+        elif request.param == "only the new switches":
+            torch.backends.cuda.matmul.fp32_precision = "tf32"  # here too
+        gc.unfreeze()
+        yield request.param
+
+
+@pytest.mark.parametrize("failing", [None, ZeroDivisionError, KeyboardInterrupt, UserError])
+def test_the_process_is_left_as_it_was_found(failing, switches_found):
+    readable = set()
+
+    def loss(model, batch):
+        readable.add((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        os.environ["SET_WITHIN"] = "1"
+        warnings.simplefilter("ignore")
+        torch.rand(1), random.random(), numpy.random.rand()
+        if failing:
+            raise failing
+        return mean_square(model, batch)
+
+    batches = [torch.randn(3, 2, 16)] * 2
+    before = process_state()
+    with contextlib.suppress(KeyboardInterrupt, UserError):
+        records = compare("found", Recurrent, batches, loss, **QUICK)
+        assert [record.status for record in records] == ["failed" if failing else "ok"] * 2
+    assert process_state() == before
+    assert readable == {(False, False)}
+    if switches_found != "contradicting":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True  # the usual two lines
+        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "high"
+
+
+TARGETS = torch.tensor([[70000.0], [0.123456789], [999.0]])
+
+
+@pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16", "bf16_true"])
+def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weights(precision):
+    seen = []
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 1)
+
+        def forward(self, x, *, more, ids):
+            seen.append((x.dtype, more["scale"].dtype, ids.dtype))
+            return self.layer(x) * more["scale"]
+
+    def loss(model, batch, hidden):
+        x, y = batch
+        assert x.dtype == y.dtype == torch.float32 and torch.equal(y, TARGETS)
+        return (model(x, more={"scale": x[:, :1]}, ids=torch.arange(3)).float() - y).abs().mean(), None
+
+    data = IterableData([(torch.randn(3, 16), TARGETS)], None)
+    weights = PRECISIONS[precision]["weights"]
+    trainer = Trainer(Model(), precision, loss, device=CPU, loss_scale=1.0, data=data, lr=0.1)
+    (batch,) = data.train_batches(0, weights, 3)
+    trainer.step(batch)
+    exact, same = in_fp32(trainer.network, batch)
+    assert exact(same[0], more={"scale": same[0][:, :1]}, ids=torch.arange(3)).dtype == torch.float32
+    assert seen == [(weights, weights, torch.int64), (torch.float32, torch.float32, torch.int64)]
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"])
+def test_a_loss_of_two_types_is_right_or_fails_as_pytorch_fails(name):
+    function = getattr(torch.nn.functional, name)
+    x, y = torch.randn(8, 16), torch.rand(8, 1)
+    expected = function(make_model_of(0)(x), y)
+    trainer = Trainer(
+        make_model_of(0),
+        "bf16_true",
+        lambda model, batch, _: (function(model(batch[0]), batch[1]), None),
+        device=CPU,
+        lr=0.1,
+    )
+    try:
+        loss, _ = trainer.step((x, y))
+    except RuntimeError as error:
+        assert "dtype" in str(error)
+    else:
+        assert loss.item() == pytest.approx(expected.item(), rel=0.05)
+
+
+def make_model_of(seed):
+    torch.manual_seed(seed)
+    return make_model()
 
 
 def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
@@ -110,12 +456,6 @@ def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
     assert [record.status for record in records] == ["ok", "ok"]
     assert all(len(record.metric) == 2 and record.metric[1] < record.metric[0] for record in records)
     assert True in seen and False in seen
-
-
-class Output(dict):
-    """What Hugging Face models return: a dict whose entries are attributes, too."""
-
-    __getattr__ = dict.__getitem__
 
 
 class ConfiguredTransformer(torch.nn.Module):
@@ -272,8 +612,13 @@ def test_what_yields_no_batch_is_told_in_one_sentence(wrong):
 
 def test_the_command_of_the_report_works_from_where_the_script_was_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    compare("elsewhere", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
+    compare("else where", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The report: ")]
-    words = line.removeprefix("The report: python ").split()
+    words = shlex.split(line.removeprefix("The report: python "))
     assert (tmp_path / words[0]).resolve() == ROOT / "run_all.py"
-    assert words[1:] == ["--report", "outputs/elsewhere"]
+    assert words[1:] == ["--report", "outputs/else where"]
+    monkeypatch.setattr(own_model, "__file__", str(tmp_path / "unpacked" / "own_model.py"))  # without a clone
+    assert (
+        own_model.command_of_report("outputs/a")
+        == "open summary.ipynb, set records_dir = 'outputs/a', and run all cells"
+    )

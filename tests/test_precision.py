@@ -1,6 +1,7 @@
 """The precision modes: switches, types of weights, autocast, and what a device cannot run."""
 
 import contextlib
+import functools
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from small_training import CPU, MODES, compute_loss, make_batch, make_trainer
 
 from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.precision import check_supported, set_fp32_precision
+from mixed_precision_study.training import Trainer
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -16,6 +18,7 @@ def test_the_switches_are_set_and_read_back(precision):
     assert set_fp32_precision(precision) == {"matmul": wanted, "conv": wanted, "rnn": wanted}
     assert torch.backends.cudnn.conv.fp32_precision == wanted
     assert torch.backends.cuda.matmul.allow_tf32 is (precision == "tf32")  # torch.compile reads the older flag
+    assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -29,6 +32,45 @@ def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
     assert {m.dtype for m in trainer.masters} == {alone}
     optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
     assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
+
+
+class Spectral(torch.nn.Module):
+    """A layer of a Fourier operator: its weights are complex."""
+
+    def __init__(self, in_buffer=False):
+        super().__init__()
+        weight = torch.randn(9, dtype=torch.cfloat)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        if in_buffer:
+            self.register_buffer("weight", weight)
+        else:
+            self.weight = torch.nn.Parameter(weight)
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x.float()) * self.weight, n=16) * self.scale
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+@pytest.mark.parametrize("precision", MODES)
+def test_complex_weights_stay_complex_or_are_refused(precision, in_buffer):
+    def loss(network, batch, hidden):
+        return (network(batch) - 1).square().mean(), None
+
+    make = functools.partial(Trainer, Spectral(in_buffer), precision, loss, device=CPU, lr=0.1)
+    if precision in ("o2_fp16", "o3_fp16", "bf16_true"):
+        with pytest.raises(Unsupported, match="complex"):
+            make()
+    else:
+        trainer = make()
+        if precision != "amp_fp16":  # whose scaler knows no complex gradients
+            trainer.step(torch.randn(4, 16))
+        assert trainer.network.weight.dtype == torch.cfloat
+
+
+def test_a_model_of_another_type_gets_its_arguments_in_the_type_of_its_weights():
+    for dtype in (torch.float64, torch.bfloat16):
+        trainer = Trainer(torch.nn.Linear(4, 1).to(dtype), "fp32", compute_loss, device=CPU, lr=0.1)
+        assert trainer.network(torch.ones(2, 4, dtype=dtype)).dtype == torch.float32
 
 
 def test_o3_can_keep_batch_norm_in_fp32():

@@ -153,6 +153,7 @@ WRONG = {
     "training_log": [[1, 1, "x", 0.5]],
     "reason": "x" * 1_000_000,
     "model": "\ud800",
+    "parameters": "x",
     "own": [[[[[[[[[[]]]]]]]]]],
 }
 
@@ -174,14 +175,17 @@ CONTRADICTIONS = {
     "block_seconds": [0.0],
     "metric_better": None,
     "peak_allocated_mib": 0,
+    "data_on_device_mib": 1e300,  # in a smaller peak
     "schema_version": 99,
     "throttle_fractions": [["hot", -1]],
+    "batch_probes": [[0, "ok", 0, 0]],
+    "batch_size": "max",  # without the size that it became
 }
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
 def test_a_record_that_contradicts_itself_counts_neither_for_the_report_nor_for_the_runner(tmp_path, name):
-    (tmp_path / "bad.json").write_text(json.dumps({**sound(), name: CONTRADICTIONS[name]}))
+    (tmp_path / "bad.json").write_text(json.dumps({**sound(), "peak_allocated_mib": 1.0, name: CONTRADICTIONS[name]}))
     used, ((path, reason),) = sort_out(records.read_records(tmp_path)[0])
     assert used == [] and path == "bad.json" and name in reason.replace(" v", "_v")
     assert records.record_in(tmp_path / "bad.json") is None
@@ -269,25 +273,28 @@ def test_folders_may_lie_as_deep_as_the_system_allows(tmp_path, monkeypatch):
         subprocess.run(["rm", "-rf", "a"], check=True)  # Python could not, nor could pytest
 
 
-def test_an_archive_is_unpacked_up_to_a_limit(tmp_path):
-    """Seven files of 60 MiB that pack into little: memory for one of them is taken, and no more than four are read."""
+def test_files_and_archives_are_read_up_to_a_limit(tmp_path):
+    """Twenty files of 7 MiB that pack into little: memory for one of them is taken, and no more than 18 are read."""
+    large = b"{}" + b" " * (7 * 2**20)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("0.json", json.dumps(sound()))
-        for number in range(1, 7):
-            archive.writestr(f"{number}.json", b"{}" + b" " * (60 * 2**20))
+        archive.writestr("00.json", json.dumps(sound()))
+        for number in range(1, 21):
+            archive.writestr(f"{number:02}.json", large)
     with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        archive.writestr("large.json", b"{}" + b" " * (65 * 2**20))
+        archive.writestr("large.json", large + large)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "plain.json").write_bytes(large)
     with zipfile.ZipFile(tmp_path / "small.zip", "w") as archive:
         archive.writestr("small.json", json.dumps(sound()))
-    assert (tmp_path / "bomb.zip").stat().st_size < 4 * 2**20
+    assert (tmp_path / "bomb.zip").stat().st_size < 2**20
     tracemalloc.start()
     found, left_out = records.read_records(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 300 * 2**20
-    assert [item["path"] for item in found] == ["bomb.zip/0.json", "small.zip/small.json"]
+    assert peak < 60 * 2**20
+    assert [item["path"] for item in found] == ["bomb.zip/00.json", "small.zip/small.json"]
     unread = [path for path, reason in left_out if reason != records.NO_RECORD]
-    assert unread == ["bomb.zip/5.json", "large.zip/large.json"]
+    assert unread == ["bomb.zip/19.json", "large.zip/large.json", "below/plain.json"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

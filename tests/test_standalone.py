@@ -112,7 +112,8 @@ def alone(folder, name, **parameters):
     """Run a standalone notebook in an empty folder; return (folder, process), without `unshare` (folder, None)."""
     (folder / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
     before = without_network()
-    given = {"PYTHONPATH": ""}
+    (folder / "tmp").mkdir()
+    given = {"PYTHONPATH": "", "TMPDIR": str(folder / "tmp")}
     return folder, papermill(f"{name}.ipynb", folder, given, before, **parameters) if before else None
 
 
@@ -143,6 +144,7 @@ def assert_ran_alone(folder, done, execution="eager"):
     assert (record["status"], record["execution"], record["steps_per_epoch"]) == ("ok", execution, 2)
     assert len(record["metric"]) == len(record["train_loss"]) == 1
     assert outputs_of(notebook, "data")
+    assert not list((folder / "tmp").glob(f"{NAME}-*"))  # what the first cell unpacked
     return record
 
 

@@ -320,7 +320,9 @@ def test_a_loss_that_is_not_finite_has_diverged():
         timed_epoch(make_record(), make_trainer("fp32", flagged_loss), [flagged(0, overflow=True)] * 2)
 
 
-def test_evaluating_takes_no_gradients_and_goes_back_to_training():
+@pytest.mark.parametrize("search", [True, False])
+def test_evaluating_takes_no_gradients_and_goes_back_to_training(search, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", search)
     trainer = make_trainer("amp_bf16")
     with evaluating(trainer) as network:
         assert not network.training
@@ -328,7 +330,10 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training():
         assert torch.is_autocast_enabled("cpu")
         assert torch.backends.cudnn.benchmark is False
     assert trainer.network.training
-    assert torch.backends.cudnn.benchmark is True
+    assert torch.backends.cudnn.benchmark is search
+    with contextlib.suppress(ZeroDivisionError), evaluating(trainer):
+        raise ZeroDivisionError
+    assert torch.backends.cudnn.benchmark is search
 
 
 @pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])

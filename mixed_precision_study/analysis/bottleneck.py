@@ -2,14 +2,18 @@
 
 IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
 ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")  # the kernel families that Tensor Cores can run
-MEMORY_BOUND = 0.6  # from this share of the GPU's copying speed on, kernels that move memory are memory-bound
+OTHER_KERNELS = "kernels other than arithmetic"
+NAMED = 2  # families of these, the longest
 
 
 def find_bottleneck(record: dict) -> tuple[str, str]:
     """Return (what limits an ok run, the figures that say so). The first case that applies is returned:
 
-    "data loading", "kernel launches", "sizes not multiples of 8", "kernels that move memory", "arithmetic on Tensor
-    Cores", "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
+    "data loading", "kernel launches", "sizes not multiples of 8", OTHER_KERNELS, "arithmetic on Tensor Cores",
+    "arithmetic without Tensor Cores"; "not known" where the run was not profiled.
+
+    Where the same training was faster as a CUDA graph beyond the margin (`graph_gain`, which a report notes), launches
+    are the limit, although the GPU idles less than IDLE, because a graph removes nothing else.
     """
     families = dict(record["kernel_family_fractions"] or [])
     if record["gpu_busy_fraction"] is None or not families:
@@ -18,6 +22,8 @@ def find_bottleneck(record: dict) -> tuple[str, str]:
     waiting = record["data_wait_fraction"] or 0
     if idle >= IDLE:
         return cause_of_idleness(idle, waiting)
+    if gain := record.get("graph_gain"):
+        return "kernel launches", f"as a CUDA graph it is {gain} as fast, though the GPU is idle {idle:.0%} of the time"
     case, because = find_limit_of_kernels(record, families)
     if idle >= IDLE / 2 and waiting >= idle / 2:
         because += f"; the GPU is also idle {idle:.0%} of the time, and the loop waits {waiting:.0%} for its data"
@@ -44,7 +50,7 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
     if record["precision"] != "fp32" and misaligned >= 0.5 and arithmetic >= 0.3:
         return "sizes not multiples of 8", f"{share}, and {misaligned:.0%} of that work has sizes not multiples of 8"
     if arithmetic < 0.5:
-        return "kernels that move memory", memory_text(record, families, arithmetic)
+        return OTHER_KERNELS, f"{1 - arithmetic:.0%} of kernel time is not arithmetic ({longest_others(record)})"
     on_tensor_cores = min(1, (record["tensor_core_fraction"] or 0) / arithmetic)  # other patterns of kernel names
     limit = record["compute_limit_fraction"]
     reached = f" and reaches {limit:.0%} of what this card was measured to do" if limit else ""
@@ -52,21 +58,10 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
     return case, f"{share}, {on_tensor_cores:.0%} of it on Tensor Cores{reached}"
 
 
-def is_memory_bound(record: dict) -> bool:
-    """Return whether kernels that move memory come near the speed at which the GPU copies."""
-    return round(record["bandwidth_limit_fraction"] or 0, 2) >= MEMORY_BOUND
-
-
-def memory_text(record: dict, families: dict, arithmetic: float) -> str:
-    """Return which kernels move memory, and how near they come to the speed at which the GPU copies."""
-    others = sorted(((share, name) for name, share in families.items() if name not in ARITHMETIC), reverse=True)
-    longest = ", ".join(f"{name} {share:.0%}" for share, name in others[:2])
-    text = f"{1 - arithmetic:.0%} of kernel time moves memory ({longest})"
-    speed = record["bandwidth_limit_fraction"]
-    if not speed:
-        return text
-    bound = " (memory-bound)" if is_memory_bound(record) else ""
-    return f"{text}, at {speed:.0%} of this card's copying speed{bound}"
+def longest_others(record: dict) -> str:
+    """Return the longest families of kernels other than arithmetic, each with its share of kernel time."""
+    others = [(share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC]
+    return ", ".join(f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:NAMED])
 
 
 def advice_of(case: str, record: dict) -> str:
@@ -82,7 +77,7 @@ def advice_of(case: str, record: dict) -> str:
             ways.append("a CUDA graph of the whole step")
     elif case == "sizes not multiples of 8":
         ways.append("channels, units and vocabulary rounded up to multiples of 8")
-    elif case == "kernels that move memory":
+    elif case == OTHER_KERNELS:
         if record.get("channels_last") is False:
             ways.append("channels_last")
         if execution in ("eager", "cuda_graph"):

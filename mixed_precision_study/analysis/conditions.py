@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ..record import DISTURBED, comparison_key
+from ..record import DISTURBED, comparison_key, data_asked_for
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
 SHOWN = 24  # characters of a value in a sentence; a hash is longer
@@ -96,6 +96,25 @@ def flags_of(record: dict) -> list[str]:
     if epochs := record.get("resumed_at_epochs"):
         flags.append(f"went on in another process after epoch {', '.join(map(str, epochs))}")
     return flags
+
+
+def why_made_up(record: dict) -> str:
+    """Return why a run trained on made-up data, or nothing where its data are real or not known yet."""
+    if not record.get("synthetic"):
+        return ""
+    asked = data_asked_for(record) == "synthetic"
+    return "they were asked for" if asked else "the real data were neither found nor could be downloaded"
+
+
+def said_of_made_up(records: Sequence[dict]) -> str:
+    """Return in one sentence how many of the runs that trained did so on made-up data, and why, or nothing."""
+    trained = [record for record in records if record.get("epoch_seconds")]
+    reasons = [reason for record in trained if (reason := why_made_up(record))]
+    if not reasons:
+        return ""
+    runs = f"{len(reasons)} of {len(trained)} runs trained" if len(trained) > 1 else "The run trained"
+    why = " or ".join(dict.fromkeys(reasons))
+    return f"{runs} on made-up data, because {why}, so their quality says nothing about real data."
 
 
 def conditions_of(record: dict) -> list[str]:

@@ -7,7 +7,14 @@ from statistics import fmean
 import numpy as np
 
 from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
-from .conditions import differences, differences_in, fairly_timed_pairs, left_out_in_words, no_outcome_in
+from .conditions import (
+    always_in_one_order,
+    differences,
+    differences_in,
+    fairly_timed_pairs,
+    left_out_in_words,
+    no_outcome_in,
+)
 from .student import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
@@ -123,6 +130,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
     differences: in which conditions the two sides differ, and how many pairs are left out
     unlike: why these conditions allow no outcome, or None
+    one_order: that one side always ran before the other, whose times may drift because they are no CUDA graphs, or None
     untrained: why the runs did not train, or None
     lost: that their quality is worse than the other side's, or None
     """
@@ -145,9 +153,15 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
         "differences": differences_in(pairs) + left_out_in_words(every),
         "unlike": no_outcome_in(pairs),
+        "one_order": None if all(map(is_graph, sum(pairs, ()))) else always_in_one_order(pairs),
         "untrained": why_not_trained(every),
         "lost": quality_lost(*([pair[side] for pair in every] for side in (0, 1))),
     }
+
+
+def is_graph(record: dict) -> bool:
+    """Return whether a run was a CUDA graph, whose times hardly drift."""
+    return "cuda_graph" in (record.get("execution") or "")
 
 
 def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
@@ -178,6 +192,8 @@ def interval_of(logarithms: list[float]) -> dict:
 
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
-    unknown = dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest", "unlike", "untrained", "lost"))
+    unknown = dict.fromkeys(
+        ("low", "high", "low90", "high90", "p", "smallest", "unlike", "one_order", "untrained", "lost")
+    )
     counts = {"processes": 0, "seeds": 0, "seconds": 0, "median_ratio": ratio, "apart": False, "differences": []}
     return {"ratio": ratio, **unknown, **counts}

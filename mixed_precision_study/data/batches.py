@@ -1,24 +1,83 @@
 """What an experiment needs of its data (TrainingData), where images are stored, and batches prepared in advance."""
 
+import copy
+import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import UserError
 
-Batch = tuple[torch.Tensor, ...]
+Batch = Any  # a tuple of tensors, or the nest of a reader's own data
 MIB = 2**20
+
+
+def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False) -> Any:
+    """Return the same nest with convert(leaf, path) in place of each leaf. The nest that is given does not change.
+
+    Taken apart are tuples, lists, mappings, dataclasses and packed sequences, and what is_leaf(part) is true of is
+    not. The lengths in a packed sequence stay on the CPU, so they are converted as a tuple that is not put back.
+    """
+
+    def inner(part: Any, place: str) -> Any:
+        return mapped(part, convert, path + place, is_leaf)
+
+    same: Any
+    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value):
+        return convert(value, path)
+    if isinstance(value, PackedSequence):
+        convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
+        names = ("data", "sorted_indices", "unsorted_indices")
+        return value._replace(**{name: inner(getattr(value, name), f".{name}") for name in names})
+    if isinstance(value, Mapping):
+        items = {key: inner(part, f"[{key!r}]") for key, part in value.items()}
+        if type(value) is dict or not isinstance(value, dict | UserDict):
+            return items  # because a copy of another mapping may share its contents with the original
+        try:
+            same = copy.copy(value)
+            for key, part in items.items():
+                same[key] = part
+        except Exception:  # a frozen one
+            return items
+        return same
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        same = copy.copy(value)
+        for name in [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]:
+            object.__setattr__(same, name, inner(getattr(value, name), f".{name}"))
+        return same
+    if not isinstance(value, list | tuple):
+        return convert(value, path)
+    parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
+    if isinstance(value, list):
+        same = copy.copy(value)
+        same[:] = parts
+        return same
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+
+
+def leaves_of(value: Any, path: str = "batch", is_leaf: Callable = lambda value: False) -> list[tuple[str, Any]]:
+    """Return (path, leaf) of each leaf of a nest, such as ("batch['labels'][0]", tensor)."""
+    leaves: list[tuple[str, Any]] = []
+
+    def note(leaf: Any, place: str) -> Any:
+        leaves.append((place, leaf))
+        return leaf
+
+    mapped(value, note, path, is_leaf)
+    return leaves
 
 
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 
     It must have `steps_per_epoch`, `train_batches` and `eval_batches`. The other methods and attributes have defaults.
-    A batch is a tuple of tensors on the device. The first is the model's input, such as images (size, 3, height,
-    width). What else is in it, such as labels (size,), is for the experiment's `compute_loss` and `evaluate`.
+    A batch is a tuple of tensors on the device, or another nest of them, see mapped(). The first is the model's input,
+    such as images (size, 3, height, width). What else is in it is for the experiment's `compute_loss` and `evaluate`.
 
     `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16, otherwise
     float32. Convert floating-point inputs to it. Labels and indices keep their own type.
@@ -34,6 +93,8 @@ class TrainingData:
         largest_batch: the largest batch size that makes sense, for batch_size="max".
         prefetch: whether to make each batch on another stream while the step before it runs. Set it to True if
             batches are made by GPU work, such as cropping.
+        shapes: for each batch of epoch 0 the number of its shape, in the order in which shapes first appear. It is
+            empty where all batches have one shape.
 
     A complete example for tensors that fit on the device:
 
@@ -68,6 +129,7 @@ class TrainingData:
     samples_per_item: int = 1
     largest_batch: int = 2**20
     prefetch: bool = False
+    shapes: Sequence[int] = ()
 
     @property
     def title(self) -> str:
@@ -81,11 +143,16 @@ class TrainingData:
         """Return how many batches `train_batches` yields."""
         raise NotImplementedError
 
+    def samples_in(self, steps: int, size: int) -> int:
+        """Return how many samples the first `steps` batches of an epoch have in all."""
+        return steps * size * self.samples_per_item
+
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         """Yield the batches of an epoch (counted from 0), on the device.
 
-        All must have the same shape, because cuDNN, torch.compile and CUDA graphs prepare for one shape: leave out an
-        incomplete last batch. The same epoch must give the same batches again, so that all precisions train alike.
+        All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile and CUDA graphs
+        prepare for one shape: leave out an incomplete last batch. The same epoch must give the same batches again, so
+        that all precisions train alike.
         With batch_size="max", other sizes are tried before the final one is set.
         """
         raise NotImplementedError

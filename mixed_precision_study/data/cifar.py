@@ -5,9 +5,9 @@ With dataset="folder" they are images of one's own.
 Source: https://www.cs.toronto.edu/~kriz/cifar.html
 """
 
+import hashlib
 import itertools
 import os
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +24,7 @@ from ..errors import UserError
 from ..timing import startup
 from .batches import Batch, TrainingData, ordinary_loader, whole_batches
 from .cache import cached_arrays, decode_all, decoded, file_stats
+from .download import downloaded
 from .fingerprint import fingerprint_of
 
 CLASSES = {  # as folders of images are named; CIFAR-100's in alphabetical order, too
@@ -44,7 +45,6 @@ OWN = "folder"  # the data set of one's own images
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
-DOWNLOAD_SECONDS = 30  # without an answer
 
 
 class CifarImages(NamedTuple):
@@ -317,14 +317,15 @@ def read_folder(folder: Path, data_dir: Path, side: int, resize: bool = True) ->
 
 
 def read_torchvision(name: str, folder: str | Path) -> CifarImages:
-    """Return torchvision's copy in `folder`; if there is none, torchvision downloads and checks it first."""
+    """Return torchvision's copy in `folder`; if there is none, it is downloaded, and torchvision unpacks it."""
     kind = KINDS[name]
     place = Path(folder) / kind.base_folder
     if not place.exists():
-        socket.setdefaulttimeout(DOWNLOAD_SECONDS)
+        archive = downloaded(kind.url, md5_of, kind.tgz_md5)
         Path(folder).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as temporary:
-            kind(temporary, download=True)
+            (Path(temporary) / kind.filename).write_bytes(archive)
+            kind(temporary, download=True)  # finds it there
             try:
                 os.replace(Path(temporary) / kind.base_folder, place)
             except OSError:
@@ -332,6 +333,11 @@ def read_torchvision(name: str, folder: str | Path) -> CifarImages:
                     raise
     train, test = (kind(folder, train=is_train) for is_train in (True, False))
     return CifarImages(as_tensors(train), as_tensors(test), train.classes, "download", name)
+
+
+def md5_of(content: bytes) -> str:
+    """Return the checksum by which torchvision knows an archive."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def as_tensors(dataset: Any) -> tuple[torch.Tensor, torch.Tensor]:

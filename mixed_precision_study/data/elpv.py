@@ -33,6 +33,7 @@ from .fingerprint import fingerprint_of, fingerprint_of_files
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
 https://github.com/zae-bayern/elpv-dataset"""
+NEEDED = "it needs the columns path (folder), image (file name) and label (number)"
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
@@ -223,6 +224,7 @@ def read_csv(csv_path: str, size: tuple[int, int]) -> ImageSource:
     """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
     try:
         check_is_file(Path(csv_path))
+        check_columns(csv_path, [str(name) for name in pd.read_csv(csv_path, nrows=0, index_col=False).columns])
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that the header does not name
             names = {"path": str, "image": str}  # they stay as they are, such as 007 and NA
@@ -231,12 +233,8 @@ def read_csv(csv_path: str, size: tuple[int, int]) -> ImageSource:
         raise UserError(f"{csv_path} has rows with more cells than its header; name every column.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"csv_path {csv_path!r} cannot be read as a CSV ({error}).") from None
-    missing = [name for name in ("path", "image", "label") if name not in table.columns]
-    if missing or table.empty:
-        problem = f"lacks the column {missing[0]!r}" if missing else "has no rows"
-        raise UserError(
-            f"{csv_path} {problem}; it needs the columns path (folder), image (file name) and label (number)."
-        )
+    if table.empty:
+        raise UserError(f"{csv_path} has no rows; {NEEDED}.")
     for name in ("path", "image"):
         if (table[name] == "").any():
             row = first_row(table[name] == "")
@@ -250,6 +248,18 @@ def read_csv(csv_path: str, size: tuple[int, int]) -> ImageSource:
     folders_and_names = zip(table["path"], table["image"], strict=True)
     paths = [Path(csv_path).parent / folder / name for folder, name in folders_and_names]
     return source_of_files(paths, labels, size, "RGB", "csv", "csv")
+
+
+def check_columns(csv_path: str, found: list[str]) -> None:
+    """Raise UserError where a CSV lacks a column, with those that it has, or with what separates them."""
+    missing = [name for name in ("path", "image", "label") if name not in found]
+    if not missing:
+        return
+    other = next((sign for sign in (";", "\t", "|") if len(found) == 1 and sign in found[0]), None)
+    problem = f"lacks the column {missing[0]!r} and has {', '.join(map(repr, found))}"
+    if other:
+        problem = f"separates its columns by {other!r}, as {found[0]!r} shows; separate them by commas"
+    raise UserError(f"{csv_path} {problem}; {NEEDED}.")
 
 
 def first_row(chosen: pd.Series) -> int:

@@ -5,7 +5,6 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 
 import hashlib
 import math
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..files import written_whole
 from ..timing import startup
 from .batches import Batch, TrainingData
 from .cache import cached_arrays, read_or_stop
+from .download import downloaded
 from .fingerprint import fingerprint_of
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
@@ -208,10 +208,7 @@ def download_wikitext(folder: Path) -> None:
     """Download the three files. Raises OSError if one has a wrong checksum; only right files are written."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, blob in WIKITEXT_BLOBS.items():
-        with urllib.request.urlopen(WIKITEXT_URL + name, timeout=30) as answer:  # noqa: S310 the address is above
-            content = answer.read()
-        if git_blob(content) != blob:
-            raise OSError(f"{name} came with a wrong checksum: it was changed or cut off on the way")
+        content = downloaded(WIKITEXT_URL + name, git_blob, blob)
         with written_whole(folder / name) as temporary:
             temporary.write_bytes(content)
 

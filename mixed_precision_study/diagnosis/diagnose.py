@@ -24,8 +24,7 @@ class Loop:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.measurement.stop()
-        evaluate = self.evaluate if error is None else None
-        self.report.judge(self.measurement.finish(evaluate))
+        self.report.judge(self.measurement.finish(self.evaluate if error is None else None), error)
 
     def __str__(self) -> str:
         return "a diagnosis that has not begun: use it as `with diagnose() as report:` around a loop"
@@ -68,8 +67,12 @@ def diagnose(
             raise UserError(f"{name} is {given!r}; it must be a function without arguments.")
     if step is None:
         return Loop(steps, evaluate)
-    measurement = Measurement(steps, by_hand=True)
-    run_steps(measurement, step)
     report = Diagnosis()
+    measurement = Measurement(steps, by_hand=True)
+    try:
+        run_steps(measurement, step)
+    except Exception as error:
+        report.judge(measurement.finish(), error)
+        raise
     report.judge(measurement.finish(evaluate))
     return report

@@ -17,40 +17,20 @@ from ..errors import UserError, error_line
 from ..gpu.preflight import missing_kernels
 from ..profiling import NO_KERNEL, tensors_in
 from . import doors
+from .heard import Heard, weights_of
 from .observations import SWITCHES_MIXED, WARM_UP, WATCHED, Observations
 from .waits import END_OF_STEP, Sampler, read_profile
 
 LEGACY = "legacy and new APIs"  # in PyTorch's message on TF32 switches that do not agree
 
 
-class Measurement:
-    """Steps of a training, from the first to the last phase, as heard through doors.py.
-
-    In a loop a step ends with GradScaler.update, or with the first optimizer's step where no scaler is used. With
-    `by_hand`, advance() is called after each step instead. Only the first thread that trains is listened to.
-    """
+class Measurement(Heard):
+    """The steps of a training, from the first to the last phase."""
 
     def __init__(self, steps: int, by_hand: bool = False):
-        self.seen = observe_environment()
+        super().__init__(observe_environment(), by_hand)
         self.device = torch.device(self.seen.device)
-        self.by_hand = by_hand
         self.home = threading.get_ident()
-        self.thread: int | None = None  # that trains
-        self.count = 0
-        self.inside: list[str] = []  # the calls that are under way
-        self.events: list[str] = []  # of the step that is under way
-        self.first_optimizer: int | None = None
-        self.optimizers: dict[int, Optimizer] = {}
-        self.scaler: Any = None
-        self.scaled = False  # GradScaler.update ends the steps
-        self.unended = False  # an optimizer stepped within scaler.step, and update() has not come yet
-        self.pending = False  # a step ended inside backward()
-        self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale, on the device
-        self.scales: list[torch.Tensor] = []  # of the profiled steps, on the device
-        self.schedules_before_backward = 0
-        self.waiting: float | None = None
-        self.waited = 0.0  # seconds for the DataLoader
-        self.loads = False
         self.marks: list[Any] = []  # the ends of the timed steps
         self.began = 0.0
         self.in_use_before = 0
@@ -67,71 +47,17 @@ class Measurement:
         """Whether all phases are through."""
         return self.over or self.count >= self.last
 
-    # What doors.py tells
-
-    def is_ours(self, event: str) -> bool:
-        """Return whether a call belongs to the training, which the first thread that calls backward() is."""
-        here = threading.get_ident()
-        if self.thread is None and event in ("scale", "backward", "step"):
-            self.thread = here
-        return self.thread in (None, here)
+    @property
+    def is_timed(self) -> bool:
+        """Whether the step that is under way is timed."""
+        return self.warm_up <= self.count < self.to_profile
 
     def begun(self, event: str, args: tuple) -> None:
-        """Note the beginning of a call."""
-        if event == "profiler":  # somebody else's, which could not start beside ours
-            if self.profiler is not None and threading.get_ident() == self.home:
-                self.stop()
-            return
-        if not self.is_ours(event):
-            return
-        self.inside.append(event)
-        if self.inside.count(event) > 1:  # a method that calls its parent's
-            return
-        if event == "next":
-            self.waiting = time.perf_counter()
-        elif event == "autocast":
-            if args[0]._enabled and torch.is_grad_enabled() and args[0].device == self.seen.device:
-                self.seen.autocasts.add(str(args[0].fast_dtype).removeprefix("torch."))
-        elif event == "schedule":
-            if args[0].o._step_count > 1:  # else it is being made
-                self.note_schedule(args[0].o)
-                self.events.append(event)
-        elif event == "backward":
-            self.seen.backward_in_autocast += torch.is_autocast_enabled(self.seen.device)
-            self.events.append(event)
-            if not self.seen.scaler_on:
-                self.note_loss(args)
-        elif event == "clip":
-            self.events.append(event)
-        elif args[0]._enabled:  # the scaler
-            self.scaler, self.seen.scaler_on = args[0], True
-            if event == "scale" and self.unended:  # the step before had no update()
-                self.unended = False
-                self.advance()
-            self.events.append(event)
-            if event == "scale":
-                self.note_loss(args[1:])
-
-    def ended(self, event: str, args: tuple) -> None:
-        """Note the end of a call, and of a step."""
-        if event == "step":  # an optimizer's hook, which autograd's own threads may call inside backward()
-            if self.is_ours(event) or torch._C._current_graph_task_id() != -1:
-                self.optimizer_stepped(args[0])
-            return
-        if not self.is_ours(event) or event not in self.inside:
-            return
-        del self.inside[len(self.inside) - 1 - self.inside[::-1].index(event)]
-        if event in self.inside:
-            return
-        if event == "next" and self.waiting is not None:
-            self.loads = True
-            self.waited += time.perf_counter() - self.waiting
-        elif event == "backward" and self.pending:
-            self.pending = False
-            self.advance()
-        elif event == "update" and args[0]._enabled and not self.by_hand:
-            self.scaled, self.unended = True, False
-            self.advance()
+        """Note the beginning of a call. Another profiler could not start beside ours, so ours makes room."""
+        if event != "profiler":
+            super().begun(event, args)
+        elif self.profiler is not None and threading.get_ident() == self.home:
+            self.stop()
 
     def gave_up(self, error: Exception) -> None:
         """Stop looking because of an error of our own, which must not reach the loop."""
@@ -139,36 +65,6 @@ class Measurement:
             f"diagnose() stopped looking after step {self.count}, because it failed itself ({error_line(error)})."
         )
         self.stop()
-
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Note an optimizer's step, which ends the loop's step where no scaler is used."""
-        self.optimizers[id(optimizer)] = optimizer
-        self.first_optimizer = self.first_optimizer or id(optimizer)
-        self.events.append("step")
-        if self.by_hand or self.scaled or id(optimizer) != self.first_optimizer:
-            return
-        if self.seen.scaler_on and "scaler.step" in self.inside:
-            self.unended = True
-        elif torch._C._current_graph_task_id() != -1:
-            self.pending = True
-        else:
-            self.advance()
-
-    def note_schedule(self, scheduler: Any) -> None:
-        """Count the first step of a scheduler that comes before any backward() and any step of its optimizer."""
-        trained = self.count or {"scale", "backward", "step"} & set(self.events)
-        began = scheduler._step_count > 2 or getattr(scheduler.optimizer, "_opt_called", False)
-        self.schedules_before_backward += not trained and (not began or self.schedules_before_backward > 0)
-
-    def note_loss(self, args: tuple) -> None:
-        """Note a scalar loss on the device. In timed steps nothing is added."""
-        if self.warm_up <= self.count < self.to_profile:
-            return
-        for loss in tensors_in(args[:1])[:1]:
-            if loss.numel() == 1:
-                self.losses.append(loss.detach().float().clone())
-
-    # Steps and phases
 
     def advance(self) -> None:
         """Count a step, and begin the phase that follows it, if one does."""
@@ -256,8 +152,7 @@ class Measurement:
         with torch.autograd.profiler.record_function(END_OF_STEP):
             pass
         self.seen.in_use.append(self.bytes_in_use())
-        if self.scaler is not None and self.scaler._scale is not None:
-            self.scales.append(self.scaler._scale.clone())
+        self.keep_scales()
 
     def end_profile(self) -> None:
         """Read the profile of the steps that were looked into."""
@@ -300,17 +195,8 @@ class Measurement:
             if seen.evaluation_finite is None:
                 seen.unseen.append("The evaluation was not checked, because it returns neither outputs nor a metric.")
         seen.steps = self.count
-        seen.events = [step for step in [*seen.events, self.events] if step]
         with suppress(RuntimeError):  # a lost device
-            seen.losses = [float(loss) for loss in self.losses]
-            seen.scales = [float(scale) for scale in self.scales]
-        self.losses = []
-        weights = [weight for one in self.optimizers.values() for weight in weights_of(one)]
-        seen.model_on = weights[0].device.type if weights else None
-        seen.half_weights = [text for one in self.optimizers.values() if (text := half_without_masters(one))]
-        seen.scheduled_first = self.schedules_before_backward == 1 and all(
-            step.count("schedule") == 1 for step in seen.events[: self.count]
-        )
+            self.read()
         dynamo = sys.modules.get("torch._dynamo.utils")
         seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
         if seen.device != "cuda":
@@ -369,25 +255,6 @@ def finite_numbers(value: Any) -> tuple[bool | None, str | None]:
         return None, None
     types = {str(number.dtype).removeprefix("torch.") for number in numbers if number.is_floating_point()}
     return all(bool(number.isfinite().all()) for number in numbers), " and ".join(sorted(types)) or None
-
-
-def weights_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the weights that an optimizer updates."""
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
-
-
-def half_without_masters(optimizer: Optimizer) -> str | None:
-    """Return "AdamW, bfloat16" where one of PyTorch's own optimizers updates 16-bit weights and keeps no 32 bits.
-
-    Optimizers from elsewhere may keep what is rounded away, or round stochastically, so nothing is said of them.
-    """
-    kind = type(optimizer)
-    weights = [weight for weight in weights_of(optimizer) if weight.requires_grad]
-    half = [weight for weight in weights if weight.dtype in (torch.float16, torch.bfloat16)]
-    states = [part for weight in half for part in tensors_in(optimizer.state.get(weight, {})) if part.dim()]
-    if not kind.__module__.startswith("torch.optim") or not half or any(part.dtype == torch.float32 for part in states):
-        return None
-    return f"{kind.__name__}, {str(half[0].dtype).removeprefix('torch.')}"
 
 
 def memory_parts(optimizers: list[Optimizer], peak: int) -> dict[str, int]:

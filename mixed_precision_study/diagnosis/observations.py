@@ -32,7 +32,13 @@ class Observations:
     autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered with gradients on
     backward_in_autocast: int = 0  # calls
     scaler_on: bool = False
-    scales: list[float] = field(default_factory=list)  # loss scales, after each profiled step
+    scales: list[list[float]] = field(default_factory=list)  # of each GradScaler, after each profiled step
+    loss_multiplied: bool = False  # by the loop itself, which may be a loss scale
+    clipped_by_hand: bool = False  # scaled gradients became smaller, and not by a constant factor
+    uncleared: bool = False  # no gradient was None or 0 between two steps of an optimizer
+    doubled_steps: bool = False  # an optimizer steps twice with the same gradients
+    eps_lost: float | None = None  # an optimizer's eps that float16 cannot hold
+    anomaly_detection: bool = False
     losses: list[float] = field(default_factory=list)  # what backward() was called on, without the loss scale
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
     evaluation_in: str | None = None  # the type of what it returned

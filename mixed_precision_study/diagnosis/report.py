@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..analysis.bottleneck import ARITHMETIC, find_bottleneck
 from ..analysis.memory import why_memory_stays
-from .mistakes import MANY_FLOPS, find_mistakes
+from .mistakes import MANY_FLOPS, REMEDIES, find_mistakes
 from .observations import Observations
 
 GIB = 2**30
@@ -19,10 +19,15 @@ class Diagnosis:
     seen: Observations = field(default_factory=Observations)
     mistakes: list[str] = field(default_factory=list)  # a sentence each; empty for a sound step
 
-    def judge(self, seen: Observations) -> None:
-        """Take in what was seen."""
+    def judge(self, seen: Observations, error: BaseException | None = None) -> None:
+        """Take in what was seen, and the error that ended the loop, if one did, which gets the remedy as a note."""
         self.seen = seen
         self.mistakes = find_mistakes(seen)
+        for part, remedy in REMEDIES.items():
+            if error is not None and part in str(error):
+                self.mistakes.insert(0, f"{type(error).__name__}: {remedy}")
+                if hasattr(error, "add_note"):  # from Python 3.11 on
+                    error.add_note(f"diagnose(): {remedy}")
 
     @property
     def gains(self) -> list[tuple[float, str]]:

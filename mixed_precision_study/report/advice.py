@@ -13,8 +13,8 @@ TEXT = """- **Compare with both baselines.** fp32 is IEEE arithmetic everywhere.
   narrow it.
 - **†** marks runs that were throttled or shared their GPU. Measure them again. A card at its power limit is not
   marked: that belongs to what a precision costs on it.
-- **Limits:** an idle GPU waits for the host or for data. Kernels that are neither convolution nor matmul mostly
-  move memory; they gain from fewer bytes. They are called memory-bound from 60% of the GPU's copying speed on.
+- **Limits:** an idle GPU waits for the host or for data. Kernels that are neither convolution nor matmul are
+  named by their family, such as normalisation or layout change; most of them gain from fewer bytes.
 - **Memory:** 16 bits halve activations, not the optimizer's state. Autocast keeps fp32 weights. A model whose
   memory is mostly weights may save nothing.
 - **Quality:** three seeds show large losses only. On made-up data it means nothing.

@@ -10,7 +10,8 @@ The rules, all from records:
 - The fastest is used. Those that are less than 2% slower, or of which that cannot be told, are as good:
   of these, the one with the least memory is used. Where memory is within 2%, it is fp32 or tf32, else the fastest.
   Of fewer than three processes a difference below a fifth cannot be told, but as a CUDA graph.
-  Where tf32 is as good, the answer says that the other precision is there for its memory.
+  Where it is not the fastest itself, or tf32 is as good, the answer names that rival, says by how many per cent the
+  used one is slower, and says what memory it saves, because a slower precision is never recommended without a word.
 - A ratio stands with its interval, or with its number of processes. Only `judge` may call it faster.
 - Quality has the words of `quality_difference` alone: nothing is equivalent below five seeds.
 - On a CPU nothing is judged.
@@ -20,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from ..analysis.bottleneck import find_bottleneck, is_memory_bound
-from ..analysis.conditions import flags_of, host_of
+from ..analysis.bottleneck import OTHER_KERNELS, find_bottleneck, longest_others
+from ..analysis.conditions import flags_of, host_of, said_of_made_up
 from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
-from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, judge
+from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, interval_text, judge
 from . import aa
 from .comparisons import execution_of, ok_runs, runs_of, timed_runs
 from .ladder import measured_ladders
@@ -43,6 +44,7 @@ from .verdicts import (
     said_of_disturbed,
     said_of_power,
     said_once,
+    same_but_for,
     speedup_between,
 )
 from .ways import find_changes, in_words, without_baseline
@@ -76,7 +78,6 @@ SUBJECTS = {
     "aa": "Equal runs against each other",
     "reference": "Mixed precision",
 }
-MOVES_MEMORY = "kernels that move memory"
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -95,7 +96,11 @@ class ModelAnswer:
     time: str = "-"
     memory: str = "-"
     saved: float | None = None  # percent of fp32's memory
-    saved_of_tf32: float | None = None  # percent of tf32's memory, where it is used for that: tf32 is as fast
+    rival: str | None = None  # the fastest precision where that is not `use`, or tf32 where that is as fast
+    rival_ratio: float = 1.0  # of the time of fp32 to that of the rival
+    slower: float | None = None  # by how many per cent `use` is slower than the rival, where that is the fastest
+    slower_text: str = ""  # the same in words, with the rival, its ratio over fp32 and the interval
+    saved_of_rival: float | None = None  # percent of the rival's memory
     quality: str = "-"
     limit: str = "-"
     next: str = "-"
@@ -159,9 +164,8 @@ def facts_line(report: Report) -> str:
         return sorted({str(run[name]) for run in runs if run[name] is not None})
 
     days = sorted({run["started_at"][:10] for run in runs if run["started_at"]})
-    limits = sorted({round(run["power_watts_limit"]) for run in runs if run["power_watts_limit"]})
     parts = [span(days)] if days else []
-    parts += [" and ".join(report.devices) + (f", power limit {span(limits, '{} W')}" if limits else "")]
+    parts += [", ".join([" and ".join(report.devices), *power_limits(runs)])]
     parts += [", ".join(values("host_cpu")) or "CPU not recorded"]
     cores = sorted({int(run["host_cores"]) for run in runs if run["host_cores"]})
     parts += [f"{listed(cores)} CPU cores"] if cores else []
@@ -171,6 +175,12 @@ def facts_line(report: Report) -> str:
     parts += [count(len(runs), "run")]
     parts += [f"{span(processes)} {'process' if processes == [1] else 'processes'} a precision"] if processes else []
     return plain(" · ".join(parts)) + " · [results.csv](results.csv)"
+
+
+def power_limits(runs: list[dict]) -> list[str]:
+    """Return the power limits of the cards as one phrase, or nothing where none was read."""
+    limits = sorted({round(run["power_watts_limit"]) for run in runs if run["power_watts_limit"]})
+    return [f"power limit {span(limits, '{} W')}"] if limits else []
 
 
 def comparable_in(report: Report, number: int) -> list[str]:
@@ -280,14 +290,13 @@ def cause_of(record: dict) -> str:
     """Return what limits a run, in a few words."""
     case = find_bottleneck(record)[0]
     busy, waiting = record["gpu_busy_fraction"], record["data_wait_fraction"] or 0
+    if case == "kernel launches" and record.get("graph_gain"):
+        return f"{case}: a CUDA graph is {record['graph_gain']} as fast"
     if case == "kernel launches" and busy is not None:
         return f"kernel launches: the GPU idles {1 - busy:.0%} of the step"
     if case == "data loading":
         return f"data loading: the loop waits for it {waiting:.0%} of the time"
-    speed = record["bandwidth_limit_fraction"]
-    if case != MOVES_MEMORY or speed is None:
-        return case
-    return "memory traffic" if is_memory_bound(record) else f"{case}, at {speed:.0%} of the copying speed"
+    return f"{case}: {longest_others(record)}" if case == OTHER_KERNELS else case
 
 
 def label_of_step(precision: str, group: dict) -> str:
@@ -296,16 +305,6 @@ def label_of_step(precision: str, group: dict) -> str:
     layout = "in channels_last" if group["settings"].get("channels_last") == "true" else ""
     scaler = "with the device scaler" if group["settings"].get("scaler") == '"device"' and not execution else ""
     return " ".join(filter(None, [precision, layout, execution or "in eager mode", scaler]))
-
-
-def same_but_for(report: Report, number: int, names: tuple[str, ...]) -> list[int]:
-    """Return the numbers of the comparisons that differ from one in these settings at most; its own is among them."""
-
-    def others_of(group: dict) -> dict:
-        return {name: value for name, value in group["settings"].items() if name not in names}
-
-    wanted = others_of(report.comparisons[number])
-    return [one for one, group in enumerate(report.comparisons) if others_of(group) == wanted]
 
 
 def next_measured(report: Report, number: int, use: str) -> tuple[str, float, str] | None:
@@ -345,12 +344,12 @@ def next_bound(report: Report, group: dict, record: dict) -> str:
     if case == "data loading" and waiting < 1:
         return f'loader="gpu" or more workers: at most {1 / (1 - waiting):.1f}x'
     ways = []
-    if case == MOVES_MEMORY:
+    if case == OTHER_KERNELS:
         ways += [] if was_tried(report, group, "channels_last", "true") else ["channels_last"]
         ways += [] if was_tried(report, group, "execution", "compile") else ["torch.compile"]
     if record["sample_unit"] != "images":
         ways = [way for way in ways if way != "channels_last"]
-    return f"{' or '.join(ways)}: gain not measured" if ways else "-"
+    return f"{' or '.join(ways)}: gain not measured here" if ways else "-"
 
 
 def name_of_row(report: Report, group: dict) -> str:
@@ -395,10 +394,7 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     if use != "fp32" and (saved := memory_saved(group, use, "fp32")) is not None:
         found.saved = saved
         found.memory += f" ({-round(saved):+d}%)" if round(saved) else ""
-    names = comparable_in(report, number)
-    fastest = max(names, key=lambda name: ratio_over_fp32(report, number, name))
-    if use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
-        found.saved_of_tf32 = memory_saved(group, use, "tf32")
+    name_rival(found, report, number, use)
     found.quality = quality_of(group, use)
     found.left_out = left_out_for_quality(report, number, use)
     record = example(group, use)
@@ -410,6 +406,26 @@ def answer_on(report: Report, number: int) -> ModelAnswer:
     else:
         found.next = next_bound(report, group, record)
     return found
+
+
+def name_rival(found: ModelAnswer, report: Report, number: int, use: str) -> None:
+    """Fill in the rival of the used precision, and by how much it is faster."""
+    names, group = comparable_in(report, number), report.comparisons[number]
+    fastest = max(names, key=lambda name: (ratio_over_fp32(report, number, name), name == use))
+    if fastest != use:
+        found.rival = fastest
+    elif use in SMALLER_FORMATS and "tf32" in names and as_fast(report, number, "tf32", fastest):
+        found.rival = "tf32"
+    if found.rival is None:
+        return
+    found.rival_ratio = ratio_over_fp32(report, number, found.rival)
+    found.saved_of_rival = memory_saved(group, use, found.rival)
+    speedup = speedup_between(ok_runs(group, use), ok_runs(group, found.rival))
+    if fastest != use and speedup and round(100 * speedup["ratio"]) < 100:
+        found.slower = 100 * (1 - speedup["ratio"])
+        interval = f" ({interval_text(speedup)})" if speedup["low"] else ""
+        amount = f"{found.slower:.0f}% slower than {fastest}{interval}"
+        found.slower_text = f"{amount}, the fastest at {found.rival_ratio:.2f}x"
 
 
 def ratios_in_words(over_fp32: dict, over_tf32: dict | None) -> str:
@@ -487,29 +503,55 @@ def said_of_execution(one: ModelAnswer) -> str:
     way = STEPS.get(one.execution, "")
     if one.use == "fp32":
         rest = f", but {one.step[0]} is {one.step[1]:.2f}x as fast" if one.step else ""
-        return f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}"
+        text = f"For {one.model} {way or 'in eager mode'} nothing is shown to be faster than fp32{rest}"
+        return f"{text}, though fp32 was {one.slower_text}" if one.slower_text else text
     use = f"For {one.model} {way} use {one.use}" if way else f"For {one.model} use {one.use}"
     fast = f"{one.ratio:.2f}x as fast as fp32" if one.ratio else "as fast as fp32"
-    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
-    if one.saved_of_tf32 is not None:
-        use += f" for its memory, {one.saved_of_tf32:.0f}% less than in tf32"
-        if one.judged in NOT_TOLD:
-            return f"{use}: it is not shown to be faster than fp32 or tf32{worse}"
-        return f"{use}: it is {fast} and not shown to be faster than tf32{worse}"
     if one.judged in NOT_TOLD:
-        return f"{use}{memory_in_words(one)}: it is not shown to be faster than fp32{worse}"
-    return f"{use}: {fast}{memory_in_words(one)}{worse}"
+        fast = "not shown to be faster than fp32"
+    worse = f", but {one.quality}" if f"({WORSE}" in one.quality else ""
+    if one.rival is None:
+        it_is = "it is " if one.judged in NOT_TOLD else ""
+        return f"{use}: {it_is}{fast}{memory_in_words(one)}{worse}"
+    rest = f", but was {one.slower_text}" if one.slower_text else f" and not shown to be faster than {one.rival}"
+    return f"{use}{why_used(one)}: it is {fast}{rest}{worse}"
+
+
+def why_used(one: ModelAnswer) -> str:
+    """Return that a precision is used for the memory that it saves of its rival's, or nothing where it saves none."""
+    if one.saved_of_rival is None or one.saved_of_rival < 100 * (SMALLEST_CLAIMED - 1):
+        return ""
+    return f" for its memory, {one.saved_of_rival:.0f}% less than in {one.rival}"
 
 
 def said_of_eager(one: ModelAnswer) -> str:
     """Return what the sentence on a model adds on eager mode."""
+    slower = f", though it was {one.slower_text}" if one.slower_text else ""
     if one.use == "fp32":
-        return "in eager mode nothing is shown to be faster"
-    if one.saved_of_tf32 is not None:
-        return f"in eager mode {one.use}, for its memory"
+        return f"in eager mode nothing is shown to be faster than fp32{slower}"
     if one.judged in NOT_TOLD:
-        return f"in eager mode {one.use}, not shown to be faster"
+        return f"in eager mode {one.use}{why_used(one)}, not shown to be faster{slower}"
+    if one.rival:
+        return f"in eager mode {one.use}{why_used(one)}{slower}"
     return f"in eager mode {one.use}" + (f", {one.ratio:.2f}x" if one.ratio else "")
+
+
+def said_of_slower(told: list[ModelAnswer]) -> list[str]:
+    """Return in one sentence which of many models use a slower precision, what that costs, and what it saves."""
+    by_pair: dict[tuple, list[ModelAnswer]] = {}
+    for one in told:
+        if one.slower_text:
+            by_pair.setdefault((one.use, one.rival), []).append(one)
+    parts = []
+    for (use, rival), found in by_pair.items():
+        percents = span([one.slower for one in found if one.slower is not None], "{:.0f}")
+        ratios = span([one.rival_ratio for one in found], "{:.2f}x")
+        saved = [one.saved_of_rival for one in found if one.saved_of_rival and why_used(one)]
+        memory = f", but took {span(saved, '{:.0f}')}% less memory" if saved else ""
+        where = f"for {names_of([one.model for one in found])}"
+        parts.append(f"{where} {rival} was the fastest, at {ratios}: there {use} was {percents}% slower{memory}")
+    text = "; ".join(parts)
+    return [f"{text[0].upper()}{text[1:]}."] if text else []
 
 
 def said_of_many(by_use: dict[str, list[ModelAnswer]], asked: int) -> list[str]:
@@ -548,6 +590,7 @@ def sentences_of(report: Report, answers: list[ModelAnswer]) -> list[str]:
         said = [said_of_model(*same) for same in by_model.values()]
     else:
         said = said_of_many(dict(sorted(by_use.items(), key=lambda item: -len(item[1]))), len(answers))
+        said += said_of_slower(told)
     steps = [one for one in told if one.step and one.use != "fp32"]
     without = [one.model for one in answers if not one.use]
     if steps:
@@ -568,7 +611,7 @@ def trust_line(report: Report, answers: list[ModelAnswer]) -> str:
     """Return in a few sentences what can be trusted: processes, quality, hosts and disturbed runs."""
     speedups = [speedup for speedup in report.speedups.values() if speedup["processes"]]
     few = sum(speedup["processes"] < FEWEST_PROCESSES for speedup in speedups)
-    named = [host_of(run) for run in report.measured]
+    named = [host_of(run) for run in report.measured if run["status"] != "unsupported"]  # the others ran somewhere
     hosts, unnamed = set(named) - {None}, named.count(None)
     seen = [run for _, run in report.timed] or report.equal
     disturbed = [run for _, run in report.disturbed] if report.timed else list(filter(flags_of, report.equal))
@@ -624,10 +667,14 @@ def section(report: Report) -> Section:
     elif kind == "aa" and not report.on_cpu:
         said = [aa.in_words(report)]
     elif families:
-        said = [*map(sentence_on, families), "Each mode is set beside the next simpler one."]
+        runs = runs_of([group for family in families for group in family.members])
+        held = [count(len({run["seed"] for run in runs}), "seed"), *power_limits(runs)]
+        said = [*map(sentence_on, families), f"Each mode is set beside the next simpler one ({', '.join(held)})."]
         said += sentences_of(report, answers) if answers else []
     else:
         said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
+    if made_up := said_of_made_up(report.measured):
+        section.say(f"**{made_up}**")
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
     if used := [name for name in FORMATS if any(one.use == name for one in answers)]:
         section.say(plain("; ".join(f"{name}: {FORMATS[name]}" for name in used)) + ".")

@@ -14,9 +14,9 @@ from .verdicts import said_once, say_missing
 from .words import count, percent, plain, short, span, tally
 
 TITLE = "Why: where the time of a step goes"
-ABOUT = """A bar is one training step. *Arithmetic* is convolution, matmul and attention. The other kernels mostly
-move memory. *Idle* is the time in which no kernel ran. Faster arithmetic does not shorten it. More launches lengthen
-it, as those of AMP's casts."""
+ABOUT = """A bar is one training step. *Arithmetic* is convolution, matmul and attention. The other kernels are
+normalisation, layout conversion, elementwise work and copies. *Idle* is the time in which no kernel ran. Faster
+arithmetic does not shorten it. More launches lengthen it, as those of AMP's casts."""
 
 CLEAR_BOUND = 1.05  # a smaller speed-up by filling the idle time is not worth a word
 CLEARLY_LESS = 0.8  # of fp32's arithmetic
@@ -49,23 +49,21 @@ def without_idle(record: dict) -> float | None:
     return 1 / busy if busy and busy <= 1 else None
 
 
-def while_busy(record: dict) -> tuple[float | None, float | None]:
-    """Return what a run reaches of the measured FLOPs and of the copied bytes per second while the GPU is busy."""
+def while_busy(record: dict) -> float | None:
+    """Return what a run reaches of the measured FLOPs per second while the GPU is busy."""
     compute, busy = record["compute_limit_fraction"], record["gpu_busy_fraction"]
-    return compute / busy if compute is not None and busy else None, record["bandwidth_limit_fraction"]
+    return compute / busy if compute is not None and busy else None
 
 
 def step_row(report: Report, key: Key, record: dict) -> dict:
     """Return where the time of a run's step goes and how near it comes to the limits, as a row of the table."""
     number, precision = key
     parts = parts_of_step(record)
-    compute, bandwidth = while_busy(record)
     row: dict = {"comparison": report.comparisons[number]["title"], "precision": precision}
     row["step, ms"] = short(record["step_ms_median"]) if parts else "-"
     row |= {f"{part}, ms": short(parts[part]) if parts else "-" for part in STEP_STYLES}
     row["waits for data"] = percent(record["data_wait_fraction"])
-    row["of the measured FLOP/s"] = percent(compute)
-    row["of the copied bytes/s"] = percent(bandwidth)
+    row["of the measured FLOP/s"] = percent(while_busy(record))
     row["on Tensor Cores"] = percent(record["tensor_core_fraction"])
     if len(report.charted) > MANY:  # else a sentence on the model says so
         bound = without_idle(record)
@@ -160,7 +158,7 @@ def section(report: Report) -> Section:
     draw_steps(section, report, runs)
     say_limits(section, report, runs)
     rows = [step_row(report, key, record) for key, record in runs.items()]
-    section.table(said_once(rows), "A step in figures; both limits count from busy time")
+    section.table(said_once(rows), "A step in figures; the share of FLOP/s counts from busy time")
     section.table(said_once([family_row(report, key, run) for key, run in runs.items()]), "The families of kernels")
     say_missing(section, report, "Where the time goes", "gpu_busy_fraction", "profile_reason")
     return section

@@ -58,10 +58,11 @@ def spread_rows(report: Report) -> list[dict]:
             known = [value for value in values if value is not None]
             if not known:
                 continue
+            mean = statistics.mean(known)
             row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
-            row |= {"runs": len(known), "J per 1,000 samples, mean": short(statistics.mean(known))}
+            row |= {"runs": len(known), "J per 1,000 samples, mean": short(mean)}
             row |= {"lowest to highest": short_span(known) if len(known) > 1 else "one run"}
-            spread = statistics.stdev(known) / statistics.mean(known) if len(known) > 1 else None
+            spread = statistics.stdev(known) / mean if len(known) > 1 and mean else None
             rows.append(row | {"standard deviation": "-" if spread is None else f"{spread:.1%}"})
     return rows
 

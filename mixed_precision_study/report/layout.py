@@ -204,7 +204,7 @@ def write_label(axes: Axes, text: str, x: float, y: float, offset: tuple[float, 
 def rate_unit(group: dict) -> str:
     """Return "images per second", or whatever the samples are."""
     units = {record["sample_unit"] for record in runs_of([group])} - {None}
-    return f"{units.pop() if len(units) == 1 else 'samples'} per second"
+    return chart_text(f"{units.pop() if len(units) == 1 else 'samples'} per second")
 
 
 def name_of(report: Report, number: int, precision: str) -> str:

@@ -1,5 +1,6 @@
 """Read the records of a folder and judge them: the report that every section is drawn from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..analysis.aa import is_equal_run
@@ -32,16 +33,18 @@ Times hold for this hardware and software only. A mark shows what differed betwe
 NAMED = 3  # files that are no records; of more their number is given
 
 
-def load(records_dir: str | Path, target_metric: float = 0.0) -> Report:
-    """Return the Report of a folder with run records; "." without records stands for ../outputs.
+def load(records_dir: str | Path | Sequence[str], target_metric: float = 0.0, output_dir: str | Path = "") -> Report:
+    """Return the Report of a folder with run records, or of several; "outputs" stands for one's own runs.
 
-    `target_metric` is the quality to which time is measured. For 0 the experiments have their own.
+    `target_metric` is the quality to which time is measured. For 0 the experiments have their own. The report belongs
+    into `output_dir`, by default the first folder.
     """
-    folder, records, left_out = find_records(records_dir)
+    folder, records, left_out = find_records(records_dir, output_dir)
     used, more_left_out = sort_out(records)
     equal = [record for record in used if is_equal_run(record)]
     used = [record for record in used if not is_equal_run(record)]
-    report = Report(str(folder), target_metric, used, left_out + more_left_out, equal_here=len(equal))
+    source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
+    report = Report(str(folder), source, target_metric, used, left_out + more_left_out, equal_here=len(equal))
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
@@ -106,7 +109,7 @@ def found(report: Report) -> str:
     used = len(report.used) + len(report.aside) + report.equal_here
     others = no_records(report)
     left_out = len(report.left_out) - len(others)
-    text = f"{count(used + left_out, 'record')} found below {report.folder}: {used} used, {left_out} left out"
+    text = f"{count(used + left_out, 'record')} found below {report.source}: {used} used, {left_out} left out"
     return f"{text}; beside them {count(len(others), 'JSON file')} without a record." if others else f"{text}."
 
 
@@ -145,7 +148,7 @@ def stop_without_records(report: Report) -> None:
     """Raise UserError where no record is usable."""
     if not (report.used or report.aside or report.equal_here):
         raise UserError(
-            f'no usable run record lies below records_dir = "{report.folder}"; run an experiment notebook or run_all.py'
+            f'no usable run record lies below records_dir = "{report.source}"; run an experiment notebook or run_all.py'
             " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"
             " all cells."
         )

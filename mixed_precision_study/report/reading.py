@@ -1,6 +1,10 @@
 """Which records are used, and why the others are left out."""
 
-from pathlib import Path
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
 
 from ..errors import UserError
 from ..record import (
@@ -13,6 +17,8 @@ from ..record import (
     without_short_energy,
 )
 
+OWN_RUNS = "outputs"
+PUBLISHED = re.compile(r"(published|repeatability|[^/]*-h[12]00)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
 
@@ -40,15 +46,17 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
     return (record["run_id"], gpu_uuid, *map(record.get, KNOWN_LATE))
 
 
-def why_not(record: dict, newest: dict, on_gpu: bool, real: set[tuple]) -> str | None:
+def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
     """Return why a sound record is not used, or None.
 
-    `newest` has the newest copy of each run, `on_gpu` says whether any record is of a GPU, and `real` has settings
-    and place of the runs on real data.
+    `standing` has the copy of each run that stands, `on_gpu` says whether any record is of a GPU, and `real` has
+    settings and place of the runs on real data.
     """
-    kept = newest[copy_key(record, record["gpu_uuid"])]
-    if kept is not record:
+    kept = standing[copy_key(record, record["gpu_uuid"])]
+    if kept is not record and folder_of(kept) == folder_of(record):
         return f"older copy of {kept['path']}"
+    if kept is not record:
+        return f"copy of {kept['path']}, which stands because its folder comes first"
     if on_gpu and record["device_type"] == "cpu":
         return "ran on the CPU, beside runs on a GPU"
     if record["synthetic"] and (settings_of(record), *map(record.get, PLACE)) in real:
@@ -61,18 +69,49 @@ def completed(records: list[dict]) -> list[dict]:
     return [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
 
 
+def folder_of(record: dict) -> PurePath:
+    """Return the folder or archive that a record was read from."""
+    return PurePath(record["path"]).parent
+
+
+def corrected(record: dict) -> dict:
+    """Return a record without the figures that older versions got wrong; a reason stands where one is replaced.
+
+    In fp32 the ceiling was that of a convolution, which cuDNN does in fewer multiplications than were counted. The use
+    of the device was read before an evaluation reserved more, so it may be below the allocator's own reserve.
+    """
+    record = without_short_energy(record)
+    matmul, conv = record["ceiling_matmul_tflop_per_second"], record["ceiling_conv_tflop_per_second"]
+    if matmul and conv and record["compute_limit_fraction"] is not None:
+        fraction = record["compute_limit_fraction"] * max(matmul, conv) / matmul
+        record = {**record, "compute_limit_fraction": fraction, "ceiling_conv_tflop_per_second": None}
+    reserved = record["peak_reserved_mib"]
+    if record["device_used_mib"] is not None and reserved and record["device_used_mib"] < reserved:
+        parts = [reserved, record["ledger_context_mib"], record["device_used_before_mib"]]
+        whole = None if None in parts else sum(parts)
+        reason = "it was read below the allocator's reserve" + (", so reserve and context replace it" if whole else "")
+        record = {**record, "device_used_mib": whole, "device_memory_reason": reason}
+    return record
+
+
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
-    """Return (records to use, [(path, reason)] of the others)."""
+    """Return (records to use, [(path, reason)] of the others).
+
+    Of several copies of a run those in the folder that was read first stand, and of these the newest. Anybody can write
+    a later date into a record, so that a date from elsewhere replaces none.
+    """
     records = completed(records)
     reasons = [(record, flaw(record)) for record in records]
-    reasons = [(record if reason else without_short_energy(record), reason) for record, reason in reasons]
+    reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
+    places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}
     in_order = sorted(sound, key=lambda record: record["finished_at"] or "")
-    newest = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
+    in_order.sort(key=lambda record: -places[folder_of(record)])
+    standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
     real = {(settings_of(record), *map(record.get, PLACE)) for record in sound if record["synthetic"] is False}
-    reasons = [(record, reason or why_not(record, newest, on_gpu, real)) for record, reason in reasons]
+    reasons = [(record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 
@@ -88,18 +127,36 @@ def of_other_versions(records: list[dict], used: list[dict]) -> list[dict]:
     return list(found.values())
 
 
-def find_records(folder: str | Path) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
-    """Return (folder, records, [(path, reason) of what is no record]).
+def find_records(
+    given: str | Path | Sequence[str], output: str | Path = ""
+) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:
+    """Return (folder of the report, records, [(path, reason) of what is no record]).
 
-    Where "." has no records, those of ../outputs are returned. Raise UserError where there is no such folder.
+    `given` is a folder or a zip, or a list of them, which are read where they lie; paths are relative to `output`, by
+    default the first of them. The default "outputs" stands for one's own runs: beside the notebook, in the clone, or
+    uploaded to the working folder; what the study publishes there is left out. Raise UserError where there is none.
     """
-    if not Path(folder).is_dir():
-        raise UserError(f'there is no folder records_dir = "{folder}"; set it to the folder with the run records.')
-    records, left_out = read_records(folder)
-    if not records and Path(folder) == Path(".") and Path("../outputs").is_dir():
-        folder = "../outputs"
-        records, left_out = read_records(folder)
-    return folder, records, left_out
+    places: list[str | Path] = [given] if isinstance(given, str | Path) else list(given)
+    own = [Path(place) for place in places] == [Path(OWN_RUNS)]
+    candidates = [*filter(os.path.isdir, (OWN_RUNS, f"../{OWN_RUNS}"))] or ["."]
+    records: list[dict] = []
+    left_out: list[tuple[str, str]] = []
+    for place in map(Path, candidates if own else places):
+        if not place.exists():
+            raise UserError(f'there is no folder records_dir = "{place}"; set it to the folder with the run records.')
+        found, others = read_records(place)
+        if own:
+            places = [place]
+            found = [record for record in found if not PUBLISHED.match(record["path"])]
+            others = [(path, reason) for path, reason in others if not PUBLISHED.match(path)]
+        way: PurePath = place if place.is_dir() else place.parent
+        with suppress(ValueError):  # on another drive of Windows
+            way = PurePath(os.path.relpath(way, output or places[0]))
+        records += [{**record, "path": (way / record["path"]).as_posix()} for record in found]
+        left_out += [((way / path).as_posix(), reason) for path, reason in others]
+        if own and records:
+            break
+    return output or places[0], records, left_out
 
 
 def of_other_code(records: list[dict]) -> list[dict]:

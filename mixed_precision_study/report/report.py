@@ -16,7 +16,8 @@ class Report:
     A comparison is a dict, see `group_runs`; elsewhere it is named by its number in `comparisons`.
     """
 
-    folder: str = "."
+    folder: str = "."  # into which it is written, and which the paths of its records are relative to
+    source: str = "."  # where its records lie
     target_metric: float = 0.0  # held-out metric for the time to the same quality; 0: the experiments' own
     used: list[dict] = field(default_factory=list)  # records
     left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of the others

@@ -15,6 +15,8 @@ import pandas as pd
 import PIL.Image
 from matplotlib.figure import Figure
 
+from ..errors import printable
+from ..files import written_whole
 from .style import MEMORY_STYLES, PRECISIONS, RED
 from .theme import chart_style
 from .words import plain
@@ -106,7 +108,7 @@ def is_numeric(column: Iterable[object]) -> bool:
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
     """Return a cell of a table as HTML, with its text escaped."""
     kind = ' class="number"' if numeric else ""
-    text = html.escape(str(value))
+    text = html.escape(printable(str(value)))
     if href:
         text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
     return f"<{tag}{kind}{more}>{text}</{tag}>"
@@ -210,7 +212,8 @@ def save(part: Heading | Sentence | Table | Chart | File, folder: str | Path) ->
     else:
         return None
     try:
-        (Path(folder) / name).write_bytes(content)
+        with written_whole(Path(folder) / name) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         return Sentence(f"{name} was not saved: {plain(error.strerror)}.")
     return None

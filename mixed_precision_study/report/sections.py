@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from types import ModuleType
 
+import matplotlib.pyplot as plt
+
+from ..errors import error_line
 from . import (
     aa,
     advice,
@@ -32,7 +35,8 @@ from . import (
 )
 from .published import articles
 from .report import Report
-from .section import Section
+from .section import Chart, Section
+from .words import plain
 
 SECTIONS = (
     answer,
@@ -104,12 +108,27 @@ def absent_line(absent: list[ModuleType]) -> Section:
     return section
 
 
+def drawn(module: ModuleType, report: Report) -> Section:
+    """Return a section with its charts drawn. One that fails says so, because the others must not be lost with it."""
+    try:
+        section = module.section(report)
+        for part in section.parts:
+            if isinstance(part, Chart):
+                part.png  # noqa: B018  # drawn here, where an error costs this section alone
+        return section
+    except Exception as error:  # odd values in a record may raise anything
+        plt.close("all")
+        failed = Section(getattr(module, "TITLE", "The answer"))
+        failed.say(f"**This section could not be drawn**, so it is missing: {plain(error_line(error))}")
+        return failed
+
+
 def sections_of(report: Report) -> Iterator[Section]:
     """Draw the sections of a report, one after the other. A section without parts has nothing to show."""
     subject = SUBJECTS.get(answer.kind_of(report))
     absent = []
     for module in in_order(report):
-        section = module.section(report)
+        section = drawn(module, report)
         section.folded = section.folded or (module in FOLDED and module is not subject)
         if not section.parts:
             absent.append(module)

@@ -37,7 +37,7 @@ UNPAIRED_MARK = "‡"
 BOX: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # behind a label that may lie on a line
 STEP_STYLES = {  # part of a step: colour and hatch
     "arithmetic": ("#332288", ""),
-    "moves memory": ("#88ccee", ""),
+    "other kernels": ("#88ccee", ""),
     "idle": ("#e8e8e8", ""),
 }
 MEMORY_STYLES = {  # part of the memory: colour and hatch; no colour of a precision; safe for the colour-blind

@@ -164,10 +164,9 @@ def overview_rows(report: Report, judged: list[dict]) -> tuple[list[dict], list[
 
 
 def address_of(report: Report, record: dict) -> str:
-    """Return the address of a record beside the report, or "" where it lies in an archive or elsewhere."""
-    path = PurePosixPath(str(record.get("path", "")))
-    inside = not path.is_absolute() and ".." not in path.parts
-    return path.as_posix() if inside and Path(report.folder, path).is_file() else ""
+    """Return the address of a record beside the report, or "" where it lies in an archive or on another drive."""
+    path = str(record.get("path", ""))
+    return path if not PurePosixPath(path).is_absolute() and Path(report.folder, path).is_file() else ""
 
 
 def without_constants(rows: list[dict]) -> tuple[list[dict], str]:
@@ -208,7 +207,18 @@ def results_csv(report: Report, judged: dict[tuple, dict]) -> bytes:
     """Return results.csv: every run of the report, with its parameters, its figures and what was judged of it."""
     numbers = {id(run): number for number, group in enumerate(report.comparisons) for run in runs_of([group])}
     rows = [result_row(report, numbers.get(id(run), -1), run, judged) for run in report.measured]
-    return pd.DataFrame(rows).convert_dtypes().to_csv(index=False).encode()
+    return csv_of(rows)
+
+
+def csv_of(rows: list[dict]) -> bytes:
+    """Return rows as CSV. A text that a spreadsheet would run as a formula, or a key, begins with an apostrophe."""
+    frame = pd.DataFrame([{inert(name): inert(value) for name, value in row.items()} for row in rows])
+    return frame.convert_dtypes().to_csv(index=False).encode()
+
+
+def inert(value: object) -> object:
+    """Return a value with an apostrophe before a text that begins as a formula does. Numbers stay what they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def table_rows(report: Report) -> list[dict]:
@@ -227,7 +237,7 @@ def section(report: Report) -> Section:
         kept, caption = without_constants(rows)
         folded = TITLE if len(kept) > ROWS_OPEN else ""
         section.table(kept, folded, caption=caption, links=links, sortable=True)
-        section.parts.append(File("summary.csv", pd.DataFrame(judged).convert_dtypes().to_csv(index=False).encode()))
+        section.parts.append(File("summary.csv", csv_of(judged)))
     if report.used:
         section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))
     return section

@@ -9,8 +9,8 @@ from ..analysis.conditions import FLAGGED, at_power_limit, fairly_timed, flags_o
 from ..analysis.explained import NOT_YET, TIME_ALONE
 from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
-from ..analysis.verdict import DIFFERENT, interval_text, judge, verdict
-from .comparisons import ok_runs, profiled_run, run_label, timed_runs
+from ..analysis.verdict import DIFFERENT, SAME_TO, interval_text, judge, verdict
+from .comparisons import execution_of, ok_runs, profiled_run, run_label, timed_runs
 from .layout import MANY, name_of
 from .report import PairKey, Report
 from .section import Section
@@ -34,6 +34,8 @@ may be said of it, what limits the run, and what to try.
 | *too short to tell* | less than two seconds of timed training |
 
 Processes of one precision differ by up to a third in eager mode. Epochs within a process do not show that.
+Where one precision always ran first, a drift of the host may look like 5% in eager mode, so no smaller difference
+has an outcome there.
 `run_all.py` with `-p repeats 3` gives intervals, and `-p repeats 5` gives intervals about half as wide."""
 
 
@@ -178,8 +180,35 @@ def say_missing(section: Section, report: Report, what: str, field: str, reason:
         section.say(f"{what} was not measured in {len(missing)} {runs}: {why}.")
 
 
+def same_but_for(report: Report, number: int, names: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the comparisons that differ from one in these settings at most; its own is among them."""
+
+    def others_of(group: dict) -> dict:
+        return {name: value for name, value in group["settings"].items() if name not in names}
+
+    wanted = others_of(report.comparisons[number])
+    return [one for one, group in enumerate(report.comparisons) if others_of(group) == wanted]
+
+
+def note_graph_gains(report: Report) -> None:
+    """Note in eager runs how many times as fast the same training was as a CUDA graph, if by more than the margin.
+
+    `find_bottleneck` reads it: such a gain refutes that kernels are the limit.
+    """
+    for number, group in enumerate(report.comparisons):
+        graphs = same_but_for(report, number, ("execution",)) if execution_of(group) == "eager" else []
+        graphs = [one for one in graphs if execution_of(report.comparisons[one]) == "cuda_graph"]
+        for precision in PRECISIONS if graphs else ():
+            own = ok_runs(group, precision)
+            speedup = speedup_between(ok_runs(report.comparisons[graphs[0]], precision), own)
+            if speedup and judge(speedup) in DIFFERENT and speedup["low"] > SAME_TO:
+                for run in own:
+                    run["graph_gain"] = ratio_text(speedup)
+
+
 def find_speedups(report: Report) -> dict[PairKey, dict]:
     """Return {(comparison number, precision, baseline): speed-up}. Runs that are lent have one speed-up, once."""
+    note_graph_gains(report)
     speedups: dict[PairKey, dict] = {}
     known: dict[tuple, dict | None] = {}
     for number, group in enumerate(report.comparisons):

@@ -5,10 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from ..errors import printable
+
 
 def plain(text: object) -> str:
-    """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect."""
-    return re.sub(r"([\\`*_\[\]$|~])", r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
+    """Return `text` on one line, escaped so that neither Markdown nor HTML in it takes effect, nor becomes a link."""
+    text = html.escape(" ".join(printable(str(text)).split()), quote=False)
+    return re.sub(r"([\\`*_\[\]$|~@]|:(?=//)|(?<=www)\.)", r"\\\1", text)
 
 
 def count(number: int, word: str) -> str:

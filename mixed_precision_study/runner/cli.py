@@ -11,7 +11,6 @@ import importlib.util
 import io
 import math
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,12 +20,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from ..analysis.conditions import said_of_made_up
 from ..commit import suite_commit
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..parameters import EXPERIMENTS, did_you_mean
 from ..record import read_records
 from . import estimates, process, ray_cluster
-from .contribution import contribute
 from .devices import Device, choose_devices
 from .notebook_file import MALFORMED, keep_code
 from .output_folder import check_fresh, held, make
@@ -100,10 +99,8 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     pair = ("NAME", "VALUE")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
     parser.add_argument("--list", action="store_true", help="show the studies, their runs and rough minutes")
-    report = "draw one report from folders of records, into --output-dir or the folder itself, and run nothing"
+    report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
     parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
-    send = "make a small zip of a folder's records, without names and paths, and say where to send it"
-    parser.add_argument("--send", metavar="FOLDER", help=send)
     parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     parser.add_argument(
@@ -145,8 +142,6 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 
 def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
-    if args.send:
-        return contribute(expanded(args.send, "--send").resolve(), args.send)
     if args.report:
         return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
     studies = load_studies(args.file)
@@ -174,40 +169,23 @@ def run_all(args: Namespace) -> int:
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
-    """Draw one report from folders of records and return the exit status.
-
-    Records are copied where the report goes to another folder, so that its links work.
-    """
+    """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
     check_packages()
-    folders = [expanded(word, "--report").resolve() for word in given]
-    for folder, word in zip(folders, given, strict=True):
-        if not folder.is_dir():
+    places = [expanded(word, "--report") for word in given]
+    for place, word in zip(places, given, strict=True):
+        if not place.exists():
             raise UserError(f"--report {word}: there is no such folder.")
-        if not read_records(folder)[0]:
+        if not read_records(place)[0]:
             raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
-    if len(folders) > 1 and not wanted:
-        raise UserError("--report of several folders needs --output-dir DIR, where the report goes.")
-    output = expanded(wanted, "--output-dir").resolve() if wanted else folders[0]
+    if not wanted and (len(places) > 1 or not places[0].is_dir()):
+        raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
+    output = expanded(wanted, "--output-dir") if wanted else places[0]
     make(output)
-    if output != folders[0]:
-        copy_records(folders, output)
-    drawn = summarise("report", output, notebook)
+    apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
+    drawn = summarise("report", output, notebook, apart)
     with suppress(OSError):  # other files may be in it
         (output / "logs").rmdir()
     return 0 if drawn else 1
-
-
-def copy_records(folders: list[Path], output: Path) -> None:
-    """Copy the JSON files and archives of each folder into a folder of its own below `output`."""
-    names: list[str] = []
-    for folder in folders:
-        name = folder.name if folder.name not in names else f"{folder.name}-{len(names) + 1}"
-        names.append(name)
-        for path in sorted([*folder.rglob("*.json"), *folder.rglob("*.zip")]):
-            if path.is_file() and "logs" not in path.parts and not path.is_relative_to(output):
-                target = output / name / path.relative_to(folder)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(path, target)
 
 
 def check_packages() -> None:
@@ -358,14 +336,19 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, execu
         say(f"interrupted: {kept} of {len(runs)} runs of {name} are finished and kept; {again} {rest}")
         raise
     records = [read_record(run.record_path) for run in runs]
+    if made_up := said_of_made_up([record for record in records if record]):
+        say(f"CAUTION: {made_up}")
     if failed := sum(record["status"] in RETRIED for record in records if record):
         logs = shown(folder / "logs")
         say(f"{failed} of {len(runs)} runs failed; logs in {logs}; --retry-failed runs them again")
     return summary_made and not failed and all(records)
 
 
-def summarise(study: str, folder: Path, notebook: Path) -> bool:
-    """Execute the summary notebook into the folder and export it as HTML. Return whether that went well."""
+def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
+    """Execute the summary notebook into the folder and export it as HTML. Return whether that went well.
+
+    Its records lie in `places`, by default in the folder itself.
+    """
     if not notebook.exists():
         say(f"there is no {notebook.name} beside the studies file, so no summary was made")
         return True
@@ -373,7 +356,9 @@ def summarise(study: str, folder: Path, notebook: Path) -> bool:
     page = folder / "summary.html"
     log_path = folder / "logs" / "summary.log"
     environment = child_environment(study, folder)
-    parameters = {"records_dir": relative_to_root(folder)}
+    parameters: dict = {"records_dir": relative_to_root(folder)}
+    if places and places != [folder]:
+        parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
     try:
         process, private = start_notebook(notebook, executed, parameters, log_path, environment)
     except (IsADirectoryError, PermissionError) as error:  # a folder in its place
@@ -414,11 +399,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run_all(parse_arguments(argv))
     except UserError as error:
-        print(f"run_all.py: {error}", file=sys.stderr)
+        print(printable(f"run_all.py: {error}"), file=sys.stderr)
         return 2
     except OSError as error:  # for example a full disk
         advice = "records that are there still count; the same command, without --fresh, runs the rest"
-        print(f"run_all.py: stopped: {error}; {advice}", file=sys.stderr)
+        print(printable(f"run_all.py: stopped: {error}; {advice}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
+from ..files import written_whole
 from ..record import utc_now
 from . import estimates
 from .paths import ROOT, shown
@@ -87,7 +88,9 @@ def check_fresh(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """Make the output folder and check that it is writable."""
+    """Make the output folder and check that it is writable, and that its logs lie in it and not where a link leads."""
+    if (folder / "logs").is_symlink():
+        raise UserError(f"{folder / 'logs'} is a link; remove it, or choose another folder with --output-dir DIR.")
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder / "logs"):
@@ -115,20 +118,13 @@ def locked(folder: Path) -> Iterator[None]:
         reason = f"cannot be locked ({getattr(error, 'strerror', None) or error}); choose another --output-dir"
         raise UserError(f"the output folder {folder} {reason}.") from None
     try:
-        with suppress(OSError):
-            write_anew(owner, f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
+        with suppress(OSError), written_whole(owner) as temporary:
+            temporary.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
         yield
     finally:
         with suppress(OSError):
             owner.unlink()
         lock.release()
-
-
-def write_anew(path: Path, text: str) -> None:
-    """Write a new file. What was there, such as a link to somebody's file, is removed and not followed."""
-    path.unlink(missing_ok=True)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(text)
 
 
 def set_aside(folder: Path) -> None:

@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..order import shuffled_blocks
 from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
 from ..parameters import check_values as check_declared_values
-from ..record import run_id_of
+from ..record import MAX_TEXT, is_plain, run_id_of
 from .notebook_file import MALFORMED, code_cells, hash_of, package_state
 from .paths import check_given, relative_to_root
 from .studies import PATHS, SHARED, notebooks_of, shortened
@@ -285,6 +285,11 @@ def check_values(comparisons: Collection[Comparison], overrides: Iterable[str] =
         notebook = run.notebook.stem
         try:
             check_run(notebook, run.parameters)
+            for name, value in run.parameters.items():
+                if not is_plain(value):  # its record could not be read, so that it would be run again and again
+                    raise UserError(
+                        f"{name} cannot stand in a record; a text or path has {MAX_TEXT:,} letters at most."
+                    )
         except UserError as error:
             name = str(error).split()[0]
             hint = hint_at_others(name, notebook, comparisons) if name in overrides else ""

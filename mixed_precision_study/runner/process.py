@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 import psutil
 import yaml
 
+from ..errors import UserError, printable
+from ..files import opened_to_append
 from ..gpu import nvml
 from ..parameters import EXPERIMENTS, reason_unsupported
 from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
@@ -137,8 +139,30 @@ def child_environment(
         ORDER_ENV: None if order is None else str(order),
         OUTPUT_FOLDER_ENV: str(folder),
         "PYTHONPATH": python_path(),
+        "TORCHINDUCTOR_CACHE_DIR": compiled_code_folder(),  # with Triton's cache below it
     }
     return {name: value for name, value in {**os.environ, **SHARED, **changes}.items() if value is not None}
+
+
+def compiled_code_folder() -> str | None:
+    """Return the folder in which compiled runs keep their code, private to this user. Raise UserError if it is not.
+
+    PyTorch's own choice lies in /tmp, where another user may make it first and then put code of theirs into it. None
+    is returned where there is no writable home: such runs keep their code in their private folders.
+    """
+    if given := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return given
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mixed_precision_study"
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = os.name == "posix" and folder.stat().st_uid != os.getuid()
+        if not foreign:
+            folder.chmod(0o700)
+    except (OSError, RuntimeError):
+        return None
+    if foreign:
+        raise UserError(f"{folder} belongs to another user, who could change what runs compile; rename or remove it.")
+    return str(folder / "torchinductor")
 
 
 def private_folder() -> Path:
@@ -176,9 +200,10 @@ def start_notebook(
     private = private_folder()
     paths = [relative_to_root(path) for path in (notebook, executed, parameter_file)]
     environment = {**environment, RUN_FOLDER_ENV: str(private), PROGRESS_ENV: str(private / "progress")}
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(private / "compiled"))
     try:
         (private / OWNER_FILE).write_text(environment[OUTPUT_FOLDER_ENV], encoding="utf-8")
-        with (log_path.parent / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+        with opened_to_append(log_path.parent / PRIVATE_FOLDERS_FILE) as noted:
             noted.write(f"{private}\n")
         return start(["-m", EXECUTE, *paths, str(private), str(os.getpid())], log_path, environment), private
     except BaseException:
@@ -275,7 +300,7 @@ def start_prepared(study: str, folder: Path, count: int = 0) -> None:
     sockets = [str(private / SOCKET) for private in privates] if count else []
     for private in privates:
         (private / OWNER_FILE).write_text(str(folder), encoding="utf-8")
-        with (folder / "logs" / PRIVATE_FOLDERS_FILE).open("a", encoding="utf-8") as noted:
+        with opened_to_append(folder / "logs" / PRIVATE_FOLDERS_FILE) as noted:
             noted.write(f"{private}\n")
         environment = {**child_environment(study, folder), RUN_FOLDER_ENV: str(private)}
         command = ["-m", PREPARED_MODULE, str(private / SOCKET), str(os.getpid()), *sockets]
@@ -647,7 +672,7 @@ def failure_reason(run: Run) -> str:
     lines = [line for line in read_log(run).split("\n") if line.strip()]
     silent = "it ended without a word" if run.log_path.exists() else "its log has been removed"
     text = last_error(run.folder / f"{run.run_id}.ipynb") or (lines[-1] if lines else silent)
-    text = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).split())
+    text = " ".join(printable(text).split())
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
         if len(folder) > 1:
             text = text.replace(folder + os.sep, "")

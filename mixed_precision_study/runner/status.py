@@ -12,7 +12,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..analysis.conditions import flags_of, held_back
+from ..analysis.conditions import flags_of, held_back, why_made_up
+from ..errors import printable
+from ..files import opened_to_append
 from ..gpu.nvml import GpuState
 from ..record import comparison_key, is_explanation
 from .estimates import duration_text
@@ -29,11 +31,13 @@ COLUMNS = 80  # of a terminal
 BASELINE = "fp32"
 
 
-def say(text: str) -> None:
-    """Print one line above the status view, flush it, and add it to the log."""
-    LOG.info(text)
-    tqdm.write(text)
-    sys.stdout.flush()
+def say(text: str, to_terminal: bool = True) -> None:
+    """Print text above the status view, flush it, and add it to the log. What a terminal would obey is left out."""
+    text = printable(text)
+    LOG.info("%s", text)
+    if to_terminal:
+        tqdm.write(text)
+        sys.stdout.flush()
 
 
 class TolerantStream:
@@ -58,14 +62,14 @@ class TolerantStream:
 @contextmanager
 def log_in(folder: Path) -> Iterator[None]:
     """Also write what is said in this block to logs/batch.log below `folder`, with the time."""
-    handler = logging.FileHandler(folder / "logs" / "batch.log", encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
-    LOG.addHandler(handler)
-    try:
-        yield
-    finally:
-        LOG.removeHandler(handler)
-        handler.close()
+    with opened_to_append(folder / "logs" / "batch.log") as log:
+        handler = logging.StreamHandler(log)
+        handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s"))
+        LOG.addHandler(handler)
+        try:
+            yield
+        finally:
+            LOG.removeHandler(handler)
 
 
 class View:
@@ -84,10 +88,7 @@ class View:
 
     def begin(self, text: str) -> None:
         """Note in the log that a run begins, and say so where nothing is drawn."""
-        if self.quiet:
-            say(text)
-        else:
-            LOG.info(text)
+        say(text, to_terminal=self.quiet)
 
     def due(self) -> bool:
         """Return whether it is time to draw the view again."""
@@ -125,6 +126,7 @@ def fits(label: str, *texts: str) -> bool:
 
 def cut(line: str) -> str:
     """Return a line that fits a terminal of COLUMNS."""
+    line = printable(line)
     return line if len(line) < COLUMNS else f"{line[: COLUMNS - 2]}…"
 
 
@@ -169,7 +171,7 @@ def in_words(record: dict) -> str:
         (speed, f"{speed} {unit}/s"),
         (peak, f"{peak} MiB peak"),
         (metric, metric),
-        (reason, f"MIND: {reason}"),
+        (reason, f"Caution: {reason}"),
     )
     return ", ".join(word for value, word in words if value)
 
@@ -220,8 +222,10 @@ def row(record: dict) -> tuple[str, ...]:
 
 
 def disturbance(record: dict) -> str:
-    """Return that heat, hardware or another process slowed a run, so that its times do not count, or nothing."""
-    return "; ".join(flags_of(record)) if held_back(record) or record.get("gpu_shared") else ""
+    """Return that a run's data are made up, or that it was slowed so that its times do not count, or nothing."""
+    made_up = f"made-up data, because {why}" if (why := why_made_up(record)) else ""
+    flags = flags_of(record) if held_back(record) or record.get("gpu_shared") else []
+    return "; ".join(filter(None, [made_up, *flags]))
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

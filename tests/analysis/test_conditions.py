@@ -104,6 +104,18 @@ def test_a_precision_that_always_ran_first_is_named():
     assert differences_in(pairs((11, 10), (13, 12), gpu_uuid="GPU-9")) == []  # side by side on two GPUs
 
 
+@pytest.mark.parametrize(("execution", "counts"), [("eager", True), ("compile", True), ("cuda_graph", False)])
+def test_one_order_counts_where_times_may_drift(execution, counts):
+    times = [[f"2026-01-01T00:{10 + 2 * number + side}:00+00:00" for side in (0, 1)] for number in range(3)]
+    pairs = compared(1.04, repetitions=3)
+    for (own, base), (first, second) in zip(pairs, times, strict=True):
+        own |= {"started_at": first, "execution": execution}
+        base |= {"started_at": second, "execution": execution}
+    speedup = paired_ratio(pairs)
+    assert bool(speedup["one_order"]) is counts
+    assert judge(speedup) == ("cannot be told" if counts else "faster, by less than 5%")
+
+
 def test_two_runs_of_one_precision_are_named_by_their_execution_or_by_what_differs():
     graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager"})
     graph |= {"execution": "cuda_graph", "batch_size": 512}

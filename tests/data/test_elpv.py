@@ -40,6 +40,22 @@ def test_a_csv_of_images_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("path;image;label", ".;0.png;0,5", ["';'", "'path;image;label'", "commas"]),
+        ("path\timage\tlabel", ".\t0.png\t0.5", [r"'\t'", "commas"]),
+        ("folder,file,label", ".,0.png,0.5", ["'path'", "'folder', 'file', 'label'"]),
+        ("a;b", "1;2", ["';'"]),
+    ],
+)
+def test_a_csv_without_the_columns_says_what_it_has(tmp_path, header, row, words):
+    (tmp_path / "mine.csv").write_text(f"{header}\n{row}\n")
+    with pytest.raises(UserError) as caught:
+        read("csv", str(tmp_path / "mine.csv"))
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
     ("rows", "columns", "problem"),
     [
         ([(".", "a.png", 1)], ("path", "image", "labels"), "'label'"),

@@ -158,10 +158,87 @@ def small_fp8_products():
     return with_fp8, None
 
 
+def scaled_loop(*, clear=True, twice=False, after_backward=lambda model: None, autocast=True, micro=1, early=False):
+    """Return a step with GradScaler and gradient accumulation. early: unscale_ and update in every micro-batch."""
+    model, inputs, labels = problem()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE)
+
+    def step():
+        if clear:
+            optimizer.zero_grad()
+        for number in range(micro):
+            with torch.autocast(DEVICE, dtype=torch.float16, enabled=autocast):
+                loss = functional.cross_entropy(model(inputs).float(), labels) / micro
+            scaler.scale(loss).backward()
+            after_backward(model)
+            last = number == micro - 1
+            if early:
+                scaler.unscale_(optimizer)
+            if last:
+                scaler.step(optimizer)
+            if last or early:
+                scaler.update()
+        if twice:
+            optimizer.step()
+
+    return step, None
+
+
+def clamped(model):
+    for weight in model.parameters():
+        weight.grad.clamp_(-1e-3, 1e-3)
+
+
+def averaged(model):
+    for weight in model.parameters():
+        weight.grad /= 2
+
+
+def gradients_are_not_cleared():
+    """As in Paddle issue 67895 and pytorch issue 47175."""
+    return scaled_loop(clear=False)
+
+
+def two_steps_with_the_same_gradients():
+    """As in Applio pull request 860."""
+    return scaled_loop(twice=True)
+
+
+def update_in_every_micro_batch():
+    """As in PyTorch pull request 36601."""
+    return scaled_loop(micro=2, early=True)
+
+
+def clipped_by_hand():
+    """As in EveryDream2trainer pull request 175, by clamp_ in place of clip_grad_value_."""
+    return scaled_loop(after_backward=clamped)
+
+
+def forward_outside_autocast():
+    """As in WatChMaL pull request 106: the loss is scaled, and nothing runs in 16 bits."""
+    return scaled_loop(autocast=False)
+
+
+def anomaly_detection_left_on():
+    """As in UniK3D issue 16."""
+    step = plain()
+
+    def slow():
+        with torch.autograd.set_detect_anomaly(True):
+            step()
+
+    return slow, None
+
+
+def adam_in_fp16():
+    """As in pytorch issue 8860: 1e-8 is 0 in fp16."""
+    return plain(dtype=torch.float16, optimizer=lambda model: torch.optim.Adam(model.parameters(), 1e-5)), None
+
+
 MISTAKES = {  # a case: what its diagnosis says
     clip_before_unscale: "clipped while they are scaled",
     scaler_with_bf16: "GradScaler is on with bfloat16",
-    step_past_the_scaler: "optimizer.step() takes the scaled gradients",
+    step_past_the_scaler: "optimizer.step() takes scaled gradients",
     no_update: "scaler.update() is missing",
     scale_falls: "The loss scale still falls in every step",
     loss_is_nan: "The loss is inf or NaN under float16 autocast",
@@ -169,6 +246,12 @@ MISTAKES = {  # a case: what its diagnosis says
     autocast_around_backward: "backward() runs inside autocast",
     scheduler_first: "scheduler.step() comes before the first optimizer.step()",
     scheduler_at_the_top: "scheduler.step() comes before the first optimizer.step()",
+    gradients_are_not_cleared: "Gradients are not cleared",
+    two_steps_with_the_same_gradients: "two steps with the same gradients",
+    update_in_every_micro_batch: "scaler.update() is called without scaler.step(optimizer)",
+    clipped_by_hand: "Gradients are changed by hand while they are scaled",
+    forward_outside_autocast: "every product ran in fp32",
+    anomaly_detection_left_on: "Anomaly detection is on",
     pure_fp16_with_sgd: "SGD, float16: weights are kept in 16 bits alone",
     pure_bf16_with_adamw: "AdamW, bfloat16: weights are kept in 16 bits alone",
     evaluation_overflows: "The evaluation returns inf or NaN",
@@ -177,6 +260,27 @@ MISTAKES = {  # a case: what its diagnosis says
 
 
 # Sound steps: a diagnosis finds nothing
+
+
+def accumulated_and_averaged_by_hand():
+    return scaled_loop(micro=2, after_backward=averaged)
+
+
+def scaled_by_hand():
+    """As in nerfacc issue 307, done right: a constant scale, and gradients divided by it."""
+    model, inputs, labels = problem()
+    optimizer = sgd(model)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            loss = functional.cross_entropy(model(inputs).float(), labels)
+        (loss * 1024).backward()
+        for weight in model.parameters():
+            weight.grad /= 1024
+        optimizer.step()
+
+    return step, None
 
 
 def searching_for_the_scale():
@@ -318,6 +422,8 @@ def compiled_transformer():
 SOUND = (
     fp32,
     searching_for_the_scale,
+    accumulated_and_averaged_by_hand,
+    scaled_by_hand,
     scheduled_in_every_micro_batch,
     sparse_gradients,
     optimizer_in_backward,

@@ -11,13 +11,14 @@ import timeit
 import pytest
 import torch
 from conftest import ENVIRONMENT, ROOT
-from diagnosis_cases import DEVICE, MISTAKES, SOUND, fp32, plain, problem, scaled, sgd
+from diagnosis_cases import DEVICE, MISTAKES, SOUND, adam_in_fp16, fp32, plain, problem, scaled, sgd
 from foreign_loops import FOREIGN, character_loop
 from torch.utils.data import DataLoader
 
 from mixed_precision_study import diagnose
 from mixed_precision_study.diagnosis import doors
 from mixed_precision_study.diagnosis.measure import Measurement
+from mixed_precision_study.diagnosis.mistakes import REMEDIES
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.precision import set_fp32_precision
 
@@ -104,6 +105,11 @@ def test_the_types_of_the_products_are_known_whatever_autocast_says():
     assert seen.autocasts == {"float16"} and seen.only_fp32
 
 
+def test_an_eps_that_fp16_cannot_hold_is_named():
+    sentences = diagnose(adam_in_fp16()[0], steps=3).mistakes
+    assert sum("1e-08 is 0 in float16" in sentence for sentence in sentences) == 1
+
+
 # It changes nothing
 
 
@@ -155,6 +161,53 @@ def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypa
     with diagnose() as report:
         character_loop(5)
     assert "ZeroDivisionError" in report.seen.unseen[0] and report.seen.unseen[0] in str(report)
+
+
+ERRORS = {
+    "unscale_() has already been called": lambda: scaled_twice(),
+    "Attempting to unscale FP16 gradients": lambda: half_with_a_scaler(),
+}
+
+
+def scaled_twice():
+    model, inputs, labels = problem()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE)
+    scaler.scale(torch.nn.functional.cross_entropy(model(inputs), labels)).backward()
+    scaler.unscale_(optimizer)
+    scaler.unscale_(optimizer)
+
+
+def half_with_a_scaler():
+    model, inputs, labels = problem(torch.float16)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE)
+    scaler.scale(torch.nn.functional.cross_entropy(model(inputs), labels)).backward()
+    scaler.unscale_(optimizer)
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_what_a_common_error_means_is_noted_on_it(message):
+    with pytest.raises((RuntimeError, ValueError)) as caught, diagnose() as report:
+        ERRORS[message]()
+    assert message in str(caught.value) and REMEDIES[message] in report.mistakes[0]
+    assert sys.version_info < (3, 11) or REMEDIES[message] in caught.value.__notes__[0]
+
+
+def test_each_of_several_optimizers_and_scalers_is_watched():
+    """As in a cross-validation, whose folds have an optimizer each, and in a GAN with two scalers."""
+    with diagnose(steps=3) as report:
+        for _ in range(WARM_UP + 7):
+            step = fp32()[0]
+            for _ in range(4):
+                step()
+    assert report.seen.watched == 4
+    sound, falling = scaled(), scaled(loss_of=lambda logits, labels: (logits.sum() * 0).sqrt())
+
+    def both():
+        falling()
+        sound()
+
+    (said,) = diagnose(both, steps=20).mistakes
+    assert "of one of the GradScalers" in said
 
 
 def test_a_loop_under_a_profiler_of_its_own_is_not_profiled_and_runs():

@@ -9,12 +9,14 @@ the final weights. On a GPU it also counts the kernels that a step launches and 
 """
 
 import argparse
+import atexit
 import functools
 import hashlib
 import itertools
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import traceback
@@ -108,7 +110,7 @@ def modes_of(notebook):
 
 def prepared(root, notebook, precision, execution):
     """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
-    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp()}
+    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp(dir=".")}
     parameters |= FP8[notebook] if precision == "fp8" else {}
     path = root / "notebooks" / f"{notebook}.ipynb"
     if '"run"' not in path.read_text(encoding="utf-8"):
@@ -195,7 +197,7 @@ def trace_step_by_step(root, notebook, precision, execution):
 
 def trace_loop(root, notebook, execution):
     """Return what the records of a notebook's whole loop hold beside times and memory."""
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=".")
     parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "repeats": 2, "execution": execution}
     parameters |= {"precisions": list(MODES), "output_dir": folder}
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
@@ -260,7 +262,9 @@ def main():
     sys.path[:0] = [str(root), str(root / "notebooks")]
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # the order of a sum must not depend on the cores
-    os.chdir(tempfile.mkdtemp())
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    os.chdir(folder)
     new = all_traces(root, args.notebooks, args.modes, args.executions, args.loop)
     if write:
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items())

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from conftest import ROOT
 
-from mixed_precision_study.record import flaw
+from mixed_precision_study.record import FIELDS, flaw
 from mixed_precision_study.report import section
 from mixed_precision_study.report.load import found, load
 from mixed_precision_study.report.sections import SECTIONS
@@ -120,3 +120,47 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
         pytest.skip("no field accepts it")
     path.write_text(json.dumps({**record, **dict.fromkeys(fields, odd)}), encoding="utf-8")
     assert len(draw(tmp_path).used) == 3
+
+
+WORST = ("markup", "large number", "less than nothing", "probes", "pairs", "four numbers", "list of zeros", "true")
+
+
+def spoilt_in_all(folder, field, odd):
+    """Write the reference runs of one notebook with the odd value in one field; return whether they can be used."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(REFERENCE.glob("cifar*.json"))]
+    for number, record in enumerate(records):
+        (folder / f"{number}.json").write_text(json.dumps({**record, field: odd}), encoding="utf-8")
+    return not any(flaw({**record, field: odd}) for record in records)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path, part):
+    """A quarter of the fields, each with the first of the worst values that it accepts, else with the first."""
+    for field in [name for name in FIELDS if name != "run_id"][part::4]:
+        odd = next(
+            (json.loads(ODD[name]) for name in WORST if spoilt_in_all(tmp_path, field, json.loads(ODD[name]))), 0
+        )
+        usable = spoilt_in_all(tmp_path, field, odd)
+        report = load(tmp_path)
+        assert len(report.used) == 4 * usable, field
+        assert {path for path, _ in report.left_out} == (set() if usable else {f"{number}.json" for number in range(4)})
+        assert all(field in reason.replace("schema v", "schema_v") for _, reason in report.left_out), field
+
+
+@pytest.mark.parametrize(
+    ("field", "odd", "used"),
+    [
+        ("sample_unit", "$\\frac{$", 4),
+        ("joules_per_1000_samples", 0.0, 4),
+        ("peak_allocated_mib", 1e300, 4),
+        ("metric_name", "</td><b>$x^{\\", 4),
+        ("parameters", "x", 0),
+        ("batch_probes", [[0, "ok", 0, 0]], 0),
+        ("data_on_device_mib", 1e300, 0),
+    ],
+)
+def test_the_report_of_records_that_all_have_an_odd_value_is_drawn_or_names_them(tmp_path, field, odd, used):
+    spoilt_in_all(tmp_path, field, odd)
+    report = draw(tmp_path)
+    assert (len(report.used), len(report.left_out)) == (used, 4 - used)
+    assert all(field in reason for _, reason in report.left_out)

@@ -1,18 +1,24 @@
 """The page of a report: what it asks of the network, its pictures, its contents, folds and tables."""
 
+import base64
+import hashlib
 import re
 import shutil
 import subprocess
+import zipfile
 from html.parser import HTMLParser
 
 import made_up_records as made_up
+import pandas as pd
 import pytest
 from conftest import ROOT
 from drawn_reports import write_all
 
+from mixed_precision_study.record import read_records
 from mixed_precision_study.runner import cli
 
 SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
+LINKS = ("results.csv", "summary.csv", "speedup.png", "summary.html", "summary.ipynb", "logs/.private", "x.json")
 
 
 class Page(HTMLParser):
@@ -38,12 +44,22 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """(page, folder) of a report of three precisions, drawn by --report."""
-    folder = tmp_path_factory.mktemp("page")
+    """(page, folder) of a report of three precisions, drawn by --report into a folder that holds links to a file."""
+    folder = tmp_path_factory.mktemp("page") / "records"
+    (folder / "logs").mkdir(parents=True)
+    (folder.parent / "precious").write_text("mine")
+    for name in LINKS:
+        (folder / name).symlink_to(folder.parent / "precious")
     seconds = {"fp32": 4.0, "tf32": 2.0, "amp_fp16": 10.0}
     write_all(folder, *(made_up.make("cifar_resnet", name, seconds=[one] * 3) for name, one in seconds.items()))
     assert cli.main(["--report", str(folder)]) == 0
     return Page((folder / "summary.html").read_text(encoding="utf-8")), folder
+
+
+def test_links_in_the_folder_are_replaced_or_left_out_and_never_followed(page):
+    assert (page[1].parent / "precious").read_text() == "mine"
+    assert [name for name in LINKS if (page[1] / name).is_symlink()] == ["x.json"]
+    assert [name for name, _ in read_records(page[1])[1]] == ["x.json"]
 
 
 def test_nothing_is_asked_of_the_network(page):
@@ -53,6 +69,16 @@ def test_nothing_is_asked_of_the_network(page):
             assert not value.startswith(("http", "//")) or tag == "a", (tag, name, value[:80])
     assert "url(" not in page[0].texts["style"] and "@import" not in page[0].texts["style"]
     assert "import(" not in page[0].texts["script"] and "fetch(" not in page[0].texts["script"]
+
+
+def test_the_page_allows_its_own_script_and_pictures_alone(page):
+    (policy,) = [one["content"] for one in page[0].all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    script = (page[1] / "summary.html").read_text(encoding="utf-8").partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert allowed["script-src"] == f"'sha256-{digest}'"
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    assert len(page[0].all("script")) == 1 and all(one["src"].startswith("data:") for one in page[0].all("img"))
 
 
 def test_every_picture_says_what_it_shows(page):
@@ -78,14 +104,24 @@ def test_the_page_has_no_code_and_is_named_after_its_study(page):
     assert heads and all(head.get("scope") == "col" for head in heads if head)
 
 
-def test_the_report_is_drawn_again_elsewhere_with_the_records(page, tmp_path, capsys):
-    other = tmp_path / "other"
+def test_a_report_of_several_places_reads_them_where_they_lie(page, tmp_path, monkeypatch, capsys):
+    """The output is the parent of one of them and holds other records; "logs" is the name of a folder above."""
+    output = tmp_path / "logs" / "both"
+    other = output / "other"
     write_all(other, made_up.make("lstm_language_model", "fp32"))
-    assert cli.main(["--report", str(page[1]), str(other), "--output-dir", str(tmp_path / "both")]) == 0
-    both = Page((tmp_path / "both" / "summary.html").read_text(encoding="utf-8"))
-    records = [link["href"] for link in both.all("a") if (link.get("href") or "").endswith(".json")]
-    assert len(records) == 4 and all((tmp_path / "both" / link).is_file() for link in records)
-    assert len((tmp_path / "both" / "results.csv").read_text(encoding="utf-8").splitlines()) == 5
+    write_all(output / "unasked", made_up.make("efficientnet_regression", "fp32"))
+    with zipfile.ZipFile(tmp_path / "theirs.zip", "w") as archive:
+        (path,) = other.glob("*.json")
+        archive.writestr("x.json", path.read_text().replace('"seed": 0', '"seed": 1').replace(path.stem, "theirs"))
+    before = sorted(output.rglob("*.json"))
+    places = map(str, (page[1], other, tmp_path / "theirs.zip"))
+    assert cli.main(["--report", *places, "--output-dir", str(output)]) == 0
+    both = Page((output / "summary.html").read_text(encoding="utf-8"))
+    links = [link["href"] for link in both.all("a") if (link.get("href") or "").endswith(".json")]
+    assert len(links) == 4 and all((output / link).is_file() for link in links)
+    rows = pd.read_csv(output / "results.csv")
+    assert sorted(rows["notebook"]) == ["cifar_resnet"] * 3 + ["lstm_language_model"] * 2
+    assert sorted(output.rglob("*.json")) == before
 
 
 @pytest.mark.parametrize(

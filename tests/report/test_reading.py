@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import zipfile
 
 import made_up_records as made_up
 import pytest
@@ -26,10 +28,30 @@ def test_missing_folder_ends_in_one_line(tmp_path):
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     (tmp_path / "notebooks").mkdir()
+    for name in ("published", "mine-h200", "repeatability"):
+        write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
-    report = load(".")
+    report = load("outputs")
     assert report.folder == "../outputs"
     assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+    write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
+    assert load("outputs").folder == "outputs"
+    assert len(load("../outputs/mine-h200").used) == 1
+    shutil.rmtree(tmp_path / "notebooks" / "outputs")
+    shutil.rmtree(tmp_path / "outputs" / "quick")
+    assert load("outputs").used == []  # what is published alone is no answer
+    write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
+    monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
+    assert (load("outputs").folder, len(load("outputs").used)) == (".", 1)
+
+
+def test_what_a_report_writes_beside_committed_records_is_ignored():
+    names = ("speedup.png", "logs/summary.log", "summary.ipynb")
+    paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+    kept = ["outputs/quick-h200/README.md", "outputs/quick-h200/results.csv"]
+    assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
 
 
 def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
@@ -53,7 +75,7 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
-    assert [path for path, reason in load(tmp_path).left_out if "older copy" not in reason] == []
+    assert [path for path, reason in load(tmp_path).left_out if "copy of" not in reason] == []
 
 
 @pytest.mark.parametrize(
@@ -77,6 +99,29 @@ def test_a_record_with_a_nonsense_field_is_left_out(field, value):
     record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
     used, ((_, reason),) = sort_out([record])
     assert used == [] and field in reason
+
+
+def test_figures_that_older_versions_got_wrong_are_corrected():
+    limits = {"ceiling_matmul_tflop_per_second": 50.0, "ceiling_conv_tflop_per_second": 100.0}
+    old = {**limits, "compute_limit_fraction": 0.25, "peak_reserved_mib": 15_244.0, "device_used_before_mib": 3.0}
+    for context, whole in ((841.0, 16_088.0), (None, None)):
+        memory = {"device_used_mib": 13_581.0, "ledger_context_mib": context}
+        (one,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, **memory))])
+        assert (one["compute_limit_fraction"], one["device_used_mib"]) == (0.5, whole)
+        assert one["device_memory_reason"]
+        assert sort_out([one])[0][0]["compute_limit_fraction"] == 0.5  # once
+    (sound,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, device_used_mib=16_000.0))])
+    assert (sound["device_used_mib"], sound["device_memory_reason"]) == (16_000.0, None)
+
+
+@pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
+def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
+    for record in load(ROOT / "outputs" / folder).used:
+        if (fraction := record["compute_limit_fraction"]) is not None:
+            reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
+            assert fraction == pytest.approx(reached, rel=1e-6)
+        if None not in (record["device_used_mib"], record["peak_reserved_mib"]):
+            assert record["device_used_mib"] >= record["peak_reserved_mib"]
 
 
 def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
@@ -150,3 +195,27 @@ def test_runs_of_one_name_on_two_machines_are_all_used_and_only_the_stuck_one_is
     ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in report.used}
     assert len(ends) == 4 and not report.left_out and len(report.every_group) == 1
     assert [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
+
+
+@pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
+def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
+    """Of copies in one folder the newest stands; of others those in the folder that is read first."""
+    mine = tmp_path / "mine"
+    write_all(mine, made_up.make("cifar_resnet", "fp32"))
+    (path,) = mine.glob("*.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    newer = {**record, "finished_at": "2999-01-01T00:00:00+00:00"}
+    (mine / "newer.json").write_text(json.dumps(newer), encoding="utf-8")
+    late = json.dumps({**record, "finished_at": "9999-01-01T00:00:00+00:00", "epoch_seconds": [0.001]})
+    if theirs.endswith(".zip"):
+        with zipfile.ZipFile(mine / theirs, "w") as archive:
+            archive.writestr("x.json", late)
+    else:
+        (mine / theirs).mkdir()
+        (mine / theirs / "x.json").write_text(late, encoding="utf-8")
+    places = [str(mine), str(tmp_path / "theirs")] if theirs.startswith("..") else str(mine)
+    report = load(places)
+    assert [used["path"] for used in report.used] == ["newer.json"]
+    reasons = dict(report.left_out)
+    assert reasons[path.name] == "older copy of newer.json"
+    assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")

@@ -162,10 +162,10 @@ def test_a_run_that_did_not_train_is_no_speed_up():
 
 def test_a_sentence_says_why_and_what_disturbed_it():
     families = [["elementwise", 0.4], ["normalisation", 0.35], ["convolution", 0.25]]
-    profiled = {"gpu_busy_fraction": 0.9, "kernel_family_fractions": families, "bandwidth_limit_fraction": 0.62}
+    profiled = {"gpu_busy_fraction": 0.9, "kernel_family_fractions": families}
     disturbed = {"throttled": True, "throttle_fractions": [["power cap", 0.25]], "gpu_shared": True}
     (sentence,) = items_of([run("fp32", (4.0,) * 6, **disturbed), run("amp_fp16", (2.0,) * 6, **profiled)])
-    for part in ("fp32 at its power limit 25% of the time", "fp32 GPU shared", "75% of kernel time", "62% of"):
+    for part in ("fp32 at its power limit 25% of the time", "fp32 GPU shared", "75% of kernel time"):
         assert part in sentence
 
 

@@ -1,6 +1,7 @@
 """Tables, files and words of a section."""
 
 import pytest
+from nbconvert.filters import markdown2html
 
 from mixed_precision_study.report.section import File, Table, save
 from mixed_precision_study.report.words import plain, short, short_span
@@ -27,6 +28,12 @@ def test_long_tables_of_runs_are_folded():
 )
 def test_text_of_a_record_is_plain_in_markdown(text, escaped):
     assert plain(text) == escaped
+
+
+@pytest.mark.parametrize("address", ["https://example.org/x", "http://a.b", "www.example.org", "a@example.org"])
+def test_an_address_in_a_record_is_no_link(address):
+    page = markdown2html(f"see {plain(address)}")
+    assert "href" not in page and address in page
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.41234, "0.412"), (6.1, "6.10"), (12, "12.0"), (19230.77, "19,231")])

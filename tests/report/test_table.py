@@ -1,5 +1,6 @@
 """The one table of all comparisons, and results.csv."""
 
+import csv
 import io
 
 import made_up_records as made_up
@@ -49,6 +50,17 @@ def test_every_run_is_a_row_of_results_csv_with_what_was_judged_of_it(tmp_path):
     assert set(fast["verdict_over_fp32"]) == {"faster"}
     assert results.loc[failed.run_id, "reason"] == failed.reason
     assert results[results["precision"] == "fp32"]["speed_up_over_fp32"].isna().all()
+
+
+def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
+    texts = {"note": "=HYPERLINK(1)", "=1+1": "@SUM(1)", "-2": "+3", "tab": "\t=1", "number": -0.5, "plain": "a=1"}
+    write_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts))
+    files = {part.name: part for part in SECTION["table"](load(tmp_path)).parts if isinstance(part, File)}
+    content = files["results.csv"].content
+    rows = list(csv.reader(io.StringIO(content.decode())))
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"]
+    row = dict(zip(*rows, strict=True))
+    assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
 
 
 def test_the_last_metric_is_a_mean_like_the_change_beside_it(tmp_path):

@@ -555,10 +555,16 @@ def test_folder_that_cannot_be_locked_is_one_sentence(suite, tmp_path, capsys, m
     assert f"run_all.py: the output folder {tmp_path} cannot be locked (" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "refused"), [("own", False), ("cifar_resnet", True)])
-def test_a_notebook_that_declares_nothing_in_the_package_checks_its_values_itself(tmp_path, name, refused):
+LONG = {"data_dir": "x" * 2_001}  # with which no record could be read again
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "refused"),
+    [("own", {"batch_size": -1}, False), ("cifar_resnet", {"batch_size": -1}, True), ("own", LONG, True)],
+)
+def test_a_notebook_that_declares_nothing_in_the_package_checks_its_values_itself(tmp_path, name, values, refused):
     write_notebook(tmp_path / f"{name}.ipynb", PARAMETERS)
-    study = {"runs": [{"notebook": name, "parameters": {"batch_size": -1}}]}
+    study = {"runs": [{"notebook": name, "parameters": values}]}
     comparisons, _ = plan(study, tmp_path, tmp_path / "out", {}, on_gpu=True)
     with pytest.raises(UserError, match=f"^notebook {name}: ") if refused else contextlib.nullcontext():
         check_values(comparisons)
@@ -711,6 +717,14 @@ def test_runs_on_made_up_data_are_made_again_once_another_data_dir_has_data(tmp_
     for synthetic, folder in ((True, "full"), (False, "other")):  # the data in it may be those of another notebook
         write_run(text, synthetic=synthetic)
         assert again(folder) == []
+
+
+@pytest.mark.parametrize("synthetic", [True, False])
+def test_made_up_data_are_named_when_a_batch_ends(bare, tmp_path, capsys, synthetic):
+    (((run,),), _) = plan({"runs": STUDIES["one"]}, bare, tmp_path, {}, on_gpu=False)
+    write_run(run, synthetic=synthetic)
+    main(bare, "one", "--output-dir", str(tmp_path))
+    assert ("CAUTION: The run trained on made-up data" in capsys.readouterr().out) == synthetic
 
 
 def test_runs_on_other_files_under_the_same_name_are_made_again(tmp_path, capsys):

@@ -2,11 +2,15 @@
 
 import itertools
 import json
+import os
+import stat
+from pathlib import Path
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 from tiny_suite import PARAMETERS, START, WRITE, call, read_records, write_notebook, write_suite
 
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
 from mixed_precision_study.runner import process
 from mixed_precision_study.runner.plan import Run, in_order, plan
@@ -118,6 +122,20 @@ def test_a_run_is_told_its_place_by_its_environment(tmp_path, monkeypatch):
     assert child_environment("a", tmp_path, order=0)["MIXED_PRECISION_ORDER"] == "0"
     monkeypatch.setenv("MIXED_PRECISION_ORDER", "5")  # of a study that starts another one
     assert "MIXED_PRECISION_ORDER" not in child_environment("a", tmp_path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere the usual folder is the user's own")
+def test_compiled_code_lies_where_no_other_user_can_put_any(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "mixed_precision_study").mkdir(parents=True, mode=0o777)
+    folder = Path(child_environment("a", tmp_path)["TORCHINDUCTOR_CACHE_DIR"])
+    assert folder.parent.parent == tmp_path / "cache" and stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(UserError, match="belongs to another user"):
+        child_environment("a", tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # without a home each run keeps it in its private folder
+    assert "TORCHINDUCTOR_CACHE_DIR" not in child_environment("a", tmp_path)
 
 
 @pytest.mark.parametrize(

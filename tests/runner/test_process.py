@@ -614,15 +614,26 @@ def test_another_user_cannot_hold_the_lock(before):
         assert as_other_user(HOLD, lock) == "refused\n"
 
 
-def test_note_of_the_owner_follows_no_link(tmp_path):
-    """An output folder may come from anywhere."""
+def test_what_the_runner_writes_into_its_logs_follows_no_link(tmp_path):
+    """An output folder may come from anywhere, and the name of a temporary file can be foreseen."""
     precious, logs = tmp_path / "precious", tmp_path / "out" / "logs"
     precious.write_text("mine")
     logs.mkdir(parents=True)
-    (logs / ".lock_owner").symlink_to(precious)
+    for name in (".lock_owner", f"..lock_owner.{os.getpid()}.tmp", "batch.log"):
+        (logs / name).symlink_to(precious)
     with output_folder.held(tmp_path / "out", False), pytest.raises(UserError, match=f"process {os.getpid()} on"):
         output_folder.held(tmp_path / "out", False).__enter__()
-    assert precious.read_text() == "mine"
+    with status.log_in(tmp_path / "out"):
+        status.say("one line")
+    assert precious.read_text() == "mine" and "one line" in (logs / "batch.log").read_text()
+
+
+def test_logs_that_lead_elsewhere_are_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "logs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="is a link"):
+        output_folder.make(tmp_path)
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_released_output_folder_leaves_no_process_behind(tmp_path):

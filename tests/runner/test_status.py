@@ -6,8 +6,9 @@ import pytest
 from made_up_records import CPU, make, make_failed
 
 from mixed_precision_study.record import record_in, write_record
+from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import in_words, ratios_in_words, table
+from mixed_precision_study.runner.status import cut, in_words, log_in, ratios_in_words, say, table
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
@@ -68,7 +69,37 @@ def test_a_run_that_heat_slowed_is_named_when_it_ends_and_in_the_last_table(ende
     for reason, named in (("thermal, software", True), ("power cap", False)):
         record, comparison = ended("fp32", throttled=True, throttle_fractions=[[reason, 0.94]])
         text = "throttled (thermal, software 94% of the time)"
-        assert in_words(record).endswith(f", MIND: {text}") is named
+        assert in_words(record).endswith(f", Caution: {text}") is named
         assert table([comparison]).endswith(text) is named
+    for asked, reason in (("auto", "could be downloaded"), ("synthetic", "asked for")):
+        record, comparison = ended("tf32", synthetic=True, parameters={"dataset": asked})
+        assert reason in in_words(record).partition("Caution: made-up data")[2]
+        assert reason in table([comparison]).splitlines()[-1]
     record, _ = ended("fp32", gpu_shared=True)
-    assert in_words(record).endswith("MIND: GPU shared with another process")
+    assert in_words(record).endswith("Caution: GPU shared with another process")
+
+
+OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"
+    "title": ("\x1b]0;title\x07", ""),
+    "clipboard": ("\x1b]52;c;aGk=\x1b\\", ""),
+    "link": ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),
+    "reset": ("\x1bc", ""),
+    "colour": ("\x1b[31;1m", ""),
+    "colour of one letter": ("\x9b31m", ""),
+    "sequence without an end": ("\x1b]0;title", "0;title"),
+    "bell, carriage return": ("\x07\r", ""),
+    "reversed text": ("\u202e\u2066", ""),
+    "harmless": ("é \n\t", "é \n\t"),
+}
+
+
+@pytest.mark.parametrize("name", OBEYED)
+def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, name):
+    (tmp_path / "logs").mkdir()
+    given, left = OBEYED[name]
+    with log_in(tmp_path):
+        say(f"a{given}b")
+    assert capsys.readouterr().out == f"a{left}b\n"
+    assert (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
+    assert cut(f"a{given}b") == f"a{left}b"
+    assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1

@@ -1,0 +1,92 @@
+"""Downloads that are cut, garbled, endless or slow end with a sentence; the data are made up where none were named."""
+
+import hashlib
+import socket
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from mixed_precision_study.data import cifar, download, wikitext
+from mixed_precision_study.errors import UserError
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+ANSWERS = {
+    "whole": HEAD + b"Content-Length: 2\r\n\r\nok",
+    "cut": HEAD + b"Content-Length: 100\r\n\r\no",
+    "empty": b"",
+    "garbage": b"\0\xff no HTTP \r\n\r\n",
+    "bad chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\nok\r\n",
+    "cut chunk": HEAD + b"Transfer-Encoding: chunked\r\n\r\nff\r\nok",
+    "redirect to a file": b"HTTP/1.1 302 Found\r\nLocation: file:///etc/hostname\r\n\r\n",
+    "redirect to nonsense": b"HTTP/1.1 302 Found\r\nLocation: http://[bad/\r\n\r\n",
+}
+
+
+@pytest.fixture
+def serving(monkeypatch):
+    """A function that starts a server of one answer, which may repeat a part without end, and returns its address."""
+    monkeypatch.setattr(download, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(download, "WHOLE_SECONDS", 3)
+    ended = threading.Event()
+    sockets = []
+
+    def serve(answer, repeated=b"", pause=0.0):
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+
+        def reply():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                    with connection:
+                        connection.recv(2**16)
+                        connection.sendall(answer)
+                        while repeated and not ended.wait(pause):
+                            connection.sendall(repeated)
+                except OSError:
+                    if listening.fileno() < 0:
+                        return
+
+        threading.Thread(target=reply, daemon=True).start()
+        return f"http://127.0.0.1:{listening.getsockname()[1]}/"
+
+    yield serve
+    ended.set()
+    for listening in sockets:
+        listening.close()
+
+
+def sha(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_what_does_not_come_whole_raises_an_error_of_the_system(serving, name):
+    address = f"{serving(ANSWERS[name])}x.txt"
+    if name == "whole":
+        assert download.downloaded(address, sha, sha(b"ok")) == b"ok"
+    else:
+        with pytest.raises(OSError):  # whatever its text
+            download.downloaded(address, sha, sha(b"ok"))
+
+
+@pytest.mark.parametrize("case", [(HEAD + b"\r\n", b"x" * 2**16, 0.0), (HEAD + b"\r\n", b"x", 0.2), (HEAD, b"a", 0.2)])
+def test_an_endless_or_slow_answer_ends(serving, case):
+    """The body comes fast or slowly, or not even the head ends."""
+    with pytest.raises(OSError, match=r"x\.txt"):
+        download.downloaded(f"{serving(*case)}x.txt", sha, "0")
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "wikitext-2"])
+def test_named_data_are_refused_and_others_made_up(serving, monkeypatch, tmp_path, capsys, kind):
+    address = serving(ANSWERS["garbage"])
+    monkeypatch.setattr(wikitext, "WIKITEXT_URL", address)
+    kind_of_archive = SimpleNamespace(base_folder="b", url=address, tgz_md5="0", filename="f")
+    monkeypatch.setitem(cifar.KINDS, "cifar10", kind_of_archive)
+    read = cifar.read if kind == "cifar10" else wikitext.read
+    with pytest.raises(UserError, match="could not be downloaded"):
+        read(kind, str(tmp_path), torch.device("cpu"))
+    assert read("auto", str(tmp_path), torch.device("cpu")).source == "synthetic"
+    assert "MADE-UP" in capsys.readouterr().out and socket.getdefaulttimeout() is None
