@@ -50,10 +50,7 @@ LONGEST = (
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 
-from mixed_precision_study import training  # noqa: E402
 from mixed_precision_study.standalone import build_wheel  # noqa: E402
-
-SEARCH_LIMIT = training.SEARCH_LIMIT
 
 
 def read_notebook(name):
@@ -122,17 +119,16 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def short_search(request, monkeypatch):
-    """On a GPU cuDNN tries one algorithm for each convolution, because its search would take most of a test's time."""
+def no_search(request, monkeypatch):
+    """On a GPU cuDNN takes its first algorithm, because a search builds all of them: most of a test's time.
+
+    A test marked `searches` has the search, and so have the built cases when their records are written.
+    """
     if request.node.get_closest_marker("gpu"):
-        monkeypatch.setattr(training, "SEARCH_LIMIT", 1)
-
-
-@pytest.fixture
-def whole_search(short_search, monkeypatch):
-    """The number of algorithms that cuDNN tries for each convolution outside the tests, and in this one."""
-    monkeypatch.setattr(training, "SEARCH_LIMIT", SEARCH_LIMIT)
-    return SEARCH_LIMIT
+        torch.backends.cudnn.benchmark = False
+        if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:
+            switch = vars(type(torch.backends.cudnn))["benchmark"]
+            monkeypatch.setattr(switch, "setter", lambda wanted: None)
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ from mixed_precision_study.precision import check_supported, set_fp32_precision
 from mixed_precision_study.profiling import profile_steps
 from mixed_precision_study.record import new_record
 from mixed_precision_study.timing import startup, summarise_times
-from mixed_precision_study.training import Trainer, allow_search, timed_epoch, warm_up
+from mixed_precision_study.training import SEARCH_LIMIT, Trainer, allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -88,6 +88,7 @@ def events_and_ledger(answer):
     answer.put(vars(record))
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
     context = multiprocessing.get_context("spawn")
@@ -101,11 +102,13 @@ def test_events_add_up_to_the_wall_time_and_the_ledger_to_the_device():
     assert record.gpu_busy_fraction > 0.9
     assert abs(sums) < 0.02
     assert abs(record.ledger_error_fraction) < 0.02
-    assert (record.profile_reason, record.limit_reason, record.ledger_reason) == (None, None, None)
-    assert 0.05 < record.compute_limit_fraction < 1.1
+    assert (record.profile_reason, record.ledger_reason) == (None, None)
     assert 100 < record.power_watts_mean < 1.1 * record.power_watts_limit
     assert record.card_samples >= 5 * record.epoch_seconds[0]
-    assert record.gpu_shared is torch.cuda.is_initialized()  # by this process, where an earlier test has used the GPU
+    used = torch.cuda.is_initialized()  # by this process, where an earlier test has used the GPU
+    assert record.gpu_shared is used
+    assert (record.limit_reason is None) is not used  # because ceilings are not measured beside another process
+    assert used or 0.05 < record.compute_limit_fraction < 1.1
 
 
 @pytest.mark.parametrize("at", [0, 3])
@@ -189,7 +192,7 @@ def resnet(batch_size, precision, steps, execution="eager"):
 @pytest.mark.alone
 def test_the_meter_costs_less_than_one_percent():
     """The GPU is always busy here, so that the scatter of the host does not count."""
-    _, trainer, batches, record = resnet(512, "fp32", steps=30)
+    _, trainer, batches, record = resnet(512, "fp32", steps=15)
     bare = []
 
     def without_meter():
@@ -212,35 +215,36 @@ def test_the_meter_costs_less_than_one_percent():
 
 @pytest.mark.alone
 def test_what_the_meter_does_in_a_step_is_little_beside_a_step():
-    """The scatter of the host hides what the meter costs a run bound by launches; steps that do nothing show it."""
+    """The scatter of the host hides what the meter costs a run bound by launches; steps that do nothing show it.
+
+    Only what happens between the first and the last step counts, because the sampler starts before the clock does.
+    """
     _, trainer, batches, record = resnet(128, "tf32", steps=1000)
     batch, loss = next(batches()), torch.zeros((), device=GPU)
 
-    def seconds_of(run, steps):
+    def without_meter(steps):
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        run(itertools.repeat(batch, steps))
+        for each in itertools.repeat(batch, steps):
+            trainer.step(each)
         torch.cuda.synchronize()
         return (time.perf_counter() - begun) / steps
 
-    def without_meter(given):
-        for each in given:
-            trainer.step(each)
+    def metered(steps):
+        timed_epoch(record, trainer, itertools.repeat(batch, steps))
+        return record.epoch_seconds[-1] / steps
 
-    def metered(given):
-        timed_epoch(record, trainer, given)
-
-    real = min(seconds_of(without_meter, 30) for _ in range(5))
+    real = min(without_meter(30) for _ in range(5))
 
     def step(batch, hidden=None):
         trainer.updates += 1  # or it would count as skipped
         return loss, hidden
 
     trainer.step = step
-    pairs = [(seconds_of(metered, 1000), seconds_of(without_meter, 1000)) for _ in range(7)]
+    pairs = [(metered(1000), without_meter(1000)) for _ in range(7)]
     work = min(one for one, _ in pairs) - min(other for _, other in pairs)  # a busy host slows some of them
     print(f"the meter's own work is {work * 1e6:.1f} microseconds a step, {work / real:.2%} of {real * 1000:.1f} ms")
-    assert 0 < work < 0.02 * real  # 1% where the host is idle
+    assert 0 < work < 0.01 * real
 
 
 def image_batches(size):
@@ -255,7 +259,8 @@ def make_wide():
     return Trainer(model, "fp32", loss, device=GPU, lr=0.1)
 
 
-def test_a_size_that_was_probed_without_a_search_is_searched_in_training(whole_search):
+@pytest.mark.searches
+def test_a_size_that_was_probed_without_a_search_is_searched_in_training():
     allow_search()
     record = make_record()
     assert probe(record, make_wide, image_batches, 40, GPU)
@@ -368,12 +373,13 @@ def test_images_in_pinned_memory_give_the_batches_of_those_on_the_gpu(capsys):
 
 
 @pytest.mark.slow
-def test_the_search_is_in_the_first_run_of_a_shape_and_bounded(whole_search):
+@pytest.mark.searches
+def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
     small = {"epochs": 1, "max_steps": 20, "batch_size": 72}  # of a shape that no other test has
     startup.begin_again()  # whatever this process has run before
     (record,) = run_cells("cifar_resnet", "run", dataset="synthetic", precisions=["fp32"], **small)["records"]
     assert record.status == "ok"
-    assert record.search_limit_algorithms == torch.backends.cudnn.benchmark_limit == whole_search
+    assert record.search_limit_algorithms == torch.backends.cudnn.benchmark_limit == SEARCH_LIMIT
     assert 0 < record.search_seconds < record.warmup_seconds < record.startup_seconds
     parts = [getattr(record, f"startup_{part}_seconds") for part in ("import", "preflight", "data", "model", "warmup")]
     print(f"start {record.startup_seconds:.1f} s {parts}, search {record.search_seconds:.2f} s")
@@ -644,7 +650,7 @@ SMALL_RUNS = {
     "efficientnet_regression": {"batch_size": 8, "image_height": 64, "image_width": 64},
     "lstm_language_model": {"generate_words": 5},
 }
-COMPILED_RUNS = {"efficientnet_regression": {"model": "mobilenetv3_small_050"}}  # of a third of the layers
+COMPILED_RUNS = {"efficientnet_regression": {"model": "test_efficientnet"}}  # timm's own for tests, with few layers
 
 
 @pytest.mark.slow
@@ -663,10 +669,13 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
     assert record.status == "ok" or (precision, record.status) == ("o3_fp16", "diverged"), record.reason
     if record.status == "ok":
         assert (record.profile_reason, record.ledger_reason) == (None, others)
-        counted = record.limit_reason is None
-        assert counted is (execution == "cuda_graph")  # bytes of compiled steps are not counted
+        assert (record.bytes_per_step is not None) is (execution == "cuda_graph")  # else fused, and not counted
+        assert (record.ceiling_copy_gb_per_second is None) is bool(record.gpu_shared)  # not measured beside others
         assert (record.host_syncs_per_step, record.inference_reason) == (0, None)
         assert record.peak_allocated_mib > 0
+    if precision == "bf16_true":
+        assert record.parameter_dtypes == "bfloat16"
+        assert record.update_reason is None and 0 <= record.lost_update_fraction <= 1
 
 
 def test_a_graphs_peak_of_memory_is_near_eager_modes_and_the_next_graphs_is_no_higher():
@@ -706,23 +715,22 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
 def test_a_run_that_only_explains_finds_what_an_ordinary_run_finds(execution):
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "precisions": ["tf32"]}
     found = []
-    for purpose in ("all", "explain", "time"):
+    for purpose in ("all", "explain"):
         release_memory(GPU)
         (record,) = run_cells("cifar_resnet", "run", execution=execution, purpose=purpose, **common)["records"]
         assert record.status == "ok", record.reason
         found.append(record)
-    ordinary, explaining, timed = found
+    ordinary, explaining = found
     assert explaining.metric == [] and len(explaining.epoch_seconds) == 1
     assert explaining.profile_reason is None and explaining.inference_latency_ms > 0
     assert explaining.kernels_per_step == pytest.approx(ordinary.kernels_per_step, rel=0.02)
     assert explaining.flops_per_step == ordinary.flops_per_step
     assert explaining.ledger_parameters_mib == ordinary.ledger_parameters_mib
     assert explaining.peak_allocated_mib == pytest.approx(ordinary.peak_allocated_mib, rel=0.02)
-    assert (timed.kernels_per_step, timed.inference_latency_ms) == (None, None)
-    assert len(timed.metric) == 2
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # because ceilings are part of the explanation, and beside others they are not measured
 def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_explanation():
     quick = {"dataset": "synthetic", "epochs": 1, "max_steps": 30, "generate_words": 0, "precisions": ["amp_fp16"]}
     peaks = []
@@ -747,18 +755,18 @@ def test_a_graphs_peak_is_the_same_after_another_run_of_the_kernel_and_its_expla
     ],
 )
 def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options, precision):
-    for other in EXPERIMENTS:  # or its data would count as this one's
+    for other in (*EXPERIMENTS, "your_model"):  # or its data would count as this one's, and so would workspaces
         sys.modules.pop(other, None)
+    clear_workspaces()
     release_memory(GPU)
     experiment = experiment_of(name, dataset="synthetic", max_steps=10, precisions=[precision], **options)
     record = new_record(name, vars(experiment.parameters), precision, experiment.facts())
-    with guarded(record, "out", GPU):
-        trainer, size = experiment.warmed_up(record, precision)
-        batches = partial(experiment.batches, 0, precision, size, ahead=False)
-        timed_epoch(record, trainer, batches())
-        read_memory_breakdown(record, trainer, iter(batches()), None)
-        sizes, peak, gradients = blocks_at_peak(trainer, next(batches()))
-    assert record.status == "ok", record.reason
+    describe_environment(record, GPU)
+    trainer, size = experiment.warmed_up(record, precision)
+    batches = partial(experiment.batches, 0, precision, size, ahead=False)
+    timed_epoch(record, trainer, batches())
+    read_memory_breakdown(record, trainer, iter(batches()), None)
+    sizes, peak, gradients = blocks_at_peak(trainer, next(batches()))
     counted = {part: int((getattr(record, f"ledger_{part}_mib") or 0) * MIB) for part in COUNTED}
     counted["gradients"] = gradients
     shown = ", ".join(f"{part} {size / MIB:.1f}" for part, size in sizes.items())
