@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 
 from ..errors import error_line
 from . import (
-    aa,
     advice,
     answer,
     batch_sizes,
@@ -61,12 +60,11 @@ SECTIONS = (
     primer,
     comparisons,
     verdicts,
-    aa,
     advice,
     load,
     environment,
 )
-FOLDED = (articles, comparisons, verdicts, aa, advice, load, environment)
+FOLDED = (articles, comparisons, verdicts, advice, load, environment)
 SUBJECTS = {  # kind of a folder: the section on its subject, which follows the answer
     "ladder": ladder,
     "scaling": scaling,
@@ -75,7 +73,6 @@ SUBJECTS = {  # kind of a folder: the section on its subject, which follows the 
     "published": articles,
     "largest": batch_sizes,
     "ways": ways,
-    "aa": aa,
 }
 NAMES = {  # what a folder may lack
     ladder: "a ladder",
