@@ -13,7 +13,7 @@ from .epoch_time import pool_times, uneven_experiments
 from .inference_cost import find_latency
 from .ladder_steps import find_ladders
 from .memory_use import gib, peak_gib
-from .reading import completed, find_records, of_other_code, of_other_versions, sort_out
+from .reading import find_records, of_other_code, sort_out
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
@@ -46,7 +46,6 @@ def load(records_dir: str | Path | Sequence[str], target_metric: float = 0.0, ou
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
-    report.other_versions = of_other_versions(completed(records), report.used)
     kinds = {record["device_type"] for record in report.measured}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds
     for record in sorted(report.measured, key=device_of):

@@ -29,7 +29,6 @@ from . import (
     time_to_target,
     training_curves,
     verdicts,
-    versions,
     ways,
 )
 from .published import articles
@@ -54,7 +53,6 @@ SECTIONS = (
     loss_scale,
     energy,
     inference_cost,
-    versions,
     table,
     articles,
     primer,
