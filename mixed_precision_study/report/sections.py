@@ -7,7 +7,6 @@ import matplotlib.pyplot as plt
 
 from ..errors import error_line
 from . import (
-    advice,
     answer,
     batch_sizes,
     bottlenecks,
@@ -20,7 +19,6 @@ from . import (
     load,
     loss_scale,
     memory_breakdown,
-    primer,
     quality_figure,
     scaling,
     several_gpus,
@@ -55,14 +53,12 @@ SECTIONS = (
     inference_cost,
     table,
     articles,
-    primer,
     comparisons,
     verdicts,
-    advice,
     load,
     environment,
 )
-FOLDED = (articles, comparisons, verdicts, advice, load, environment)
+FOLDED = (articles, comparisons, verdicts, load, environment)
 SUBJECTS = {  # kind of a folder: the section on its subject, which follows the answer
     "ladder": ladder,
     "scaling": scaling,
