@@ -17,7 +17,6 @@ from .reading import find_records, of_other_code, sort_out
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
-from .theme import chart_style
 from .verdicts import find_sentences, find_speedups, stand_after_correction
 from .widths import find_widths
 from .words import count
@@ -122,7 +121,6 @@ def rows_left_out(report: Report) -> list[dict[str, str]]:
     return rows
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return what was left out, and which records were measured by other code."""
     section = Section(TITLE, ABOUT)

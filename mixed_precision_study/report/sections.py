@@ -32,6 +32,7 @@ from . import (
 from .published import articles
 from .report import Report
 from .section import Chart, Section
+from .style import chart_style
 from .words import plain
 
 SECTIONS = (
@@ -102,7 +103,8 @@ def absent_line(absent: list[ModuleType]) -> Section:
 def drawn(module: ModuleType, report: Report) -> Section:
     """Return a section with its charts drawn. One that fails says so, because the others must not be lost with it."""
     try:
-        section = module.section(report)
+        with chart_style():
+            section = module.section(report)
         for part in section.parts:
             if isinstance(part, Chart):
                 part.png  # noqa: B018  # drawn here, where an error costs this section alone

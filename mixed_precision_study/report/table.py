@@ -18,7 +18,6 @@ from .quality import difference_in_words, metric_of, outcome_in_words, quality_a
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
-from .theme import chart_style
 from .verdicts import example, flags_in, judgement
 from .words import short
 
@@ -226,7 +225,6 @@ def table_rows(report: Report) -> list[dict]:
     return [table_row(report, *key) for key in report.sentences if key[1] != "fp32"]
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the table and the files summary.csv and results.csv."""
     section = Section(TITLE, ABOUT) if report.used else Section()
