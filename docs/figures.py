@@ -5,9 +5,7 @@ import functools
 import re
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
 
-from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import (
     EQUIVALENT,
@@ -84,19 +82,6 @@ def runs_table(records):
         apart = ", data on record" if names.count(name) > 1 and one.get("data_fingerprint") else ""
         rows.append((name[0] + apart, name[1], cells))
     lines += [f"| {label} | {epochs} | {' | '.join(cells)} |" for label, epochs, cells in sorted(rows, key=by_numbers)]
-    return "\n".join(lines)
-
-
-def equal_table(records):
-    """Return a line for each run of the study `aa`: processes, times, scatter, and how often they were told apart."""
-    lines = ["| equal runs | processes | s an epoch | scatter | called faster or slower |", "|---|---|---|---|---|"]
-    for runs in equal_runs(records):
-        found, means = false_positive_rate(runs), [fmean(run["epoch_seconds"]) for run in runs]
-        times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f})"
-        rate = f"{found['rate']:.1%} ± {found['error']:.1%} of {found['splits']:,}"
-        eager = ", eager" if runs[0]["execution"] == "eager" else ""
-        label = f"{training_label(runs[0])}{eager}, {runs[0]['precision']}"
-        lines.append(f"| {label} | {found['processes']} | {times} | {found['scatter']:.1%} | {rate} |")
     return "\n".join(lines)
 
 

@@ -18,7 +18,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path[:0] = [str(ROOT / folder) for folder in ("docs", "benchmarks")]
+import equal_runs  # noqa: E402
 import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
@@ -188,7 +189,7 @@ def generated_blocks(root):
             "fp8": lambda: figures.fp8_table([report(name) for name in WIDTHS]),
         },
         outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
-        outputs / "aa-h100" / "README.md": {"equal": lambda: figures.equal_table(records("aa-h100"))},
+        outputs / "aa-h100" / "README.md": {"equal": lambda: equal_runs.table(records("aa-h100"))},
         outputs / "inference-h200" / "README.md": {
             "inference": lambda: figures.inference_table(records("inference-h200"))
         },

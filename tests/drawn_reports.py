@@ -17,9 +17,9 @@ from mixed_precision_study.record import NOT_WRITTEN, write_record
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.section import Chart, Sentence, Table
 from mixed_precision_study.report.sections import SECTIONS
-from mixed_precision_study.report.theme import chart_style
+from mixed_precision_study.report.style import chart_style
 
-SECTION = {module.__name__.rpartition(".")[2]: module.section for module in SECTIONS}
+SECTION = {module.__name__.rpartition(".")[2]: chart_style()(module.section) for module in SECTIONS}
 
 
 def execute(folder):

@@ -1,27 +1,31 @@
 """The scripts of benchmarks/ in their tiny forms on the CPU, and the arithmetic of their tables."""
 
 import importlib.util
+import itertools
+import math
+import random
 import subprocess
 import sys
 import types
+from collections import Counter
+from statistics import fmean
 
+import compare_loops
+import equal_runs
+import host_time
+import made_up_records as made_up
+import numpy as np
 import pytest
+import seeds_needed
+import simulate
 import torch
 from conftest import ENVIRONMENT, ROOT
+from made_up_runs import timed
 
+from mixed_precision_study.analysis.equivalence import EQUIVALENT, quality_difference
+from mixed_precision_study.record import read_records, write_record
 from mixed_precision_study.training import Trainer
 
-
-def load(name):
-    """Return a benchmark's script as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-compare_loops = load("compare_loops")
-host_time = load("host_time")
 TINY = ["--steps", "2", "--rounds", "1", "--device", "cpu"]
 
 
@@ -314,3 +318,147 @@ def test_without_a_gpu_the_first_search_says_so_in_one_sentence():
     assert result.returncode == 1
     assert "cannot run here" in result.stdout.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
+def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatter):
+    """Of 200 draws the share of covering intervals scatters by 1.5%."""
+    cell = simulate.simulate(scatter, 3, 2, 200)
+    assert cell.coverage > 0.9
+    assert max(cell.false, cell.wrongly_same) < 0.1
+    assert (cell.half_width < 0.03) == (scatter.processes < 0.01)
+    bad = cell._replace(coverage=0.9, false=0.07, wrongly_same=0.07, half_width=0.04)
+    assert len(simulate.problems_of(bad)) == (4 if scatter is simulate.SCATTERS[0] else 3)
+
+
+def test_five_processes_halve_the_interval_and_the_table_has_a_row_for_every_cell():
+    three, five = (simulate.simulate(simulate.SCATTERS[2], processes, 2, 100).half_width for processes in (3, 5))
+    assert five < 0.7 * three
+    table = list(simulate.rows(2))
+    assert len(table) == 2 + len(simulate.SCATTERS) * len(simulate.SHAPES)
+    assert len({line.count("|") for line in table}) == 1
+
+
+@pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
+def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisions_equivalent(scatter, margin):
+    seeds = seeds_needed.seeds_needed(scatter, margin)
+    draw = random.Random(0)
+    metric = {0.002: "accuracy", 0.02: "mean_absolute_error"}[margin]
+    base = dict.fromkeys(range(seeds), 0.5)
+    studies = [{seed: 0.5 + draw.gauss(0, scatter) for seed in base} for _ in range(1000)]
+    found = [quality_difference(own, base, metric, "higher")["outcome"] for own in studies].count(EQUIVALENT)
+    assert seeds_needed.POWER - 0.06 < found / 1000 < seeds_needed.POWER + 0.1
+    assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
+
+
+def benchmark(script, *words):
+    command = [sys.executable, ROOT / "benchmarks" / script, *map(str, words)]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("script", ["seeds_needed.py", "equal_runs.py"])
+def test_a_folder_without_such_records_gets_one_sentence(tmp_path, script):
+    done = benchmark(script, tmp_path)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
+
+
+def test_the_commands_print_what_a_pilot_and_equal_runs_say(tmp_path):
+    for seed in range(4):
+        for precision, shift in (("fp32", 0.0), ("amp_bf16", 0.001 * (-1) ** seed)):
+            parameters = {"seed": seed}
+            write_record(made_up.make("cifar_resnet", precision, parameters=parameters, shift=shift), tmp_path)
+    (row,) = seeds_needed.needs_of(read_records(tmp_path)[0])
+    assert (row.seeds, row.scatter) == (4, pytest.approx(0.001 * 2 / math.sqrt(3)))
+    assert rows_of(benchmark("seeds_needed.py", tmp_path).stdout)["resnet18, eager"][1:4] == [
+        "amp_bf16",
+        "accuracy",
+        "4",
+    ]
+    for number in range(6):
+        parameters = {"purpose": "aa", "repeat": number, "execution": "eager"}
+        write_record(made_up.make("cifar_resnet", "amp_bf16", seconds=[6.0] * 3, parameters=parameters), tmp_path)
+    cells = rows_of(benchmark("equal_runs.py", tmp_path).stdout)["resnet18 on cifar10, batch 128, eager, amp_bf16"]
+    assert cells[1:] == ["6", "6.00 (6.00 to 6.00)", "0.0%", "0.0% of 8"]
+
+
+def equal(count=24, scatter=0.1, drift=0.0, seed=0, seconds=10.0, **fields):
+    """Return equal runs in their order. Their times scatter by a share, and grow by `drift` from first to last."""
+    draw = np.random.default_rng(seed).normal(0, scatter, count)
+    runs = []
+    for number in range(count):
+        factor = math.exp(draw[number] + drift * number / count)
+        facts = {"order_in_comparison": number, "started_at": f"2026-01-01T00:{number:02}:00+00:00", **fields}
+        parameters = {"purpose": "aa", "repeat": number}
+        runs.append(timed(np.full((3, 10), seconds * factor / 10), "amp_bf16", parameters, **facts))
+    return runs
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.4])
+def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drift, monkeypatch):
+    """A hundred splits of one set of 24 show the true rate within 3%, so those of eight sets do within 1%."""
+    monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
+    rates = [equal_runs.false_positive_rate(equal(drift=drift, seed=seed))["rate"] for seed in range(8)]
+    assert 0.02 < fmean(rates) < 0.08, rates
+
+
+def test_a_judge_who_takes_every_difference_for_one_of_the_precisions_is_seen():
+    def differs_by_a_percent(pairs):
+        ratios = [math.log(sum(base["epoch_seconds"]) / sum(own["epoch_seconds"])) for own, base in pairs]
+        return abs(fmean(ratios)) > 0.01
+
+    found = equal_runs.false_positive_rate(equal(), differs_by_a_percent)
+    assert found["rate"] > 0.7 and found["rate"] - 3 * found["error"] > 0.2
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "blocks", "splits"), [(24, 4, 6, 2000), (12, 4, 3, 1728), (9, 3, 3, 216), (6, 2, 3, 8)]
+)
+def test_a_split_takes_two_neighbours_from_each_of_three_blocks(count, size, blocks, splits):
+    runs = list(range(count))
+    cut = equal_runs.blocks_of(runs)
+    assert list(itertools.chain(*cut)) == runs
+    assert [len(block) for block in cut] == [size] * blocks
+    found = equal_runs.splits_of(cut)
+    assert len(found) == splits and equal_runs.splits_of(cut) == found  # drawn again
+    for split in found:
+        assert len({number for number, *_ in split}) == 3
+        assert all(own != base and max(own, base) < size for _, own, base in split)
+    sides = Counter(own < base for split in found for _, own, base in split)
+    assert abs(sides[True] - sides[False]) < 0.05 * sides.total()
+    assert splits == 2000 or len(set(found)) == splits
+
+
+@pytest.mark.parametrize(("count", "used"), [(5, None), (6, 6), (7, 6), (23, 20)])
+def test_what_does_not_fill_a_block_is_left_out(count, used):
+    found = equal_runs.false_positive_rate(equal(count=count), lambda pairs: False)
+    assert (found and found["processes"]) == used
+
+
+def test_a_change_from_block_to_block_is_no_difference_but_one_within_blocks_is(monkeypatch):
+    monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
+    for factors, least, most in (
+        ([1 + n // 4 for n in range(16)], 0, 0),
+        ([1 + n % 2 / 2 for n in range(16)], 0.02, 1),
+    ):
+        runs = [equal(1, 1e-5, seconds=10.0 * factor)[0] for factor in factors]
+        assert least <= equal_runs.false_positive_rate(runs)["rate"] <= most
+    short = equal_runs.false_positive_rate(equal(count=6, seconds=0.01))
+    assert (short["rate"], short["splits"], short["error"]) == (None, 0, None)
+
+
+def test_the_error_of_a_rate_is_that_of_leaving_out_a_block():
+    """Where all that is called different rests on one block, the rate is no better known than that."""
+    runs = equal()
+    odd = {id(run) for run in runs[4:8]}
+    found = equal_runs.false_positive_rate(runs, lambda pairs: any(id(own) in odd for own, _ in pairs))
+    assert (found["rate"], found["error"]) == pytest.approx((0.5, 0.5), abs=0.1)
+    steady = equal_runs.false_positive_rate(runs, lambda pairs: pairs[0][0]["repeat"] % 2 == 0)
+    assert steady["error"] < 0.1
+
+
+def test_equal_runs_are_one_run_on_one_gpu_in_their_order():
+    first, elsewhere, other_code = equal(3), equal(2, gpu_uuid="GPU-2"), equal(2, code_hash="abc")
+    ordinary = [timed(np.ones((3, 10)), "amp_bf16", {"purpose": "time"})]
+    groups = equal_runs.equal_runs([*reversed(first), *elsewhere, *other_code, *equal(1, status="failed"), *ordinary])
+    assert sorted(map(len, groups)) == [2, 2, 3]
+    assert first in groups

@@ -9,8 +9,8 @@ import statistics
 import figures
 import pytest
 from conftest import EXPERIMENTS, ROOT
+from equal_runs import equal_runs, false_positive_rate
 
-from mixed_precision_study.analysis.aa import equal_runs, false_positive_rate
 from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS

@@ -1,10 +1,13 @@
-"""Student's distribution of t, which the standard library and NumPy lack."""
+"""Student's distribution of t, which the standard library and NumPy lack, and Holm's correction."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from statistics import fmean, stdev
 
 LARGEST_LOGARITHM = 690.0  # of about 1e300
+LEVEL = 0.05  # the chance that any of all the tests singles out a difference that is none
+MANY_RATIOS = 10  # with more ratios in a report, those that are singled out are corrected
 
 
 def probability_within(t: float, degrees: int) -> float:
@@ -57,3 +60,14 @@ def p_value(values: list[float]) -> float:
     if spread == 0:
         return float(middle == 0)
     return 1 - probability_within(abs(middle) / spread * math.sqrt(len(values)), len(values) - 1)
+
+
+def stand_together(p_values: Sequence[float]) -> list[bool]:
+    """Return for every p value whether it stays significant when all are corrected (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    stands = [False] * len(p_values)
+    for place, number in enumerate(order):
+        if p_values[number] > LEVEL / (len(p_values) - place):
+            break
+        stands[number] = True
+    return stands

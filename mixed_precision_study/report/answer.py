@@ -27,7 +27,6 @@ from ..analysis.equivalence import AS_GOOD, WORSE, is_too_few
 from ..analysis.speedup import FEWEST_PROCESSES, SMALLEST_CLAIMED, seconds_of_epoch
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned
 from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_FEW_PROCESSES, interval_text, judge
-from . import aa
 from .comparisons import execution_of, ok_runs, runs_of, timed_runs
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
@@ -78,6 +77,7 @@ SUBJECTS = {
     "aa": "Equal runs against each other",
     "reference": "Mixed precision",
 }
+EQUAL = "Equal runs compare no precisions; python benchmarks/equal_runs.py says how often the rules tell them apart."
 MANY_MODELS = 8  # a folder with as many repeats published experiments
 
 
@@ -117,7 +117,7 @@ def kind_of(report: Report) -> str:
     if Path(report.folder).resolve().name.startswith("inference") and report.latency:
         return "inference"
     if not report.comparisons:
-        return "largest" if report.largest else "aa" if report.equal_here else "reference"
+        return "largest" if report.largest else "aa" if report.equal else "reference"
     if len({group["model"] for group in report.comparisons}) >= MANY_MODELS:
         return "published"
     if sum(len(family.members) for family in report.widths) > len(report.comparisons) / 2:
@@ -665,7 +665,7 @@ def section(report: Report) -> Section:
     if kind == "ways" and not report.on_cpu:
         said = ["Precisions are not compared: no run in fp32.", in_words(report, find_changes(report))]
     elif kind == "aa" and not report.on_cpu:
-        said = [aa.in_words(report)]
+        said = [EQUAL]
     elif families:
         runs = runs_of([group for family in families for group in family.members])
         held = [count(len({run["seed"] for run in runs}), "seed"), *power_limits(runs)]

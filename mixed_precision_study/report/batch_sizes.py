@@ -14,7 +14,6 @@ from .memory_use import speed_of
 from .report import Report
 from .section import Section
 from .style import BOX, DARK_GREY, GAP_GREY, PRECISIONS, bar_style
-from .theme import chart_style
 from .verdicts import conditions_text, ends_of, ratio_text, said_once, sentence_on, speedup_of
 from .words import plain, short, span
 
@@ -308,7 +307,6 @@ def finding_of(family: BatchFamily) -> str:
     return f"{family.title}: {'; '.join(parts)}."
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of batch sizes, and the verdicts on the largest ones."""
     section = Section(TITLE, ABOUT)

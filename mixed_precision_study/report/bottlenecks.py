@@ -9,7 +9,6 @@ from .layout import MANY
 from .report import Key, Report
 from .section import Section
 from .style import PRECISIONS, STEP_STYLES
-from .theme import chart_style
 from .verdicts import said_once, say_missing
 from .words import count, percent, plain, short, span, tally
 
@@ -148,7 +147,6 @@ def limits_of(report: Report, number: int, runs: dict[Key, dict]) -> str:
     return f"- **{plain(report.comparisons[number]['title'])}** is limited by {text}.{gain}"
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart of a step's time, what limits every run, and the table of the figures."""
     section = Section(TITLE, ABOUT)

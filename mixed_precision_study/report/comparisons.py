@@ -1,5 +1,7 @@
 """Which runs are compared with which, and the names of the comparisons."""
 
+import json
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -10,17 +12,16 @@ from ..analysis.explained import explain
 from ..divergence import find_diverged
 from ..record import comparison_key, is_explanation
 from .environment import data_of, device_of
-from .model_width import width_of
 from .reading import PLACE
 from .report import Report
 from .section import Section
 from .style import CPU_WARNING, PRECISIONS
-from .theme import chart_style
 from .words import count, natural, plain
 
 TITLE = "What is compared with what"
 ABOUT = """A comparison is a set of runs on one GPU model in which only precision, seed and repetition differ.
 A run that did not end well leaves a labelled gap."""
+VIT_WIDTHS = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}
 
 
 def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
@@ -68,6 +69,15 @@ def place_of(group: dict) -> list:
     kind, width = width_of(group) or (group["model"], 0)
     before = [natural(group[name]) for name in ("notebook", "device", "data")]
     return [*before, natural(kind), width, *(natural(group[name]) for name in ("batch", "settings"))]
+
+
+def width_of(group: dict) -> tuple[str, int] | None:
+    """Return the kind of a comparison's model, "transformer" or "vit", and its width; None of other models."""
+    if group["model"] == "transformer" and "units" in group["settings"]:
+        return "transformer", int(json.loads(group["settings"]["units"]))
+    if found := re.match(rf"vit_({'|'.join(VIT_WIDTHS)})_", group["model"]):
+        return "vit", VIT_WIDTHS[found[1]]
+    return None
 
 
 def lend_baselines(groups: list[dict]) -> None:
@@ -272,7 +282,6 @@ def rows_of_failed(report: Report) -> list[dict]:
     return rows
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the table of the comparisons, and what did not end well."""
     section = Section(TITLE, ABOUT)

@@ -12,7 +12,6 @@ from .layout import chart_text, legend_of, start_chart
 from .report import Report
 from .section import Section
 from .style import DARK_GREY, PRECISIONS
-from .theme import chart_style
 from .verdicts import judgement, ratio_text, said_once, speedup_of
 from .widths import (
     LOSS_BAR,
@@ -203,7 +202,6 @@ def draw_families(section: Section, report: Report, families: list[Widths]) -> N
     section.chart(figure, "crossover", " ".join(map(finding_of, families)))
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart, a sentence for each mode, and the table."""
     section = Section(TITLE, ABOUT)

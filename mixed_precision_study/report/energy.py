@@ -9,7 +9,6 @@ from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
 from .style import PRECISIONS
-from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
 from .words import plain, short, short_span
 
@@ -67,7 +66,6 @@ def spread_rows(report: Report) -> list[dict]:
     return rows
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of energy."""
     section = Section(TITLE, ABOUT)

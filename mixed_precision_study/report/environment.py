@@ -7,7 +7,6 @@ from ..record import data_asked_for
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
-from .theme import chart_style
 from .words import plain
 
 TITLE = "Hardware and software"
@@ -78,7 +77,6 @@ def environment_of(records: list[dict]) -> dict[str, str]:
     return rows
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the table of hardware and software, and what differs between the runs of a device."""
     section = Section(TITLE)

@@ -4,7 +4,6 @@ from .bars import bar_chart, pool, values_in_words, values_of, with_shares
 from .layout import MANY, rate_unit
 from .report import Bar, Key, Report
 from .section import Section
-from .theme import chart_style
 from .verdicts import row_of_run, said_once, say_missing
 from .words import short, span
 
@@ -42,7 +41,6 @@ def inference_row(report: Report, number: int, run: dict) -> dict:
     return row_of_run(report, report.comparisons[number], run, **row)
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the charts and the table of inference."""
     section = Section(TITLE, ABOUT)

@@ -27,7 +27,6 @@ from .style import (
     bar_style,
     precision_patches,
 )
-from .theme import chart_style
 from .verdicts import (
     conditions_text,
     ends_of,
@@ -260,7 +259,6 @@ def rows_of_ladders(report: Report, ladders: list[list[Step]]) -> list[dict]:
     return [row_of_step(report, steps, step) for steps in ladders for step in steps]
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the tables of the ladders, and which step brings most."""
     section = Section(TITLE, ABOUT)

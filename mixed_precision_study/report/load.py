@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analysis.aa import is_equal_run
 from ..analysis.conditions import flags_of
 from ..errors import UserError
 from ..record import NO_RECORD
-from .aa import equal_runs_on, rates_of
 from .bars import pool
 from .comparisons import group_runs, label_groups, mark_diverged, ok_runs, runs_of, sweeps_of
 from .environment import device_of
@@ -15,11 +13,10 @@ from .epoch_time import pool_times, uneven_experiments
 from .inference_cost import find_latency
 from .ladder_steps import find_ladders
 from .memory_use import gib, peak_gib
-from .reading import completed, find_records, of_other_code, of_other_versions, sort_out
+from .reading import find_records, of_other_code, sort_out
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
-from .theme import chart_style
 from .verdicts import find_sentences, find_speedups, stand_after_correction
 from .widths import find_widths
 from .words import count
@@ -41,16 +38,13 @@ def load(records_dir: str | Path | Sequence[str], target_metric: float = 0.0, ou
     """
     folder, records, left_out = find_records(records_dir, output_dir)
     used, more_left_out = sort_out(records)
-    equal = [record for record in used if is_equal_run(record)]
-    used = [record for record in used if not is_equal_run(record)]
+    equal = [record for record in used if record.get("purpose") == "aa"]
+    used = [record for record in used if record.get("purpose") != "aa"]
     source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
-    report = Report(str(folder), source, target_metric, used, left_out + more_left_out, equal_here=len(equal))
+    report = Report(str(folder), source, target_metric, used, left_out + more_left_out, equal=equal)
     report.others = of_other_code(used)
     report.aside = [record for record in report.others if "other_code-" in record["path"]]
     report.used = [record for record in used if record not in report.aside]
-    report.other_versions = of_other_versions(completed(records), report.used)
-    report.equal = equal_runs_on(report.used, equal, folder)
-    report.equal_rates = rates_of(report.equal)
     kinds = {record["device_type"] for record in report.measured}
     report.on_cpu = "cpu" in kinds and "cuda" not in kinds
     for record in sorted(report.measured, key=device_of):
@@ -106,7 +100,7 @@ def judge_runs(report: Report) -> None:
 
 def found(report: Report) -> str:
     """Return how many records were found, used and left out."""
-    used = len(report.used) + len(report.aside) + report.equal_here
+    used = len(report.used) + len(report.aside) + len(report.equal)
     others = no_records(report)
     left_out = len(report.left_out) - len(others)
     text = f"{count(used + left_out, 'record')} found below {report.source}: {used} used, {left_out} left out"
@@ -127,7 +121,6 @@ def rows_left_out(report: Report) -> list[dict[str, str]]:
     return rows
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return what was left out, and which records were measured by other code."""
     section = Section(TITLE, ABOUT)
@@ -146,7 +139,7 @@ def section(report: Report) -> Section:
 
 def stop_without_records(report: Report) -> None:
     """Raise UserError where no record is usable."""
-    if not (report.used or report.aside or report.equal_here):
+    if not (report.used or report.aside or report.equal):
         raise UserError(
             f'no usable run record lies below records_dir = "{report.source}"; run an experiment notebook or run_all.py'
             " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"

@@ -18,7 +18,6 @@ from .layout import name_of, panel_title, panels, start_chart
 from .report import Report
 from .section import Section
 from .style import PRECISIONS, line_style
-from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 
@@ -136,7 +135,6 @@ def widen(axes: Axes, label: str) -> None:
         axes.set_ylim(low - missing / 2, high + missing / 2)
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the charts of the loss scale, and what it did."""
     section = Section(TITLE)

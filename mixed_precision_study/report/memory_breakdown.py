@@ -10,7 +10,6 @@ from .memory_use import gib, memory_saved
 from .report import Key, Report
 from .section import Section
 from .style import MEMORY_STYLES, PRECISIONS
-from .theme import chart_style
 from .verdicts import said_once, say_missing
 from .words import count, gibibytes, span
 
@@ -137,7 +136,6 @@ def part_row(report: Report, key: Key, record: dict) -> dict:
     return row | {"all, GiB": total_label(record).removesuffix(" GiB")}
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart of what fills the memory, and sentences on it."""
     section = Section(TITLE, ABOUT)

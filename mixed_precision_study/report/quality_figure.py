@@ -15,7 +15,6 @@ from .report import Report
 from .section import Section
 from .speedup_figure import HEADING, ROW, SECOND_LINE, draw_heading, write_columns
 from .style import DARK_GREY, GAP_GREY, PRECISIONS
-from .theme import chart_style
 from .words import count
 
 TITLE = "Quality beside fp32"
@@ -136,7 +135,6 @@ def in_words(report: Report, groups: dict[int, list[Row]]) -> str:
     return " ".join(texts)
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart of the differences, where a precision has three seeds in common with fp32."""
     section = Section(TITLE, ABOUT)

@@ -116,17 +116,6 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     return used, [(record["path"], reason) for record, reason in reasons if reason]
 
 
-def of_other_versions(records: list[dict], used: list[dict]) -> list[dict]:
-    """Return sound copies of used runs with another version of PyTorch, the newest of each version."""
-    kept = {copy_key(record, record["gpu_uuid"]): record for record in used}
-    found = {}
-    for record in sorted(records, key=lambda record: record["finished_at"] or ""):
-        copied = kept.get(copy_key(record, record["gpu_uuid"]))
-        if copied and copied["torch_version"] != record["torch_version"] and not flaw(record):
-            found[copy_key(record, record["gpu_uuid"]), record["torch_version"]] = record
-    return list(found.values())
-
-
 def find_records(
     given: str | Path | Sequence[str], output: str | Path = ""
 ) -> tuple[str | Path, list[dict], list[tuple[str, str]]]:

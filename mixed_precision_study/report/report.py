@@ -23,10 +23,7 @@ class Report:
     left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of the others
     others: list[dict] = field(default_factory=list)  # measured by other code than the newest of their notebook
     aside: list[dict] = field(default_factory=list)  # of these, what run_all.py had set aside: not used
-    other_versions: list[dict] = field(default_factory=list)  # copies of used runs with another version of PyTorch
-    equal_here: int = 0  # records of the folder that are equal runs of the study `aa`, which are compared with no other
-    equal: list[dict] = field(default_factory=list)  # such runs on the hosts of the report, also from beside the folder
-    equal_rates: list[tuple[list[dict], dict]] = field(default_factory=list)  # see false_positive_rate
+    equal: list[dict] = field(default_factory=list)  # equal runs of the study `aa`, which are compared with no other
     devices: dict[str, list[dict]] = field(default_factory=dict)  # {short name of a device: its records}
     on_cpu: bool = False  # every run was on the CPU
     every_group: list[dict] = field(default_factory=list)  # all comparisons

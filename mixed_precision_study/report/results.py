@@ -16,8 +16,7 @@ from ..analysis.conditions import flags_of
 from ..analysis.speedup import paired_ratio, paired_runs
 from ..analysis.verdict import verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
-from .style import CPU_WARNING, PRECISIONS
-from .theme import chart_style
+from .style import CPU_WARNING, PRECISIONS, chart_style
 
 COLUMNS = {  # title: (field of the record, digits); a fraction is shown in percent
     "batch size": ("batch_size_used", 0),

@@ -18,7 +18,6 @@ from .memory_use import speed_of
 from .report import Report
 from .section import Section
 from .style import DARK_GREY, DISTURBED_MARK, PRECISIONS
-from .theme import chart_style
 from .verdicts import example, flags_in, said_once
 from .words import plain, short
 
@@ -202,7 +201,6 @@ def rows_of_sizes(growths: list[Growth]) -> list[dict]:
     return [row_of_size(growth, size) for growth in growths for size in growth.groups]
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart and the table of what grows, and where kernel launches are the limit."""
     section = Section(TITLE, ABOUT)

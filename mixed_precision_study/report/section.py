@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 
 from ..errors import printable
 from ..files import written_whole
-from .style import MEMORY_STYLES, PRECISIONS, RED
-from .theme import chart_style
+from .style import MEMORY_STYLES, PRECISIONS, RED, chart_style
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula

@@ -7,8 +7,6 @@ import matplotlib.pyplot as plt
 
 from ..errors import error_line
 from . import (
-    aa,
-    advice,
     answer,
     batch_sizes,
     bottlenecks,
@@ -21,7 +19,6 @@ from . import (
     load,
     loss_scale,
     memory_breakdown,
-    primer,
     quality_figure,
     scaling,
     several_gpus,
@@ -30,12 +27,12 @@ from . import (
     time_to_target,
     training_curves,
     verdicts,
-    versions,
     ways,
 )
 from .published import articles
 from .report import Report
 from .section import Chart, Section
+from .style import chart_style
 from .words import plain
 
 SECTIONS = (
@@ -55,18 +52,14 @@ SECTIONS = (
     loss_scale,
     energy,
     inference_cost,
-    versions,
     table,
     articles,
-    primer,
     comparisons,
     verdicts,
-    aa,
-    advice,
     load,
     environment,
 )
-FOLDED = (articles, comparisons, verdicts, aa, advice, load, environment)
+FOLDED = (articles, comparisons, verdicts, load, environment)
 SUBJECTS = {  # kind of a folder: the section on its subject, which follows the answer
     "ladder": ladder,
     "scaling": scaling,
@@ -75,7 +68,6 @@ SUBJECTS = {  # kind of a folder: the section on its subject, which follows the 
     "published": articles,
     "largest": batch_sizes,
     "ways": ways,
-    "aa": aa,
 }
 NAMES = {  # what a folder may lack
     ladder: "a ladder",
@@ -111,7 +103,8 @@ def absent_line(absent: list[ModuleType]) -> Section:
 def drawn(module: ModuleType, report: Report) -> Section:
     """Return a section with its charts drawn. One that fails says so, because the others must not be lost with it."""
     try:
-        section = module.section(report)
+        with chart_style():
+            section = module.section(report)
         for part in section.parts:
             if isinstance(part, Chart):
                 part.png  # noqa: B018  # drawn here, where an error costs this section alone

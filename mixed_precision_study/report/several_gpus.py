@@ -3,7 +3,6 @@
 from .comparisons import families
 from .report import Report
 from .section import Section
-from .theme import chart_style
 from .time_and_memory import draw_rows
 from .words import count
 
@@ -12,7 +11,6 @@ ABOUT = """The same runs on each GPU. Hosts differ too: where the GPU waits for 
 MOST = 6  # comparisons in the chart
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the bars of each comparison that ran on more than one GPU model, a row each."""
     section = Section(TITLE, ABOUT)

@@ -24,7 +24,6 @@ from .speedup_marks import (
     within_axis,
 )
 from .style import BOX, CPU_WARNING, DARK_GREY, GAP_GREY, INTERVAL_GREY, UNPAIRED_MARK
-from .theme import chart_style
 from .time_and_memory import draw_time_and_memory
 from .verdicts import baselines_of
 from .ways import without_baseline
@@ -185,7 +184,6 @@ def draw_rows(section: Section, report: Report) -> None:
     section.chart(figure, "speedup", alternative_text(report))
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the chart of the speed-ups, and the bars of time and memory."""
     section = Section(TITLE, ABOUT)

@@ -1,8 +1,11 @@
-"""Colours, hatches, line styles and marks: the same in every chart."""
+"""Colours, hatches, line styles, marks and settings of Matplotlib: the same in every chart."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
+import seaborn as sns
 from matplotlib.patches import Patch
 
 
@@ -47,6 +50,17 @@ MEMORY_STYLES = {  # part of the memory: colour and hatch; no colour of a precis
     "allocator slack": ("#ddcc77", "//"),
     "context and libraries": ("#bbbbbb", ".."),
 }
+FONTS = {"font.size": 9, "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5}  # 8.1 is 9 pixels of 800
+GRID = {"axes.grid.axis": "y", "grid.color": "#d5d5d5", "axes.spines.top": False}
+
+
+@contextmanager
+def chart_style() -> Iterator[None]:
+    """Draw charts in the style of the report; use it as a context or as a decorator."""
+    with plt.rc_context({"figure.max_open_warning": 0}):
+        sns.set_theme(style="whitegrid", rc={**FONTS, **GRID})
+        plt.rcParams["axes.spines.right"] = False
+        yield
 
 
 def line_style(precision: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from .quality import difference_in_words, metric_of, outcome_in_words, quality_a
 from .report import Report
 from .section import File, Section
 from .style import DISTURBED_MARK
-from .theme import chart_style
 from .verdicts import example, flags_in, judgement
 from .words import short
 
@@ -226,10 +225,9 @@ def table_rows(report: Report) -> list[dict]:
     return [table_row(report, *key) for key in report.sentences if key[1] != "fp32"]
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the table and the files summary.csv and results.csv."""
-    section = Section(TITLE, ABOUT)
+    section = Section(TITLE, ABOUT) if report.used else Section()
     judged = table_rows(report)
     keys = [key for key in report.sentences if key[1] != "fp32"]
     rows, links = overview_rows(report, judged)
@@ -238,6 +236,6 @@ def section(report: Report) -> Section:
         folded = TITLE if len(kept) > ROWS_OPEN else ""
         section.table(kept, folded, caption=caption, links=links, sortable=True)
         section.parts.append(File("summary.csv", csv_of(judged)))
-    if report.used:
+    if report.measured:
         section.parts.append(File("results.csv", results_csv(report, dict(zip(keys, judged, strict=True)))))
     return section

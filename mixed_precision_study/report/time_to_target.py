@@ -8,7 +8,6 @@ from .quality import metric_of
 from .report import Report
 from .section import Section
 from .style import PRECISIONS
-from .theme import chart_style
 from .verdicts import baselines_of, said_once
 from .words import plain, short, short_span
 
@@ -98,7 +97,6 @@ def say_slower_ways(section: Section, title: str, trainings: dict[str, list[ToTa
                 section.say(f"{ways} ({plain(title)}).")
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the tables of time and energy to a target; nothing where no run reaches one."""
     section = Section(TITLE, ABOUT)

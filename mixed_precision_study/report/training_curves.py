@@ -13,7 +13,6 @@ from .quality import last_metrics, metric_of
 from .report import Report
 from .section import Section
 from .style import GAP_GREY, PRECISIONS, line_style
-from .theme import chart_style
 from .verdicts import marked_in
 from .words import count, plain, span
 
@@ -54,7 +53,6 @@ def draw_curves(axes: Axes, group: dict, name: str) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return curves of long trainings, the last metrics of short ones, and what was reached on a test set."""
     section = Section(TITLE)

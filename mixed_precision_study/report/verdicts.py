@@ -7,15 +7,14 @@ from itertools import groupby
 
 from ..analysis.conditions import FLAGGED, at_power_limit, fairly_timed, flags_of
 from ..analysis.explained import NOT_YET, TIME_ALONE
-from ..analysis.holm import MANY_RATIOS, stand_together
 from ..analysis.speedup import FEWEST_PROCESSES, paired_ratio, paired_runs, unpaired_ratio
+from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.verdict import DIFFERENT, SAME_TO, interval_text, judge, verdict
 from .comparisons import execution_of, ok_runs, profiled_run, run_label, timed_runs
 from .layout import MANY, name_of
 from .report import PairKey, Report
 from .section import Section
 from .style import DISTURBED_MARK, PRECISIONS
-from .theme import chart_style
 from .words import count, listed, plain, tally
 
 TITLE = "Verdicts"
@@ -265,7 +264,6 @@ def verdicts_on(report: Report, number: int) -> str:
     return "\n".join([f"**{plain(group['notebook'])}: {plain(group['title'])}**\n", *lines])
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return the verdicts on every comparison, and the runs that were disturbed."""
     section = Section(TITLE, ABOUT)

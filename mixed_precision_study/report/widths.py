@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from ..analysis.speedup import FEWEST_PROCESSES
 from ..analysis.trained import has_learned
 from ..analysis.verdict import DIFFERENT, OUTCOMES, judge
-from .comparisons import gap_text, ok_runs, over_runs, timed_runs
+from .comparisons import gap_text, ok_runs, over_runs, timed_runs, width_of
 from .memory_use import peak_gib
-from .model_width import KINDS, width_of
 from .report import Report
 from .style import PRECISIONS
 from .verdicts import speedup_of
@@ -27,6 +26,7 @@ SIMPLER = {  # the mode that a mode is measured against, the first that was run
     "bf16_true": ("amp_bf16", "tf32", "fp32"),
     "fp8": ("amp_bf16", "tf32", "fp32"),
 }
+KINDS = {"transformer": "Transformer language model", "vit": "ViT"}  # of models, see width_of
 WITHIN, OUTSIDE = "within the bar", "outside the bar"
 UNSURE, UNTRAINED, TOO_FEW = "cannot be told", "hardly trained", "fewer than three runs"
 

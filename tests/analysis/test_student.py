@@ -2,8 +2,7 @@
 
 import pytest
 
-from mixed_precision_study.analysis.holm import stand_together
-from mixed_precision_study.analysis.student import half_width, p_value, probability_within, quantile
+from mixed_precision_study.analysis.student import half_width, p_value, probability_within, quantile, stand_together
 
 
 @pytest.mark.parametrize(

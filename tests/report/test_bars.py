@@ -10,7 +10,7 @@ from mixed_precision_study.report.style import CPU_WARNING
 from mixed_precision_study.report.table import table_rows
 from mixed_precision_study.report.verdicts import mark_of
 
-ALWAYS = {"speedup", "time_and_memory", "number_formats"}
+ALWAYS = {"speedup", "time_and_memory"}
 H200 = "resnet18 · cifar10, b128 · H200"
 
 
@@ -20,7 +20,7 @@ def test_disturbed_runs_are_marked_in_every_chart(everything):
     drawn_runs = {
         name: figure
         for name, figure in charts.items()
-        if name not in ("published_ratios", "number_formats", "loss_scale", "several_gpus", "quality")
+        if name not in ("published_ratios", "loss_scale", "several_gpus", "quality")
     }
     for name in set(drawn_runs) - curves:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (one process)").endswith("†")]
@@ -56,7 +56,7 @@ def test_texts_have_nine_pixels_where_a_chart_is_800_pixels_wide(made, request):
 def test_the_cpu_is_charted_under_a_warning_and_not_judged():
     report, charts = drawn(made_up.write_cpu)
     assert report.on_cpu and set(charts) == {*ALWAYS, "last_metrics"}
-    assert all(CPU_WARNING in texts(figure) for name, figure in charts.items() if name != "number_formats")
+    assert all(CPU_WARNING in texts(figure) for figure in charts.values())
     assert "not measured" in texts(charts["time_and_memory"])
     (row,) = table_rows(report)
     assert (row["verdict"], row["quality_verdict"], row["limit"]) == ("not judged: CPU", "not judged: CPU", None)

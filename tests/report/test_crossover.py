@@ -8,9 +8,8 @@ import pytest
 from drawn_reports import drawn, explore, texts, write_all
 
 from mixed_precision_study.report.answer import kind_of, section
-from mixed_precision_study.report.comparisons import timed_runs
+from mixed_precision_study.report.comparisons import timed_runs, width_of
 from mixed_precision_study.report.crossover import draw_panel, rows_of
-from mixed_precision_study.report.model_width import width_of
 from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.style import PRECISIONS
 from mixed_precision_study.report.widths import (

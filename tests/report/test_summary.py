@@ -10,7 +10,6 @@ from conftest import read_notebook
 from drawn_reports import execute, outputs, shown
 
 from mixed_precision_study.record import DiagnosticFields, write_record
-from mixed_precision_study.report import advice
 from mixed_precision_study.report.load import load
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.style import CPU_WARNING, MEMORY_STYLES
@@ -18,7 +17,7 @@ from mixed_precision_study.report.style import CPU_WARNING, MEMORY_STYLES
 ALWAYS = ("speedup", "time_and_memory")
 EXPLAINED = ("memory_breakdown", "step_time", "energy", "inference_latency", "inference_throughput")
 PUBLISHED = ("published_ratios",)
-CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "quality", "several_gpus", "loss_scale", *PUBLISHED, "number_formats"}
+CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "quality", "several_gpus", "loss_scale", *PUBLISHED}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def report_of_the_cpu(tmp_path_factory):
 def test_a_report_of_the_cpu_says_so(report_of_the_cpu):
     process, notebook, _ = report_of_the_cpu
     assert process.returncode == 0, process.stderr
-    text = shown(notebook) + shown(notebook, "text/markdown").replace(advice.TEXT, "")
+    text = shown(notebook) + shown(notebook, "text/markdown")
     assert CPU_WARNING in text and "measures nothing" in text
     judged = (r"\b(faster|slower)( in)? \d", r"the same within 5% \d", r"takes \*\*", "2.50x as fast")
     assert [word for word in (*judged, "between kernel launches") if re.search(word, text)] == []
@@ -131,7 +130,7 @@ def test_records_of_before_are_still_read(report_of_before):
     text = shown(notebook, "text/markdown")
     assert "was not measured in any run" not in text
     assert re.search("Not in this folder: .*energy, inference", text)
-    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "last_metrics", "number_formats", PUBLISHED[0]}
+    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "last_metrics", PUBLISHED[0]}
     assert "what limits it is not known" in text
 
 

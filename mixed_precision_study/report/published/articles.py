@@ -4,7 +4,6 @@ from collections import Counter
 
 from ..report import Report
 from ..section import Section
-from ..theme import chart_style
 from ..verdicts import said_once
 from ..words import count, plain
 from .claims import judge_published, without_counterpart
@@ -75,7 +74,6 @@ def claims_in_words(report: Report) -> str:
     return f"Of {claims} {held} hold here, {failed} do not, {unknown} cannot be told."
 
 
-@chart_style()
 def section(report: Report) -> Section:
     """Return one chart of ratios, one table of claims, and the figures behind them, folded."""
     section = Section(TITLE, ABOUT)

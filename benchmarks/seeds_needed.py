@@ -1,6 +1,6 @@
 """How many seeds a study of quality needs, from the scatter that a pilot has shown.
 
-    python -m mixed_precision_study.analysis.seeds_needed outputs/quality
+    python benchmarks/seeds_needed.py outputs/quality
 
 Prints, for each precision against fp32, the scatter of the last metric's differences over equal seeds, and the
 fewest seeds with which two equal precisions are found equivalent in four of five studies. The margins are fixed in
@@ -11,13 +11,16 @@ import argparse
 import math
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import NormalDist, stdev
 from typing import NamedTuple
 
-from ..record import comparison_key, last_metric, read_records
-from .equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
-from .student import quantile
-from .trained import by_seed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
+from mixed_precision_study.analysis.student import quantile
+from mixed_precision_study.analysis.trained import by_seed
+from mixed_precision_study.record import comparison_key, last_metric, read_records
 
 POWER = 0.8
 FEWEST_IN_PILOT = 3

@@ -1,15 +1,27 @@
-"""Equal runs against each other: how often a verdict calls a run faster or slower than itself."""
+"""Equal runs against each other: how often a verdict calls a run faster or slower than itself.
 
+    python run_all.py aa
+    python benchmarks/equal_runs.py outputs/aa
+
+The first command makes 24 processes of each of three runs. The second judges three of them against three others, as
+two precisions are judged. A rate above 5% by more than its error means that the intervals on this host are too narrow.
+"""
+
+import argparse
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
-from statistics import stdev
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import fmean, stdev
 
-from ..record import comparison_key
-from .conditions import host_of
-from .speedup import paired_ratio
-from .verdict import DIFFERENT, OUTCOMES, judge
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mixed_precision_study.analysis.conditions import host_of
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import DIFFERENT, OUTCOMES, judge
+from mixed_precision_study.record import comparison_key, read_records
 
 A_SIDE = 3  # processes of each side, as in the study `reference`
 LARGEST_BLOCK = 4  # precisions that the study `reference` compares
@@ -25,29 +37,15 @@ def called_different(pairs: Pairs) -> bool | None:
     return word in DIFFERENT if word in OUTCOMES else None
 
 
-def is_equal_run(record: dict) -> bool:
-    """Return whether a record is one of many equal runs, which are compared with each other only."""
-    return record.get("purpose") == "aa"
-
-
 def equal_runs(records: Iterable[dict]) -> list[list[dict]]:
     """Return the equal runs that ended well as groups of one and the same run on one GPU and host, in their order."""
     groups: dict[tuple, list[dict]] = {}
     for record in records:
-        if is_equal_run(record) and record["status"] == "ok":
+        if record.get("purpose") == "aa" and record["status"] == "ok":
             place = (host_of(record), record.get("gpu_uuid"), record.get("code_hash"))
             key = (comparison_key(record), record["precision"], record["seed"], place)
             groups.setdefault(key, []).append(record)
     return [sorted(group, key=place_in_time) for group in groups.values()]
-
-
-def same_host(own: dict, other: dict) -> bool:
-    """Return whether two records are of one kind of GPU in one host; where a host is not named, its cores tell."""
-    if own["gpu_name"] != other["gpu_name"]:
-        return False
-    if host_of(own) and host_of(other):
-        return host_of(own) == host_of(other)
-    return own["host_cores"] == other["host_cores"]
 
 
 def place_in_time(record: dict) -> tuple:
@@ -64,28 +62,23 @@ def blocks_of(runs: list[dict]) -> list[list[dict]]:
     return [runs[start : start + size] for start in range(0, len(runs) - size + 1, size)]
 
 
-def possible_splits(blocks: list[list[dict]]) -> Iterator[Split]:
-    """Yield every way to take A_SIDE blocks, and from each of them two different runs in either order."""
-    places = list(itertools.permutations(range(len(blocks[0])), 2))  # of the two sides within a block
-    for numbers in itertools.combinations(range(len(blocks)), A_SIDE):
-        for chosen in itertools.product(places, repeat=A_SIDE):
-            yield tuple((number, own, base) for number, (own, base) in zip(numbers, chosen, strict=True))
-
-
-def drawn_splits(blocks: list[list[dict]]) -> Iterator[Split]:
-    """Yield MOST_SPLITS of the possible splits, drawn at random, but the same ones each time."""
-    draw = random.Random(0)  # noqa: S311 - no secret
-    for _ in range(MOST_SPLITS):
-        numbers = draw.sample(range(len(blocks)), A_SIDE)
-        places = [draw.sample(range(len(blocks[0])), 2) for _ in numbers]
-        yield tuple((number, own, base) for number, (own, base) in zip(numbers, places, strict=True))
-
-
 def splits_of(blocks: list[list[dict]]) -> list[Split]:
-    """Return every possible split, or MOST_SPLITS of them where there are more."""
+    """Return every way to take A_SIDE blocks, and from each of them two different runs in either order.
+
+    Where there are more than MOST_SPLITS, so many are drawn at random, but they are the same ones each time.
+    """
     size = len(blocks[0])
-    count = math.comb(len(blocks), A_SIDE) * (size * (size - 1)) ** A_SIDE
-    return list(possible_splits(blocks) if count <= MOST_SPLITS else drawn_splits(blocks))
+    if math.comb(len(blocks), A_SIDE) * (size * (size - 1)) ** A_SIDE <= MOST_SPLITS:
+        ways = itertools.product(itertools.permutations(range(size), 2), repeat=A_SIDE)
+        drawn = list(itertools.product(itertools.combinations(range(len(blocks)), A_SIDE), ways))
+    else:
+        draw = random.Random(0)  # noqa: S311 - no secret
+        numbers = range(len(blocks))
+        drawn = [
+            (tuple(draw.sample(numbers, A_SIDE)), tuple(tuple(draw.sample(range(size), 2)) for _ in range(A_SIDE)))
+            for _ in range(MOST_SPLITS)
+        ]
+    return [tuple((number, *sides) for number, sides in zip(*split, strict=True)) for split in drawn]
 
 
 def false_positive_rate(runs: list[dict], different: Callable[[Pairs], bool | None] = called_different) -> dict | None:
@@ -134,3 +127,33 @@ def jackknife_error(outcomes: list[tuple[set[int], bool]], blocks: int) -> float
     if len(rates) < blocks or blocks <= A_SIDE:
         return None
     return stdev(rates) * (blocks - 1) / math.sqrt(blocks)
+
+
+def table(records: Iterable[dict]) -> str:
+    """Return a line for each equal run with its processes, times, scatter and rate; without such runs only the head."""
+    lines = ["| equal runs | processes | s an epoch | scatter | called faster or slower |", "|---|---|---|---|---|"]
+    for runs in equal_runs(records):
+        found, means = false_positive_rate(runs), [fmean(run["epoch_seconds"]) for run in runs]
+        if found:
+            rate = "no verdict" if found["rate"] is None else f"{found['rate']:.1%}"
+            rate += "" if found["error"] is None else f" ± {found['error']:.1%}"
+            first = runs[0]
+            name = f"{first['model']} on {first['dataset_used']}, batch {first['batch_size']}, {first['execution']}"
+            times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | {found['scatter']:.1%}"
+            rate += f" of {found['splits']:,}"
+            lines.append(f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table of one folder, or say why there is none."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folder", help="with the records of the study `aa`")
+    text = table(read_records(parser.parse_args().folder)[0])
+    if text.count("\n") < 2:
+        sys.exit(f"There are no {2 * A_SIDE} equal runs in that folder; python run_all.py aa makes 24 of each.")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,20 +1,24 @@
 """How often the rules are right: made-up processes with the scatter that was found in real records.
 
-    python -m mixed_precision_study.analysis.simulate
-    python -m mixed_precision_study.analysis.simulate --draws 300
+    python benchmarks/simulate.py
+    python benchmarks/simulate.py --draws 300
 
 Each draw is one comparison of a precision with another. Its records go through the real `paired_ratio` and `judge`.
 """
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from .speedup import paired_ratio
-from .verdict import DIFFERENT, SAME, SAME_TO, judge
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import DIFFERENT, SAME, SAME_TO, judge
 
 BLOCKS = 10  # of an epoch
 SECONDS = 6.0  # of an epoch
@@ -82,20 +86,12 @@ def sped_up(record: dict, ratio: float) -> dict:
     return {**record, **{name: [time / ratio for time in record[name]] for name in ("epoch_seconds", "block_seconds")}}
 
 
-def compare(pairs: list[tuple[dict, dict]]) -> dict:
-    """Return what paired_ratio says of made-up pairs."""
-    found = paired_ratio(pairs)
-    if found is None:
-        raise ValueError("made-up records are always comparable")
-    return found
-
-
 def simulate(scatter: Scatter, processes: int, epochs: int, draws: int, seed: int = 0) -> Cell:
     """Return the cell of one scatter and shape: of two equal precisions, and of the same ones 5% apart."""
     draw = np.random.default_rng([seed, processes, epochs, int(1e6 * scatter.processes)])
     drawn = [made_up_pairs(draw, scatter, processes, epochs) for _ in range(draws)]
-    found = [compare(pairs) for pairs in drawn]
-    apart = [compare([(sped_up(own, SAME_TO), base) for own, base in pairs]) for pairs in drawn]
+    found = [paired_ratio(pairs) for pairs in drawn]
+    apart = [paired_ratio([(sped_up(own, SAME_TO), base) for own, base in pairs]) for pairs in drawn]
     words = [judge(speedup) for speedup in found]
     covered = [speedup["low"] <= 1 <= speedup["high"] for speedup in found]
     widths = [math.log(speedup["high"] / speedup["low"]) / 2 for speedup in found]
@@ -142,7 +138,7 @@ def rows(draws: int) -> Iterator[str]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="mixed_precision_study.analysis.simulate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--draws", type=int, default=DRAWS, help="comparisons in each cell")
     for line in rows(max(2, parser.parse_args().draws)):
         print(line, flush=True)
