@@ -236,7 +236,9 @@ class Experiment:
         Each repetition has a random order of its own (see order.py). Nothing is explained before all is timed, because
         what explains a run may slow the next one.
         """
-        release_memory(self.device)  # what an earlier run of this cell has left would count as data
+        if self.device.type == "cuda":
+            clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
+        release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}

@@ -56,7 +56,7 @@ def test_a_sound_step_has_no_mistake_and_its_kernels_and_memory_are_known():
     ("arguments", "sentence"),
     [
         ({"read": True}, "Every step reads a value from the device (test_on_gpu.py:"),
-        ({"pin": False}, "from memory that is not pinned"),
+        ({"pin": False, "batch": 1024}, "from memory that is not pinned"),
     ],
 )
 def test_a_mistake_is_named_alone(arguments, sentence):
