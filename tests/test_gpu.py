@@ -388,26 +388,32 @@ def test_the_search_is_in_the_first_run_of_a_shape_and_bounded():
 
 @pytest.mark.alone
 def test_a_profile_leaves_later_launches_as_fast_as_they_were():
-    """What CUPTI would slow is a launch. The fastest of many short series is one that a busy host left alone."""
+    """What CUPTI would slow is a launch, by a quarter.
+
+    Each short series of launches is told by its ratio to a loop of Python beside it, because the clock of a busy host
+    changes. The median over many is the same before and after.
+    """
     record, trainer, word = make_record("amp_fp16"), make_trainer("amp_fp16"), torch.zeros(1, device=GPU)
     record.step_ms_median = 1.0
 
-    def fastest_launch(launches=200):
-        seconds = []
+    def launch(launches=200):
+        ratios = []
         for _ in range(300):
             torch.cuda.synchronize()
             begun = time.perf_counter()
             for _ in range(launches):
                 word.add_(1)
-            seconds.append(time.perf_counter() - begun)
-        return min(seconds) / launches
+            between = time.perf_counter()
+            sum(range(40 * launches))
+            ratios.append((between - begun) / (time.perf_counter() - between))
+        return statistics.median(ratios)
 
-    before = fastest_launch()
+    before = launch()
     for _ in range(3):
         profile_steps(record, trainer, itertools.repeat(on_gpu(*make_batch())), None)
-        after = fastest_launch()
-        print(f"a launch took {before * 1e6:.2f} microseconds before the profile and {after * 1e6:.2f} after it")
-        assert after < 1.15 * before
+        after = launch()
+        print(f"a launch took {before:.2f} times a loop of Python before the profile and {after:.2f} times after it")
+        assert after < 1.12 * before
 
 
 # execution="cuda_graph"
