@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..files import written_whole
 from ..gpu import nvml
 from ..record import utc_now, write_flat
@@ -395,7 +395,7 @@ def start_workers(ray: Any, jobs: int | None, gpus_wanted: bool) -> tuple[dict[D
             host, node, fields = ray.get(question)
         except ray.exceptions.RayError as error:  # a node without a GPU, or without what the runs need
             refusal = f": {reason_of(error)}"
-            print(f"run_all.py: a device of the cluster is not used{refusal}", file=sys.stderr)
+            print(printable(f"run_all.py: a device of the cluster is not used{refusal}"), file=sys.stderr)
             continue
         there = Device(*fields)
         number = len(workers)

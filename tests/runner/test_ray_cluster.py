@@ -506,11 +506,11 @@ def test_step_of_a_training_is_seen_over_ray(suite, tmp_path, two_nodes, monkeyp
     monkeypatch.setattr(cli, "summarise", lambda *words: True)
     say, said = status.say, []
 
-    def noted(text):
+    def noted(text, to_terminal=True):
         said.append(text)
         if "step 30/40" in text:
             (tmp_path / "go").touch()
-        say(text)
+        say(text, to_terminal)
 
     monkeypatch.setattr(status, "say", noted)
     words = ("train", *ON_CPU, "--ray", cluster.address, "-p", "data_dir", tmp_path)
