@@ -1,0 +1,126 @@
+"""Golden figures: the ratios, the comparisons of quality and the charts of the report on each folder of records.
+
+    python tests/golden/figures.py --write tests/golden/figures      record
+    python tests/golden/figures.py --compare tests/golden/figures    make anew and name every difference
+
+A difference is allowed where differences.yaml has its path, old, new (patterns, as of file names) and clause. An entry
+that allows nothing is named as well, because it would hide a later mistake.
+"""
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from pathlib import Path
+from unittest import mock
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from golden.series import differences, plain, series_of  # noqa: E402
+
+from mixed_precision_study.analysis import equivalence, verdict  # noqa: E402
+from mixed_precision_study.record import comparison_key  # noqa: E402
+from mixed_precision_study.report import load, quality, sections, verdicts, widths  # noqa: E402
+from mixed_precision_study.report.style import chart_style  # noqa: E402
+
+INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
+REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation
+CODES = {word: "inconclusive" for word in (verdict.CANNOT_BE_TOLD, equivalence.UNKNOWN, widths.UNSURE)}
+CODES |= {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired", widths.WITHIN: "within", widths.OUTSIDE: "outside"}
+CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
+
+
+def figures_of(folder):
+    """Return {"ratios", "quality", "charts"} of the report on a folder. Every ratio that it asks for is noted."""
+    noted, between, charts = [], verdicts.speedup_between, {}
+    modules = [one for name, one in sys.modules.items() if name.startswith("mixed_precision_study.report.")]
+
+    def noting(own, base, *options, **more):
+        noted.append((own, base, between(own, base, *options, **more)))
+        return noted[-1][2]
+
+    with ExitStack() as stack:
+        for module in (one for one in modules if vars(one).get("speedup_between") is between):
+            stack.enter_context(mock.patch.object(module, "speedup_between", noting))
+        stack.enter_context(chart_style())
+        report = load.load(str(folder))
+        for module in sections.SECTIONS:
+            for part in (part for part in module.section(report).parts if hasattr(part, "figure")):
+                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = series_of(part.figure)
+    values = {}
+    for name, value in (item for record in report.used for item in comparison_key(record)):
+        values.setdefault(name, set()).add(value)
+    several = sorted(name for name, found in values.items() if len(found) > 1)
+    names = dict.fromkeys(("notebook", "model", "dataset_used", "batch_size", "execution", *several))
+    ratios = {}
+    for own, base, one in (each for each in noted if each[2]):  # the first of a key is that of the table
+        row = {name: one[name] for name in INTERVAL} | {"outcome": code_of(verdicts.judgement(report, one))}
+        row["reasons"] = [name for name in REASONS if one[name]]
+        row["stands"] = any(one is report.speedups[key] for key in report.standing)
+        ratios.setdefault(key_of(own, base, names), row)
+    return plain({"ratios": ratios, "quality": dict(quality_of(report, names)), "charts": charts})
+
+
+def key_of(own, base, names):
+    """Return the key of two lists of runs: their settings, "own / base" where they differ, and their precisions."""
+    sides = [dict(comparison_key(runs[0])) for runs in (own, base)]
+    pairs = {name: dict.fromkeys(side[name] for side in sides if name in side) for name in names}
+    settings = [f"{name} {' / '.join(pair)}".replace('"', "") for name, pair in pairs.items() if pair]
+    return f"{', '.join(settings)}: {own[0]['precision']} over {base[0]['precision']}"
+
+
+def code_of(word):
+    return CODES.get(word) or CODES.get(str(word).partition(",")[0], word)
+
+
+def quality_of(report, names):
+    """Yield each last metric beside that of fp32, and each training loss beside that of the next simpler mode."""
+    for runs, group in ((group["runs"], group) for group in report.every_group):
+        for name in (name for name in runs if name != "fp32" and quality.quality_against_fp32(group, name)):
+            found = quality.quality_against_fp32(group, name)
+            outcome = code_of(quality.outcome_in_words(group, name, found))
+            yield key_of(runs[name], runs["fp32"], names), found | {"outcome": outcome}
+    for family, (own, base) in ((one, pair) for one in report.widths for pair in one.pairs):
+        for group in family.for_loss(own, base).values():
+            above, outcome = widths.loss_above(group, own, base), code_of(widths.judge_loss(group, own, base))
+            found = {"difference": above, "margin": widths.LOSS_BAR, "outcome": outcome}
+            yield f"training loss, {key_of(group['runs'][own], group['runs'][base], names)}", found
+
+
+def compared(pairs, entries):
+    """Return a line for each difference of {folder: (old, new)} without an entry, and each unused entry."""
+    lines, used = [], []
+    for found in (one for name, pair in pairs.items() for one in differences(*pair, name)):
+        texts = list(map(str, found))
+        patterns = [(one, [str(one[name]) for name in ("path", "old", "new")]) for one in entries if one["clause"]]
+        by = [one for one, wanted in patterns if texts == wanted or all(map(fnmatchcase, texts, wanted))]
+        used += by
+        lines += [] if by else ["{}: {:.200} became {:.200}".format(*texts)]
+    mine = [one for one in entries if any(fnmatchcase(name, one["path"].partition("/")[0]) for name in pairs)]
+    return lines + [f"differences.yaml allows what does not differ: {one}" for one in mine if one not in used]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--compare", type=Path)
+    parser.add_argument("folders", nargs="*", help="in outputs/; by default those that are recorded")
+    args = parser.parse_args()
+    folder = args.write or args.compare
+    paths = [folder / f"{name}.json" for name in args.folders] or sorted(folder.glob("*.json"))
+    pairs = {}
+    for path in paths:
+        new = figures_of(ROOT / "outputs" / path.stem)
+        if args.write:  # with lines, so that a change can be read
+            path.write_text(json.dumps(new, sort_keys=True).replace("}, ", "},\n") + "\n", encoding="utf-8")
+        pairs[path.stem] = json.loads(path.read_text(encoding="utf-8")), new
+    found = compared(pairs, yaml.safe_load((folder / "differences.yaml").read_text(encoding="utf-8")))
+    print("\n".join(found) or f"{len(pairs)} folders" + (" written" if args.write else ", no difference"))
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The report's figures are those that were recorded: tests/golden/figures, compared through figures.py."""
+
+import copy
+import json
+
+import pytest
+import yaml
+from conftest import ROOT
+from golden import figures
+
+FOLDER = ROOT / "tests" / "golden" / "figures"
+SMALL = ("quick-h200", "neighbour-h200")
+RECORDED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+ENTRIES = yaml.safe_load((FOLDER / "differences.yaml").read_text(encoding="utf-8"))
+RECORDS = (".json", ".zip")
+KEPT = ("published", "repeatability")  # by .gitignore, beside the folders that name a card
+TIMES = "speedup_figure: time_and_memory"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL)) for name in RECORDED]
+)
+def test_ratios_quality_and_charts_are_the_recorded_ones(name):
+    new = figures.figures_of(ROOT / "outputs" / name)
+    assert figures.compared({name: (RECORDED[name], new)}, ENTRIES) == []
+
+
+def test_every_folder_of_records_has_been_recorded():
+    found = [path.relative_to(ROOT / "outputs") for path in (ROOT / "outputs").rglob("*") if path.suffix in RECORDS]
+    folders = {path.parts[0] for path in found}
+    assert set(RECORDED) == {name for name in folders if name.endswith(("-h100", "-h200")) or name in KEPT}
+
+
+def relabel(chart):
+    chart["panels"][0]["texts"][0][0] += "0"
+
+
+def swap_bars(chart):
+    bars = chart["panels"][0]["bars"]
+    bars[0][3], bars[1][3] = bars[1][3], bars[0][3]
+
+
+def turn_sign(chart):
+    chart["panels"][0]["bars"][0][3] *= -1
+
+
+def lose_precision(chart):
+    del chart["panels"][0]["bars"][1], chart["legend"][1]
+
+
+@pytest.mark.parametrize("change", [relabel, swap_bars, turn_sign, lose_precision])
+def test_a_chart_that_differs_is_found_until_an_entry_allows_it(change):
+    new = copy.deepcopy(RECORDED["quick-h200"])
+    change(new["charts"][TIMES])
+    pairs = {"quick-h200": (RECORDED["quick-h200"], new)}
+    found = list(figures.differences(*pairs["quick-h200"], "quick-h200"))
+    assert found and all(path.startswith(f"quick-h200/charts/{TIMES}/") for path, *_ in found)
+    assert len(figures.compared(pairs, [])) == len(found)
+    names = ("path", "old", "new", "clause")
+    entries = [dict(zip(names, (*map(str, one), "of this test"), strict=True)) for one in found]
+    assert figures.compared(pairs, entries) == []
+    unused = {"quick-h200": (new, new)}
+    assert len(figures.compared(unused, entries)) == len(entries)
+
+
+def test_a_ratio_that_is_missing_or_turned_over_is_found():
+    old = RECORDED["quick-h200"]
+    key, ratio = next((key, one) for key, one in old["ratios"].items() if abs(one["ratio"] - 1) > 0.01)
+    others = {name: one for name, one in old["ratios"].items() if name != key}
+    for ratios in (others, others | {key: ratio | {"ratio": 1 / ratio["ratio"]}}):
+        (line,) = figures.compared({"quick-h200": (old, old | {"ratios": ratios})}, [])
+        assert key in line
