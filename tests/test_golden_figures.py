@@ -3,6 +3,7 @@
 import copy
 import json
 
+import matplotlib
 import pytest
 import yaml
 from conftest import ROOT
@@ -12,6 +13,8 @@ FOLDER = ROOT / "tests" / "golden" / "figures"
 SMALL = ("quick-h200", "neighbour-h200")
 RECORDED = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
 ENTRIES = yaml.safe_load((FOLDER / "differences.yaml").read_text(encoding="utf-8"))
+VERSION = (FOLDER / "matplotlib.txt").read_text(encoding="utf-8").strip()
+DRAWN_ALIKE = matplotlib.__version__.startswith(f"{VERSION}.")
 RECORDS = (".json", ".zip")
 KEPT = ("published", "repeatability")  # by .gitignore, beside the folders that name a card
 TIMES = "speedup_figure: time_and_memory"
@@ -21,8 +24,12 @@ TIMES = "speedup_figure: time_and_memory"
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in SMALL)) for name in RECORDED]
 )
 def test_ratios_quality_and_charts_are_the_recorded_ones(name):
-    new = figures.figures_of(ROOT / "outputs" / name)
-    assert figures.compared({name: (RECORDED[name], new)}, ENTRIES) == []
+    new, old = figures.figures_of(ROOT / "outputs" / name), RECORDED[name]
+    if not DRAWN_ALIKE:  # another version places other ticks
+        new, old = ({**one, "charts": {}} for one in (new, old))
+    assert figures.compared({name: (old, new)}, ENTRIES) == []
+    if not DRAWN_ALIKE:
+        pytest.skip(f"ratios and quality are the recorded ones, but charts were recorded under Matplotlib {VERSION}")
 
 
 def test_every_folder_of_records_has_been_recorded():

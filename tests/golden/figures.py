@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from unittest import mock
 
+import matplotlib
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,6 +118,9 @@ def main():
         if args.write:  # with lines, so that a change can be read
             path.write_text(json.dumps(new, sort_keys=True).replace("}, ", "},\n") + "\n", encoding="utf-8")
         pairs[path.stem] = json.loads(path.read_text(encoding="utf-8")), new
+    if args.write:
+        version = ".".join(matplotlib.__version__.split(".")[:2])
+        (folder / "matplotlib.txt").write_text(version + "\n", encoding="utf-8")
     found = compared(pairs, yaml.safe_load((folder / "differences.yaml").read_text(encoding="utf-8")))
     print("\n".join(found) or f"{len(pairs)} folders" + (" written" if args.write else ", no difference"))
     return int(bool(found))
