@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from .data.batches import mapped
 from .device_optimizer import DeviceOptimizer
 from .errors import error_line
 from .files import check_is_file, written_whole
@@ -45,7 +46,7 @@ class Checkpoints:
         """Load what an earlier process has left, and return how many epochs it had trained; 0 where it left nothing."""
         if not self.seconds or not self.path.exists():
             return 0
-        begun = copy.deepcopy(self.state())
+        begun = None
         try:
             check_is_file(self.path)
             with self.path.open("rb") as opened:
@@ -56,9 +57,11 @@ class Checkpoints:
             if kept["identity"] != self.identity:
                 differing = [name for name in SAME if kept["identity"].get(name) != self.identity[name]]
                 raise ValueError(f"it is of another {', '.join(differing)}")
+            begun = mapped(self.state(), in_host_memory)
             self.restore(kept)
         except Exception as error:
-            self.restore(begun)
+            if begun is not None:
+                self.restore(begun)
             print(f"{self.path.name} is not used ({error_line(error)}). The training begins anew.")
             return 0
         done = len(self.record.epoch_seconds)
@@ -116,6 +119,11 @@ class Checkpoints:
             torch.cuda.set_rng_state(kept["random"][1], trainer.device)
         for name in KEPT:
             setattr(self.record, name, kept["record"][name])
+
+
+def in_host_memory(leaf: Any, _: str) -> Any:
+    """Return a copy of a part of a state that takes no memory of the GPU, where the run itself may need all."""
+    return leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
 
 
 def digest_of_rest(opened: BinaryIO) -> bytes:

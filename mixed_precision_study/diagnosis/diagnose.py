@@ -23,7 +23,6 @@ class Loop:
         return self.report
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self.measurement.stop()
         self.report.judge(self.measurement.finish(self.evaluate if error is None else None), error)
 
     def __str__(self) -> str:

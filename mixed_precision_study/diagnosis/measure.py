@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 from ..errors import UserError, error_line
 from ..gpu.preflight import missing_kernels
 from ..profiling import NO_KERNEL, tensors_in
+from ..timing import synchronize
 from . import doors
 from .heard import Heard, weights_of
 from .observations import SWITCHES_MIXED, WARM_UP, WATCHED, Observations
@@ -209,12 +210,6 @@ class Measurement(Heard):
                 f" {self.last} are needed."
             )
         return seen
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 @contextmanager
