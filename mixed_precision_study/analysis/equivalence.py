@@ -9,7 +9,7 @@ from .student import exponential, half_width
 
 FEWEST_SEEDS = 3  # for an interval
 FEWEST_SEEDS_FOR_OUTCOME = 5  # with three or four, equal precisions may happen to differ or to agree
-EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "cannot be told"
+EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "inconclusive"
 WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 

@@ -13,7 +13,7 @@ STATUS_WORDS = {"oom": "ran out of memory", "unsupported": "cannot run here", "t
 FASTER, SLOWER = "faster", "slower"
 LITTLE_FASTER, LITTLE_SLOWER = "faster, by less than 5%", "slower, by less than 5%"
 SAME = "the same within 5%"
-CANNOT_BE_TOLD = "cannot be told"
+CANNOT_BE_TOLD = "inconclusive"
 OUTCOMES = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER, SAME, CANNOT_BE_TOLD)
 DIFFERENT = (FASTER, SLOWER, LITTLE_FASTER, LITTLE_SLOWER)
 

@@ -1,0 +1,101 @@
+"""Names for people: of precisions, models, tasks, ways of execution and settings. Keys stand in the CSV files alone."""
+
+import re
+from collections.abc import Iterable
+
+from ..record import data_asked_for
+from .words import listed
+
+NAMES = {  # key of a precision: (short name, full name, colour), in the order of every table and chart
+    "fp32": ("fp32", "fp32", "#8b939c"),
+    "tf32": ("TF32", "TF32", "#0072b2"),
+    "amp_fp16": ("fp16", "fp16 AMP", "#e69f00"),
+    "amp_bf16": ("bf16", "bf16 AMP", "#009e73"),
+    "o2_fp16": ("O2", "fp16 weights (Apex O2)", "#cc79a7"),
+    "o3_fp16": ("O3", "fp16 throughout (Apex O3)", "#d55e00"),
+    "bf16_true": ("pure bf16", "bf16 throughout", "#56b4e9"),
+    "fp8": ("fp8", "fp8", "#8c564b"),
+}
+ORDER = list(NAMES)
+COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
+WAYS = {
+    "eager": "eager",
+    "compile": "compiled",
+    "cuda_graph": "CUDA graph",
+    "compile_cuda_graph": "compiled CUDA graph",
+}
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "wikitext-2": "WikiText-2", "wikitext-2-like": "WikiText-2"}
+METRICS = {"accuracy": "accuracy", "perplexity": "perplexity", "mean_absolute_error": "mean absolute error"}
+MODELS = (  # pattern of a key and what it becomes
+    (r"resnet(\d+)", r"ResNet-\1"),
+    (r"wide_resnet(\d+)_(\d+)", r"WideResNet-\1-\2"),
+    (r"(?:tf_)?efficientnet_b(\d)", r"EfficientNet-B\1"),
+    (r"dpn(\w+)", r"DPN-\1"),
+    (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
+)
+RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN (tanh)", "rnn_relu": "RNN (ReLU)"}
+
+
+def short_name(precision: str) -> str:
+    """Return the name of a precision for an axis."""
+    return NAMES[precision][0] if precision in NAMES else precision
+
+
+def precision_name(precision: str) -> str:
+    """Return the name of a precision for a sentence."""
+    return NAMES[precision][1] if precision in NAMES else precision
+
+
+def model_name(record: dict) -> str:
+    """Return the name of the model of a record, with the size that its key does not hold."""
+    model = str(record["model"])
+    if model in RECURRENT:
+        return f"{RECURRENT[model]}, {record.get('layers')} × {record.get('units')} units"
+    if model == "transformer":
+        return f"Transformer, width {record.get('units')}"
+    for pattern, name in MODELS:
+        if re.fullmatch(pattern, model):
+            return re.sub(pattern, name, model)
+    return model
+
+
+def task_name(record: dict) -> str:
+    """Return data and batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
+    key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
+    data = "made-up data" if key == "synthetic" else DATA.get(key, key)
+    if record.get("image_height"):
+        data = f"{record['image_height']} × {record['image_width']} images"
+    if record["synthetic"] and key != "synthetic":
+        data += " (made up)"
+    return f"{data}, " + ("largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}")
+
+
+def way_name(execution: str | None) -> str:
+    """Return how steps were executed, in words."""
+    return WAYS.get(execution or "eager", str(execution))
+
+
+def setting_name(name: str, value: object) -> str:
+    """Return a parameter with its value as a short label."""
+    if name == "data_fingerprint":
+        return "data not recorded" if value is None else f"data {str(value)[:6]}"
+    if value is None:
+        return f"{name} unknown"
+    if name == "memory_limit_gib":
+        return f"at most {value:g} GiB" if value else "whole card"
+    if name == "max_steps" and value == 0:
+        return "whole epochs"
+    if isinstance(value, bool):
+        return name if value else f"without {name}"
+    if name == "rounding":
+        return f"{value} rounding"
+    if name == "optimizer":
+        return str(value)
+    return (
+        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, int | float) else f"{name.replace('_', ' ')} {value}"
+    )
+
+
+def names_of(precisions: Iterable[str], word: str = "and") -> str:
+    """Return the names of some precisions in their order: "TF32, fp16 AMP and bf16 AMP"."""
+    return listed([precision_name(one) for one in sorted(set(precisions), key=ORDER.index)], word)

@@ -1,0 +1,457 @@
+"""The tables that every section reads: trainings, comparisons, ratios and quality, made from records."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..analysis.conditions import fairly_timed, flags_of, host_of
+from ..analysis.equivalence import AS_GOOD, UNKNOWN, quality_difference
+from ..analysis.explained import explain
+from ..analysis.speedup import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
+from ..analysis.student import MANY_RATIOS, stand_together
+from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
+from ..analysis.verdict import DIFFERENT, SAME_TO, judge
+from ..divergence import find_diverged
+from ..errors import UserError
+from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
+from .names import ORDER, model_name, setting_name, task_name, way_name
+from .reading import find_records, of_other_code, sort_out
+from .words import natural
+
+ON_CPU = "not judged: CPU"
+NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
+NAMED_APART |= {"units", "layers", "image_height", "image_width"}  # the names of model and task hold them
+USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
+QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
+
+
+@dataclass
+class Tables:
+    """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their names.
+
+    trainings: a row for each training, `record` has every field of its record (see docs/measurements.md)
+    comparisons: a row for each set of runs on one GPU model in which only precision, seed and repetition differ
+    ratios: a row for each comparison, precision and baseline (fp32, TF32); above 1 the precision is the faster one
+    quality: a row for each comparison and precision beside fp32, over equal seeds
+    """
+
+    folder: str = "."  # into which the report is written, and which the paths of records are relative to
+    source: str = "."  # where the records lie
+    target_metric: float = 0.0  # held-out metric for the time to the same quality; 0: the experiments' own
+    name: str = ""  # of the study
+    description: str = ""
+    show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
+    trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
+    comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)
+    ratios: pd.DataFrame = field(default_factory=pd.DataFrame)
+    quality: pd.DataFrame = field(default_factory=pd.DataFrame)
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of records that are not used
+    other_code: list[dict] = field(default_factory=list)  # records of other code than the newest of their notebook
+    on_cpu: bool = False  # every run was on the CPU, so nothing is judged
+
+    def runs(self, comparison: int, precision: str, ok: bool = True) -> list[dict]:
+        """Return the records of a comparison in one precision, those that only explain left out."""
+        rows = self.trainings
+        rows = rows[(rows.comparison == comparison) & (rows.precision == precision) & ~rows.explains]
+        return [record for record in rows.record if record["status"] == "ok" or not ok]
+
+    def between(self, own: list[dict], base: list[dict]) -> dict | None:
+        """Return how many times as fast some ok runs are as others, see `ratio_between`, with the outcome."""
+        found = ratio_between(own, base)
+        return found and found | {"outcome": ON_CPU if self.on_cpu else judge(found)}
+
+    @property
+    def charted(self) -> pd.DataFrame:
+        """The comparisons that compare precisions, or all where none does."""
+        several = self.comparisons[self.comparisons.precisions > 1] if len(self.comparisons) else self.comparisons
+        return several if len(several) else self.comparisons
+
+    def csv(self) -> dict[str, bytes]:
+        """Return {"trainings.csv", "ratios.csv"}: all numbers, with the keys of precisions and parameters."""
+        if self.trainings.empty:
+            return {}
+        flat = pd.DataFrame([flattened(record) for record in self.trainings.record], index=self.trainings.index)
+        own = self.trainings.drop(columns=["record", *(name for name in self.trainings if name in flat)])
+        tables = {"trainings.csv": own.join(flat)}
+        if len(self.ratios):
+            named = self.comparisons[["notebook", "title", "device", "data", "model", "batch", "execution"]]
+            quality = self.quality.assign(baseline="fp32").set_index(["comparison", "precision", "baseline"])
+            ratios = self.ratios.assign(differences=["; ".join(found) for found in self.ratios.differences])
+            tables["ratios.csv"] = (
+                ratios.join(named, on="comparison").join(
+                    quality.add_prefix("quality_"), on=["comparison", "precision", "baseline"]
+                )
+                if len(self.quality)
+                else ratios.join(named, on="comparison")
+            )
+        return {name: csv_of(table) for name, table in tables.items()}
+
+
+def read_tables(
+    records_dir: str | Path | Sequence[str], target_metric: float = 0.0, output_dir: str | Path = ""
+) -> Tables:
+    """Return the Tables of a folder with run records, or of several; "outputs" stands for one's own runs.
+
+    `target_metric` is the quality to which time is measured. For 0 the experiments have their own. The report belongs
+    into `output_dir`, by default the first folder. Raise UserError where no record is usable.
+    """
+    from .study import study_of
+
+    folder, records, left_out = find_records(records_dir, output_dir)
+    used, more_left_out = sort_out(records)
+    source = str(folder) if isinstance(records_dir, str | Path) else ", ".join(records_dir)
+    others = of_other_code(used)
+    aside = {id(record) for record in others if "other_code-" in record["path"]}
+    used = [record for record in used if id(record) not in aside]
+    if not used:
+        raise UserError(
+            f'no usable run record lies below records_dir = "{source}"; run an experiment notebook or run_all.py'
+            " first, or upload records (JSON files, or one zip of them) in the Files panel of Colab or Kaggle, and run"
+            " all cells."
+        )
+    study = study_of(folder, used)
+    tables = Tables(str(folder), source, target_metric, study.name, study.description, study.show)
+    tables.left_out, tables.other_code = left_out + more_left_out, others
+    tables.on_cpu = all(record["device_type"] == "cpu" for record in used)
+    numbers = group(used, study.show)
+    tables.trainings = pd.DataFrame([training_row(record, number) for record, number in numbers])
+    tables.comparisons = comparisons_of(numbers)
+    tables.ratios = ratios_of(tables)
+    tables.quality = quality_of(tables)
+    return tables
+
+
+def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
+    """Return [(record, number of its comparison)] in the order of the report; -1 where a run has nothing to explain.
+
+    Runs that learned nothing where others did are marked as diverged, and what runs that only explain have found is
+    copied into those that were timed. Older records need it, because each run explains itself now.
+    """
+    members: dict[tuple, list[dict]] = {}
+    for record in records:
+        members.setdefault(comparison_key(record) if record.get("purpose") != "aa" else (), []).append(record)
+    alone = members.pop((), [])
+    groups = []
+    for runs in members.values():
+        timed = [record for record in runs if not is_explanation(record)]
+        if not timed:
+            alone += runs
+            continue
+        mark_diverged(timed)
+        for precision in ORDER:
+            explaining = [one for one in runs if is_explanation(one) and one["precision"] == precision]
+            explain([one for one in timed if one["precision"] == precision], explaining)
+        groups.append(runs)
+    if show.get("steps"):  # each step is a comparison of its own, in which no other precision may have learned
+        for notebook in {runs[0]["notebook"] for runs in groups}:
+            timed = [one for runs in groups for one in runs if one["notebook"] == notebook and not is_explanation(one)]
+            batch = statistics.mode(one["batch_size"] for one in timed)
+            mark_diverged([one for one in timed if one["batch_size"] == batch], "another step of the ladder")
+    groups.sort(key=place_of)
+    found = [(record, number) for number, runs in enumerate(groups) for record in runs]
+    return found + lent_baselines(groups) + [(record, -1) for record in alone]
+
+
+def place_of(runs: list[dict]) -> list:
+    """Return a sort key of comparisons: by experiment, then by card, data and model, then by execution."""
+    first = runs[0]
+    execution = ("eager", "compile", "cuda_graph", "compile_cuda_graph").index(first.get("execution") or "eager")
+    texts = (first["notebook"], first["gpu_name"], first["dataset_used"], model_name(first), first["batch_size"])
+    return [*map(natural, texts), execution, natural(comparison_key(first))]
+
+
+def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
+    """Mark the runs that learned nothing where `others` did. Runs of several machines may share a run id."""
+    numbered = {str(index): run for index, run in enumerate(runs)}
+    for name, reason in find_diverged([run | {"run_id": name} for name, run in numbered.items()]).items():
+        numbered[name].update(status="diverged", reason=reason.replace("another precision", others))
+
+
+def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
+    """Return the fp32 and TF32 runs that a comparison with stochastic rounding takes from the one that is equal else.
+
+    The setting concerns bf16_true alone.
+    """
+    keys = [dict(comparison_key(runs[0])) for runs in groups]
+    rounding = [key.pop("rounding", None) for key in keys]
+    lent = []
+    for number, key in enumerate(keys):
+        if rounding[number] != '"stochastic"':
+            continue
+        for other, runs in enumerate(groups):
+            if rounding[other] == '"nearest"' and keys[other] == key:
+                own = {record["precision"] for record in groups[number]}
+                lent += [(one, number) for one in runs if one["precision"] in {"fp32", "tf32"} - own]
+    return lent
+
+
+def training_row(record: dict, number: int) -> dict:
+    """Return the row of `trainings`: seconds are those of an epoch, memory is in GiB, without the data set."""
+    epochs, samples = record["epoch_seconds"], samples_in_epoch(record) if record["epoch_seconds"] else 0
+    ok = record["status"] == "ok" and not is_explanation(record)
+    return {
+        "run_id": record["run_id"],
+        "path": record.get("path", ""),
+        "comparison": number,
+        "precision": record["precision"],
+        "status": record["status"],
+        "reason": record["reason"],
+        "explains": is_explanation(record),
+        "timed": ok and bool(epochs),
+        "seed": record["seed"],
+        "host": host_name(record),
+        "seconds": statistics.fmean(epochs) if ok and epochs else None,
+        "seconds_low": min(epochs) if ok and epochs else None,
+        "seconds_high": max(epochs) if ok and epochs else None,
+        "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
+        "gib": peak_gib(record) if ok else None,
+        "card_gib": record["device_used_mib"] / 1024 if ok and record["device_used_mib"] is not None else None,
+        "joules": record["joules_per_1000_samples"] if ok else None,
+        "metric": last_metric(record),
+        "loss": (record["train_loss"] or [None])[-1],
+        "idle": 1 - record["gpu_busy_fraction"] if ok and record["gpu_busy_fraction"] is not None else None,
+        "step_ms": record["step_ms_median"],
+        "disturbed": bool(flags_of(record)),
+        "record": record,
+    }
+
+
+def host_name(record: dict) -> str:
+    """Return what tells the host of a run from others, "" where it is not known; older records name the GPU alone."""
+    return "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or ""
+
+
+def peak_gib(record: dict) -> float | None:
+    """Return the peak of PyTorch's memory in GiB, less the data set that lies on the device, or None if unknown."""
+    if record["peak_allocated_mib"] is None:
+        return None
+    return (record["peak_allocated_mib"] - (record["data_on_device_mib"] or 0)) / 1024
+
+
+def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
+    """Return the table `comparisons`, with names for people and a title that no other comparison has."""
+    firsts: dict[int, dict] = {}
+    precisions: dict[int, set] = {}
+    for record, number in numbers:
+        if number >= 0:
+            firsts.setdefault(number, record)
+            precisions.setdefault(number, set()).add(record["precision"])
+    rows = []
+    for number, first in sorted(firsts.items()):
+        settings = {name: json.loads(value) for name, value in comparison_key(first)}
+        execution = settings.get("execution") or "eager"
+        row = {"notebook": first["notebook"], "model": str(first["model"]), "name": model_name(first)}
+        row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
+        row |= {"data": str(settings["dataset_used"]), "batch": first["batch_size"], "execution": execution}
+        rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
+    for row in rows:
+        peers = [
+            one
+            for one in rows
+            if (one["notebook"], one["name"], one["task"]) == (row["notebook"], row["name"], row["task"])
+        ]
+        row["more"] = ", ".join(told_apart(row["settings"], [one["settings"] for one in peers]))
+    devices = len({row["device"] for row in rows}) > 1
+    for row in rows:
+        parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
+        row["title"] = " · ".join(filter(None, parts))
+    return pd.DataFrame(rows)
+
+
+def told_apart(settings: dict, peers: list[dict]) -> list[str]:
+    """Return the settings in which a comparison differs from its peers, as labels; a memory limit is always named."""
+    labels = []
+    for name, value in settings.items():
+        found = {json.dumps(peer[name]) for peer in peers if name in peer}
+        limit = name == "memory_limit_gib" and value
+        if limit or (name not in NAMED_APART and len(found) > 1 and (name, value) not in USUAL):
+            labels.append(setting_name(name, value))
+    return labels
+
+
+def device_name(record: dict) -> str:
+    """Return the short name of the device that a record was measured on."""
+    name = record["gpu_name"] or ("CPU" if record["device_type"] == "cpu" else "unknown device")
+    for brand in ("NVIDIA ", "Tesla ", "GeForce "):
+        name = name.removeprefix(brand)
+    return name
+
+
+def ratio_between(own: list[dict], base: list[dict], more_is_faster: Callable | None = None) -> dict | None:
+    """Return what paired_ratio() says about two lists of ok runs, or None where one is empty.
+
+    Where no run has a counterpart, as on another GPU, it is the ratio of the medians of their epochs, or of what
+    `more_is_faster` reads from a record, and it has no interval.
+    """
+    if not own or not base:
+        return None
+    if found := paired_ratio(paired_runs(own, base)):
+        return found
+    read = more_is_faster or (lambda run: run["epoch_seconds"])
+    mine, theirs = (statistics.median(one for run in fairly_timed(runs) for one in read(run)) for runs in (own, base))
+    return unpaired_ratio(mine / theirs if more_is_faster else theirs / mine)
+
+
+def ratios_of(tables: Tables) -> pd.DataFrame:
+    """Return the table `ratios`. The gain of a CUDA graph is noted in eager records, for what limits them."""
+    note_graph_gains(tables)
+    rows, known = [], {}
+    for number in tables.comparisons.index:
+        runs = {name: tables.runs(number, name) for name in ORDER}
+        for place, precision in enumerate(ORDER):
+            for baseline in ORDER[: min(place, 2)]:
+                sides = tuple(tuple(map(id, runs[name])) for name in (precision, baseline))
+                if sides not in known:  # runs that are lent have one ratio, once
+                    known[sides] = tables.between(runs[precision], runs[baseline])
+                if found := known[sides]:
+                    peaks = [
+                        max((one for run in runs[name] if (one := peak_gib(run)) is not None), default=None)
+                        for name in (precision, baseline)
+                    ]
+                    saved = 1 - peaks[0] / peaks[1] if all(peaks) else None
+                    hosts = len({host_name(run) for run in runs[precision]})
+                    row = {"comparison": number, "precision": precision, "baseline": baseline}
+                    rows.append(row | found | {"hosts": hosts, "saved": saved, "test": id(found)})
+    table = pd.DataFrame(rows)
+    if table.empty:
+        return table
+    tests = table.dropna(subset="p").drop_duplicates("test")
+    stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
+    if len(tests) <= MANY_RATIOS:
+        stands = dict.fromkeys(table.test, True)
+    table["stands"] = [
+        stands.get(test, False) and outcome in DIFFERENT
+        for test, outcome in zip(table.test, table.outcome, strict=True)
+    ]
+    return table.drop(columns="test")
+
+
+def note_graph_gains(tables: Tables) -> None:
+    """Note in eager runs how many times as fast the same training was as a CUDA graph, if by more than the margin.
+
+    `find_bottleneck` reads it: such a gain refutes that kernels are the limit.
+    """
+    for _, pair in alike(tables.comparisons, "execution"):
+        by_way = {row.execution: row.Index for row in pair.itertuples()}
+        for precision in ORDER if {"eager", "cuda_graph"} <= set(by_way) else ():
+            own = tables.runs(by_way["eager"], precision)
+            found = ratio_between(tables.runs(by_way["cuda_graph"], precision), own)
+            if found and judge(found) in DIFFERENT and found["low"] > SAME_TO:
+                for run in own:
+                    run["graph_gain"] = f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"
+
+
+def alike(comparisons: pd.DataFrame, *settings: str) -> Iterable[tuple[Any, pd.DataFrame]]:
+    """Return the comparisons in groups that are equal in all settings but these."""
+    if comparisons.empty:
+        return []
+    keys = [
+        json.dumps({name: value for name, value in one.items() if name not in settings}) for one in comparisons.settings
+    ]
+    return comparisons.groupby(pd.Series(keys, comparisons.index), sort=False)
+
+
+def quality_of(tables: Tables) -> pd.DataFrame:
+    """Return the table `quality`. Where runs diverged it is inconclusive, because the others are a selection."""
+    rows = []
+    for number in tables.comparisons.index:
+        base = tables.runs(number, "fp32")
+        for precision in ORDER[1:]:
+            runs = tables.runs(number, precision, ok=False)
+            own = [run for run in runs if run["status"] == "ok"]
+            named = [run for run in (*base, *own) if run["metric_name"]]
+            if not own or not named:
+                continue
+            metric, better = named[0]["metric_name"], named[0]["metric_better"]
+            found = quality_difference(by_seed(own), by_seed(base), metric, better)
+            if not found:
+                continue
+            diverged = sum(run["status"] == "diverged" for run in runs)
+            if diverged:
+                found["outcome"] = UNKNOWN
+            if tables.on_cpu:
+                found["outcome"] = ON_CPU
+            row = {"comparison": number, "precision": precision, "metric": metric, "better": better}
+            usable = (
+                found["outcome"] in AS_GOOD and has_learned(own)
+                if precision in NO_FP32_WEIGHTS
+                else not quality_lost(own, base)
+            )
+            rows.append(row | {name: found[name] for name in QUALITY} | {"diverged": diverged, "usable": usable})
+    return pd.DataFrame(rows)
+
+
+def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
+    """Return a row for each bar of the opening figure: comparison, precision, seconds of an epoch, GiB and status.
+
+    Seconds are the geometric mean over the runs' means, so two bars divide to the ratio of their processes, and
+    seconds_low and seconds_high are the fastest and the slowest run. Ratios are those over TF32, or over fp32 where
+    no run was in TF32 (`baseline`).
+    """
+    rows = []
+    for number in tables.charted.index if comparisons is None else comparisons:
+        comparison = tables.comparisons.loc[number]
+        of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
+        present = [name for name in ORDER if (of_it.precision == name).any()]
+        baseline = "tf32" if "tf32" in present else "fp32"
+        for precision in present:
+            runs = of_it[of_it.precision == precision]
+            ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
+            row = {"comparison": number, "model": comparison["name"], "task": comparison.task, "way": comparison.way}
+            row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
+            means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
+            row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
+            row |= {"seconds_high": max(means, default=None), "gib": runs.gib.max(), "joules": runs.joules.median()}
+            row |= {"samples_per_second": geometric(rates) if len(rates := runs.samples_per_second.dropna()) else None}
+            row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
+            row |= ratio_row(tables.ratios, number, precision, baseline)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def ratio_row(ratios: pd.DataFrame, number: int, precision: str, baseline: str) -> dict:
+    """Return ratio, limits, outcome and whether it stands, of one precision beside its baseline; NaN where unknown."""
+    names = ("ratio", "low", "high", "processes", "outcome", "stands", "saved")
+    if len(ratios):
+        found = ratios[(ratios.comparison == number) & (ratios.precision == precision) & (ratios.baseline == baseline)]
+        if len(found):
+            return found.iloc[0][list(names)].to_dict()
+    return dict.fromkeys(names) | {"stands": False}
+
+
+def flattened(record: dict) -> dict:
+    """Return a record as a row: lists of numbers as median and count, other lists and dicts as JSON."""
+    row: dict = {}
+    for name, value in record.items():
+        if isinstance(value, list) and all(isinstance(one, int | float) for one in value):
+            row[f"{name}_median"] = statistics.median(value) if value else None
+            row[f"{name}_count"] = len(value)
+        else:
+            row[name] = json.dumps(value) if isinstance(value, list | dict) else value
+    return row
+
+
+def csv_of(table: pd.DataFrame) -> bytes:
+    """Return a table as CSV. A text that a spreadsheet would run as a formula begins with an apostrophe."""
+    texts = table.select_dtypes(["object", "string"]).columns
+    table = table.assign(**{name: table[name].map(inert) for name in texts}).rename(columns=inert)
+    return table.convert_dtypes().to_csv(index=False).encode()
+
+
+def inert(value: object) -> object:
+    """Return a value with an apostrophe before a text that begins as a formula does. Numbers stay what they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def said_of_found(tables: Tables) -> str:
+    """Return how many records were found, used and left out."""
+    others = [path for path, reason in tables.left_out if reason == NO_RECORD]
+    left_out = len(tables.left_out) - len(others)
+    used = tables.trainings.record.map(id).nunique() if len(tables.trainings) else 0
+    text = f"{used + left_out} records found below {tables.source}: {used} used, {left_out} left out"
+    return f"{text}, and {len(others)} JSON files that are no records." if others else f"{text}."
