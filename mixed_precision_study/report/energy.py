@@ -5,19 +5,19 @@ import pandas as pd
 from ..analysis.conditions import fairly_timed
 from ..record import SHORTEST_FOR_ENERGY
 from .names import precision_name
+from .panels import add_panels, ok_trainings
 from .section import Section
 from .tables import Tables
-from .why import add_panels, ok_trainings
 from .words import listed, short, span
 
-ABOUT = f"""Joules per 1,000 samples, the median over runs. It is what the whole GPU used in the timed epochs, so host and
-cooling are not in it. A run has a figure from {SHORTEST_FOR_ENERGY:g} s of timed training on, because NVML updates its counter seldom."""
+ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in the timed epochs. The host
+is not in it. A run counts from {SHORTEST_FOR_ENERGY:g} s of timed training on, because NVML counts in coarse steps."""
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
     """Return a row per comparison and precision with `value`, the median of joules per 1,000 samples.
 
-    `share` is that value over TF32's of the same comparison, or over fp32's where TF32 was not measured.
+    `share` is that value over TF32's of the same comparison, or over that of fp32 (`baseline`) where TF32 is missing.
     """
     rows = ok_trainings(tables)
     fair = {id(one) for _, runs in rows.groupby(["comparison", "precision"]).record for one in fairly_timed(list(runs))}
@@ -45,9 +45,9 @@ def finding(bars: pd.DataFrame) -> str:
     if len(own) > 3 or own["name"].duplicated().any():
         shares = span([100 * share for share in own.share], "{:.0f}")
         return f"Energy: {what} {shares}% of {base}'s joules in {len(own)} comparisons"
-    first, *more = zip(own.share, own["name"].str.split(",").str[0], strict=True)
-    shares = [f"{first[0]:.0%} of {base}'s joules for {first[1]}", *(f"{share:.0%} for {name}" for share, name in more)]
-    return f"Energy: {what} {listed(shares, 'and')}"
+    texts = [f"{row.share:.0%} for {row.name.partition(',')[0]}" for row in own.itertuples()]
+    texts[0] = texts[0].replace(" for", f" of {base}'s joules for", 1)
+    return f"Energy: {what} {listed(texts, 'and')}"
 
 
 def section(tables: Tables) -> Section:

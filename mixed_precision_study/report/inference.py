@@ -3,13 +3,13 @@
 import pandas as pd
 
 from .names import precision_name
+from .panels import add_panels, ok_trainings
 from .section import Section
 from .tables import Tables
-from .why import add_panels, ok_trainings
 from .words import short
 
 ABOUT = """One forward pass of the trained model in its own precision. Latency is the median for a single sample, with
-the range from p10 to p90 beside it. Throughput is that of a batch as in training."""
+the range from p10 to p90 beside it. Throughput is samples per second, or columns of text, in a batch as in training."""
 FIELDS = {"value": "inference_latency_ms", "low": "inference_latency_ms_p10", "high": "inference_latency_ms_p90"}
 FIELDS |= {"rate": "inference_samples_per_second", "mib": "inference_memory_mib"}
 FIELDS |= {"apart": "inference_difference_fraction"}
@@ -32,25 +32,15 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
 
 
 def finding(bars: pd.DataFrame) -> str:
-    """Return the title: in how many comparisons AMP was slower on a single sample, and faster on a batch, than TF32."""
-    values = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
-    for baseline in ("tf32", "fp32"):
-        for precision in ("amp_fp16", "amp_bf16"):
-            pairs = [(key, precision) in values and (key, baseline) in values for key in ("value", "rate")]
-            both = (
-                values.dropna(subset=[(key, name) for key in ("value", "rate") for name in (precision, baseline)])
-                if all(pairs)
-                else []
-            )
-            if len(both):
-                late = (both["value", precision] > both["value", baseline]).sum()
-                more = (both["rate", precision] > both["rate", baseline]).sum()
-                than = f"than {precision_name(baseline)} in"
-                return (
-                    f"Inference: {precision_name(precision)} answers later on one sample {than} {late} of {len(both)} "
-                    f"comparisons, and serves more samples per second in {more}"
-                )
-    return "Inference: latency of one sample, and throughput of a batch"
+    """Return the title: how often fp16 AMP is slower than TF32 on a single sample, and faster on a batch."""
+    table = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
+    names = [(key, precision) for key in ("value", "rate") for precision in ("amp_fp16", "tf32")]
+    both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
+    if both.empty:
+        return "Inference: latency of one sample, and throughput of a batch"
+    slower, faster = (int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate"))
+    cases = f"on one sample in {slower} of {len(both)} comparisons, and faster on a batch in {faster}"
+    return f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
 
 
 def section(tables: Tables) -> Section:

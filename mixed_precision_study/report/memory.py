@@ -2,9 +2,9 @@
 
 import pandas as pd
 
+from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
-from .why import add_panels, middle_runs, ok_trainings
 from .words import gibibytes, listed, span
 
 ABOUT = """A bar is the memory at the peak of training by what it holds. Beside it stand PyTorch's peak without the data
