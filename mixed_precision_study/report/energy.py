@@ -39,7 +39,7 @@ def finding(bars: pd.DataFrame) -> str:
         return "Energy: joules per 1,000 samples"
     weight = lambda key: sizes[key] * (2 if key[2] == "CUDA graph" else 1)  # noqa: E731  # graphs are what is advised
     best = max(sizes.index, key=lambda key: (weight(key), key))  # of as many, TF32 and fp16 come first
-    own = amp[(amp[["baseline", "precision", "way"]] == best).all(axis=1)]
+    own = amp.groupby(["baseline", "precision", "way"]).get_group(best)
     base, precision = map(precision_name, best[:2])
     what = f"{precision}{' as a CUDA graph' if best[2] == 'CUDA graph' else ' in eager mode'} needs"
     if len(own) > 3 or own["name"].duplicated().any():

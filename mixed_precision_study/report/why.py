@@ -51,7 +51,7 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
     models = eager if len(waiting) else of_half
     step = f"{'an' if half == 'amp_fp16' else 'a'} {short_name(half or '')} step"
     names = list(models["name"].unique())
-    if len(names) < min(3, steps["name"].nunique()):
+    if 0 < len(names) < min(3, steps["name"].nunique()):
         step += f" of {listed(names, 'and')}"
     if len(waiting):
         without = len(graphs) > 0 and graphs.waits.max() < BUSY
