@@ -1,5 +1,6 @@
 """Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed beforehand."""
 
+import textwrap
 from statistics import fmean
 
 import matplotlib.pyplot as plt
@@ -96,12 +97,14 @@ def draw(cases: pd.DataFrame) -> Figure:
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
     widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
     groups = cases.groupby("comparison", sort=False)
-    figure, axes = plt.subplots(figsize=(4.4, 0.8 + 0.24 * (len(cases) + 1.4 * groups.ngroups)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(3.6, 0.8 + 0.22 * (len(cases) + 1.4 * groups.ngroups)), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
     place, ticks = 0.0, {}
     for _, group in groups:
-        axes.text(-widest, place, group.label.iloc[0], weight="bold", va="center")
+        label = textwrap.fill(group.label.iloc[0], 44)
+        place += 0.6 * label.count("\n")
+        axes.text(-widest, place + 0.35, label, weight="bold")
         for index, precision in group.precision.items():
             place += 1
             ticks[place] = short_name(precision)

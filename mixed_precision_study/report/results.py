@@ -8,9 +8,9 @@ from IPython import get_ipython
 from IPython.display import Image, display
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.verdict import NOT_TRAINED, STATUS_WORDS, verdict
+from ..analysis.verdict import NOT_TRAINED, verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
-from .charts import opening, opening_note, picture_of
+from .charts import STATUS, opening, opening_note, picture_of
 from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, short
@@ -71,7 +71,7 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
         del columns["batch"]
     table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
     limits = {
-        name: STATUS_WORDS.get(one["status"], one["status"]) if one["status"] != "ok" else find_bottleneck(one)[0]
+        name: STATUS.get(one["status"], one["status"]) if one["status"] != "ok" else find_bottleneck(one)[0]
         for name, one in first.items()
     }
     table["what limits it"] = pd.Series(limits).mask(bars.outcome == NOT_TRAINED, NOT_TRAINED)
