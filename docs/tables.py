@@ -25,6 +25,7 @@ import figures  # noqa: E402
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
 from mixed_precision_study.record import read_records  # noqa: E402
+from mixed_precision_study.report.articles import read_articles  # noqa: E402
 from mixed_precision_study.report.load import load  # noqa: E402
 
 try:
@@ -173,7 +174,7 @@ def generated_blocks(root):
                 figures.over_batches([records(name) for name in EAGER_BATCHES]),
                 records("quality-h100"),
             ),
-            "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
+            "articles": lambda: figures.articles_list(read_articles()),
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),

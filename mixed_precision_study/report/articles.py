@@ -39,7 +39,7 @@ def read_articles() -> pd.DataFrame:
 def section(tables: Tables) -> Section:
     """Return a chart of speed-ups and a table, where the study repeats articles."""
     section = Section(about=ABOUT)
-    if "articles" not in tables.show:
+    if not tables.show.get("articles"):
         return section
     articles = read_articles()
     articles["ours"] = [counterparts(tables, row) for row in articles.itertuples()]
@@ -75,7 +75,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
 
     Each has `name`, `device` and `precision`, `value` and `base` for figures that are read from a run, and for those
     with a baseline `ratio`; of a time `low`, `high` and `processes`, too. Of several comparisons the one with the
-    article's precision counts, then that with the most processes, then that of the most similar length.
+    article's precision counts, then that with whole epochs, with the most processes, of the most similar length.
     """
     time = row.quantity == "time"
     if time and pd.isna(row.baseline):
@@ -84,6 +84,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
     for number in fitting(tables, row, row.settings):
         bases = [number] if pd.isna(row.settings_baseline) else fitting(tables, row, row.settings_baseline)
         comparison = tables.comparisons.loc[number]
+        whole = not comparison.settings.get("max_steps")
         gap = abs((comparison.settings.get("epochs") or 0) - (0 if pd.isna(row.epochs) else row.epochs))
         for precision in filter(None, (row.precision, STAND_IN.get(row.precision))):
             own = tables.runs(number, precision)
@@ -102,7 +103,7 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
                     continue
                 found |= {"value": sides[0], "base": sides[1], "ratio": sides[0] / sides[1] if base else None}
             length = -gap if "accuracy" in row.quantity else 0
-            rank = (precision == row.precision, length, found.get("processes", len(own)), -gap)
+            rank = (precision == row.precision, whole, length, found.get("processes", len(own)), -gap)
             if comparison.model not in best or rank > best[comparison.model][0]:
                 best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]

@@ -29,7 +29,6 @@ from . import (
     verdicts,
     ways,
 )
-from .published import articles
 from .report import Report
 from .section import Chart, Section
 from .style import chart_style
@@ -53,19 +52,17 @@ SECTIONS = (
     energy,
     inference_cost,
     table,
-    articles,
     comparisons,
     verdicts,
     load,
     environment,
 )
-FOLDED = (articles, comparisons, verdicts, load, environment)
+FOLDED = (comparisons, verdicts, load, environment)
 SUBJECTS = {  # kind of a folder: the section on its subject, which follows the answer
     "ladder": ladder,
     "scaling": scaling,
     "crossover": crossover,
     "inference": inference_cost,
-    "published": articles,
     "largest": batch_sizes,
     "ways": ways,
 }
@@ -80,7 +77,6 @@ NAMES = {  # what a folder may lack
     loss_scale: "loss scales",
     energy: "energy",
     inference_cost: "inference",
-    articles: "published figures",
 }
 
 
