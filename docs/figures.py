@@ -1,10 +1,7 @@
 """Tables for documents, computed from the committed records and the published figures."""
 
-import csv
 import functools
 import re
-from itertools import groupby
-from pathlib import Path
 
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import (
@@ -27,31 +24,18 @@ from mixed_precision_study.report.words import listed
 HALF = ("amp_fp16", "o2_fp16")
 
 
-def articles_list(path):
+def articles_list(articles):
     """Return the published speed-up and memory of half precision over fp32, by GPU, where both were published."""
-    with Path(path).open(encoding="utf-8", newline="") as opened:
-        rows = [row for row in csv.DictReader(opened) if row["gpu"] and row["model"] and row["batch_size"]]
-    lines = []
-
-    def group_of(row):
-        return row["gpu"], row["model"], row["batch_size"]
-
-    for (gpu, model, batch), group in groupby(sorted(rows, key=group_of), group_of):
-        figures = list(group)
-        base = first_of(figures, ("fp32",))
-        half = first_of(figures, HALF)
-        if base and half and base["memory_mib"] and half["memory_mib"]:
-            ratio = float(base["time_seconds"]) / float(half["time_seconds"])
-            trained = f"{model}, batch {batch}, {half['precision']}"
-            memory = memory_change(half["memory_mib"], base["memory_mib"])
-            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {memory} ({trained})")
+    known = articles[articles.batch.notna() & (articles.baseline == "fp32") & articles.precision.isin(HALF)]
+    known = known.assign(ratio=known.value / known.value_baseline, quantity=known.quantity.str.removeprefix("card "))
+    of_training = ["card", "model", "batch", "precision", "year"]
+    table = known.pivot_table("ratio", of_training, "quantity").dropna(subset=["time", "memory"]).reset_index()
+    lines = [
+        f"- {row.card}, {row.year}: {1 / row.time:.2f}x, memory {row.memory - 1:+.0%}"
+        f" ({row.model}, batch {row.batch:g}, {row.precision})"
+        for row in table.groupby(["card", "model", "batch"]).head(1).itertuples()
+    ]
     return "\n".join(lines)
-
-
-def first_of(figures, precisions):
-    """Return the first row with a time in the first of `precisions` that has one, or None."""
-    timed = [row for row in figures if row["time_seconds"] and row["status"] == "ok"]
-    return next((row for precision in precisions for row in timed if row["precision"] == precision), None)
 
 
 def memory_change(own, base):

@@ -25,6 +25,7 @@ import figures  # noqa: E402
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
 from mixed_precision_study.record import read_records  # noqa: E402
+from mixed_precision_study.report.articles import read_articles  # noqa: E402
 
 try:
     import tomllib

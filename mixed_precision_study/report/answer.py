@@ -30,7 +30,6 @@ from ..analysis.verdict import CANNOT_BE_TOLD, NOT_TRAINED, OUTCOMES, SAME, TOO_
 from .comparisons import execution_of, ok_runs, runs_of, timed_runs
 from .ladder import measured_ladders
 from .memory_use import highest_peak, memory_saved
-from .published.articles import claims_in_words
 from .quality import may_be_used, outcome_in_words, quality_against_fp32
 from .report import Report
 from .section import Heading, Section
@@ -672,7 +671,7 @@ def section(report: Report) -> Section:
         said = [*map(sentence_on, families), f"Each mode is set beside the next simpler one ({', '.join(held)})."]
         said += sentences_of(report, answers) if answers else []
     else:
-        said = [claims_in_words(report) if kind == "published" else "", *sentences_of(report, answers)]
+        said = sentences_of(report, answers)
     if made_up := said_of_made_up(report.measured):
         section.say(f"**{made_up}**")
     section.say(f"**Answer.** {plain(' '.join(filter(None, said)))}")
