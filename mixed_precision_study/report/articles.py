@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from ..record import last_metric
 from .names import COLOURS, short_name
 from .section import Section
-from .style import chart_style
+from .charts import chart_style
 from .tables import Tables, peak_gib
 from .words import count, listed, span
 

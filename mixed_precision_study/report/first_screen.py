@@ -67,7 +67,8 @@ def finding(tables: Tables, bars: pd.DataFrame) -> str:
     )
     if len(set(bars.way)) > 1 and "graph" in way:
         return f"Capture the training step as a {way}: {text}"
-    return f"{in_way(way).capitalize()}, {text}"
+    begin = in_way(way)
+    return f"{begin[0].upper()}{begin[1:]}, {text}"
 
 
 def memory_of(bars: pd.DataFrame) -> str:

@@ -73,3 +73,119 @@ def steps_of(tables: Tables) -> pd.DataFrame:
             before = own or before
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def draw_ladder(steps: pd.DataFrame) -> Figure:
+    """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
+    figure, axes = plt.subplots(figsize=(PANEL, 0.75 + 0.3 * len(steps)), layout="constrained")
+    ratios = steps.ratio.astype(float).fillna((steps.seconds.notna() & (steps.index == steps.index[0])).astype(float))
+    ends = steps.high.astype(float).fillna(ratios)
+    last = steps.index[steps.seconds.notna()][-1:]
+    for place, (index, step) in enumerate(steps.iterrows()):
+        axes.barh(place, ratios[index], height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
+        if pd.notna(step.low):
+            axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
+        text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
+        if pd.notna(step.gain_ratio):
+            unsure = pd.notna(step.gain_low) and step.gain_low <= 1 <= step.gain_high
+            text = f"{'~' if unsure else ''}×{step.gain_ratio:.1f}"
+        bold = {"weight": "bold", "color": INK} if index in last else {"color": SOFT}
+        text = f"= {ratios[index]:.1f}×" if index in last and place else text
+        axes.annotate(text, (ends[index], place), (4, 0), textcoords="offset points", va="center", **bold)
+    axes.set_yticks(range(len(steps)), steps.label)
+    axes.set(title=steps.ladder.iloc[0], xlabel="times as fast as the first step", xlim=(0, 1.25 * ends.max()))
+    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def adds(setting: str, before: Any, after: Any) -> bool:
+    """Return whether the second value of a setting adds something to the first: a way of execution keeps the other's."""
+    if setting != "execution":
+        return before == WAYS[setting][0] and after not in (before, None)
+    return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
+
+
+def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each precision in which one changed setting was run, but the steps of a ladder.
+
+    The ratio is that of `after` over `before`, two comparisons that are equal in all else; `memory` is what the peak is
+    of the one before, and `added` names the change.
+    """
+    climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
+    peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
+    rows = []
+    for setting, (usual, name) in WAYS.items():
+        for _, family in alike(tables.comparisons, setting):
+            values = family.settings.map(lambda one, setting=setting, usual=usual: one.get(setting, usual))
+            pairs = [(one, other) for one in values.index for other in values.index]
+            for before, after in (pair for pair in pairs if adds(setting, *values[list(pair)])):
+                for precision in ORDER if before != after else ():
+                    own, base = tables.runs(after, precision), tables.runs(before, precision)
+                    found = tables.between(own, base) if own != base else None
+                    if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
+                        value = way_name(values[after]) if setting == "execution" else values[after]
+                        row = {"before": before, "after": after, "precision": precision, "added": name.format(value)}
+                        row["memory"] = peaks[after, precision] / peaks[before, precision]
+                        rows.append(row | {one: found[one] for one in (*LIMITS, "processes")})
+    ways = pd.DataFrame(rows)
+    tests = ways.p.dropna() if len(ways) else ()
+    if len(tests) > MANY_RATIOS:
+        lost = tests.index[[not stands for stands in stand_together(list(tests))]]
+        lost = ways.index.isin(lost) & ways.outcome.isin(DIFFERENT)
+        ways.loc[lost, "outcome"] += ", not after correction"
+    return ways
+
+
+def section(tables: Tables) -> Section:
+    """Return the charts and the table of the steps, and the table of the ways of execution."""
+    section = Section()
+    steps = steps_of(tables)
+    if len(steps):
+        ladders = [one for _, one in steps.groupby("ladder", sort=False)]
+        ends = {one.ladder.iloc[0].partition(",")[0]: one.ratio.dropna().iloc[-1:] for one in ladders}
+        claims = [
+            f"{name} trains {ratio.iloc[0]:.1f} times as fast in all" for name, ratio in ends.items() if len(ratio)
+        ]
+        section.title = "Step by step: " + ", ".join(claims).replace(" in all,", ",")
+        for number, one in enumerate(ladders, 1):
+            section.chart(draw_ladder(one), f"ladder_{number}", f"{one.ladder.iloc[0]}, step by step.")
+        section.say(ABOUT)
+        batches = [size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))]
+        if batches:
+            section.say(f"A larger batch ({listed(batches)}) is another training, so it is no step.")
+        cells = {
+            "model": steps.ladder,
+            "step": steps.label,
+            "precision": steps.precision.map(precision_name),
+            "s per epoch": texts(steps.seconds, "{:.2f}"),
+            "over the first step": ratio_texts(steps),
+            "over the step before": ratio_texts(
+                steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
+            ),
+            "outcome": steps.gain_outcome.fillna("–"),
+            "peak, GiB": texts(steps.gib, "{:.2f}"),
+            "last metric": texts(steps.metric, "{:.3g}"),
+        }
+        section.table(pd.DataFrame(cells).to_dict("records"), "Every step in numbers")
+    ways = ways_of(tables, steps)
+    if len(ways):
+        best = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)].nlargest(1, "ratio")
+        for one in best.itertuples():
+            name = tables.comparisons.name[one.before]
+            finding = f"{one.added} makes {name} in {precision_name(one.precision)} {one.ratio:.1f} times as fast"
+            section.title = section.title or finding
+        cells = {
+            "training": [tables.comparisons.title[number] for number in ways.before],
+            "with": ways.added,
+            "precision": ways.precision.map(precision_name),
+            "times as fast": ratio_texts(ways),
+            "n": ways.processes,
+            "outcome": ways.outcome,
+            "memory": texts(ways.memory - 1, "{:+.0%}"),
+        }
+        section.say(
+            "Both trainings of a row are in one precision and differ in one setting, so the ratio is that of the way."
+        )
+        section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
+    return section

@@ -12,7 +12,8 @@ from .section import Chart, Section
 from .tables import Tables
 from .words import plain
 
-SUBJECTS = {"steps": ladder, "over": growth, "quality": quality, "articles": articles, "inference": inference}
+SUBJECTS = {"articles": articles, "quality": quality, "steps": ladder, "over": growth, "inference": inference}
+SUBJECTS["execution"] = ladder
 SECTIONS = (why, sure, ladder, growth, quality, memory, energy, inference, articles, numbers, provenance)
 
 

@@ -42,8 +42,9 @@ def section(tables: Tables) -> Section:
                         cells.loc[(precision, baseline)]
                     )
         rows.append(row)
-    names = ["model", "task", "run", *dict.fromkeys(name for row in rows for name in list(row)[3:])]
-    names.sort(key=lambda name: (name.endswith("over fp32"), names.index(name)) if " over " in name else (False, -1))
+    ratios_named = list(dict.fromkeys(name for row in rows for name in list(row)[3:]))
+    ratios_named.sort(key=lambda name: name.endswith("over fp32"))
+    names = ["model", "task", "run", *ratios_named]
     section.table([{name: row.get(name, "-") for name in names} for row in rows], "Ratios" if len(rows) > 12 else "")
     section.say(footnote(tables, ratios))
     return section
