@@ -178,7 +178,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
     lines = []
     for _, rows in matched.assign(about=about).groupby(LINE, sort=False, dropna=False):
         first, ours = rows.iloc[0], rows.iloc[0].ours
-        name = ours[0]["name"] if len(ours) == 1 else count(len(ours), "model")
+        name = "any model" if pd.isna(first.model) else ours[0]["name"]
         name += " (assumed)" if "assumed" in str(first.note) else ""
         scale = first.settings if first.baseline == first.precision else ""
         parts = [name, f"batch {first.batch:g}" if first.batch > 0 else "", short_name(first.precision), scale]
@@ -230,6 +230,7 @@ def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:
         return f"{quantity} {ratio:.2f}x"
     if "memory" in quantity:
         name = "card memory" if quantity == "card memory" else "memory"
-        return f"{name} {value:.1f} GiB" if pd.isna(base) else f"{name} {ratio - 1:+.0%}".replace("-", "−")
+        change = "" if pd.isna(base) else f"{ratio - 1:+.0%}".replace("-", "−")
+        return f"{name} {'the same' if change in ('+0%', '−0%') else change or f'{value:.1f} GiB'}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    return f"{quantity} {value:{form}}" + ("" if pd.isna(base) else f" against {base:{form}}")
+    return f"{quantity.removeprefix('train ')}: {value:{form}}" + ("" if pd.isna(base) else f" against {base:{form}}")

@@ -62,7 +62,7 @@ def test_size_and_direction_stand_in_one_row(tables):
         "2.00x (2.00 to 2.00), memory −41%",
     )
     assert cells(tables, "WideResNet-28-10, batch 128, fp16", "P100")[0][0] == "0.99x, memory +11%"
-    assert ("not converged", "best accuracy 90.0% against 90.0%") in cells(
+    assert ("not converged", "best accuracy: 90.0% against 90.0%") in cells(
         tables, "WideResNet-28-10, batch 128, O3", "T4"
     )
 
