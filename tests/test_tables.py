@@ -148,7 +148,7 @@ def test_the_headline_is_computed_from_the_records_of_a_ladder():
     cells = [cell.strip() for cell in row.split("|")[2:-1]]
     assert cells[:2] == ["T4", "4.00"]
     assert cells[2] == "1.99x (1.97 to 2.01)"
-    assert cells[3].startswith("bf16 1.21x (") and cells[3].endswith("cannot be told")
+    assert cells[3].startswith("bf16 1.21x (") and cells[3].endswith("inconclusive")
     assert cells[4] == "-"  # no graph of fp32
     assert cells[5] == "-50%"  # of the peak without the data set
     assert len(cells) == 6
@@ -276,7 +276,7 @@ def test_the_table_of_quality_sets_all_seeds_beside_the_first_four():
     cells = figures.quality_table(records).splitlines()[-1].strip("| ").split(" | ")
     assert cells[:3] == ["ResNet-18", "amp_fp16", "6"]
     assert cells[3:6] == ["+0.08 points (+0.05 to +0.12)", "0.2 points", "equivalent"]
-    assert cells[6] == "+0.08 points (+0.02 to +0.13), cannot be told"
+    assert cells[6] == "+0.08 points (+0.02 to +0.13), inconclusive"
     assert figures.quality_table(records[:6]).splitlines()[-1].endswith("| - |")  # three seeds are no pilot
     assert len(figures.quality_table(graphs(6)[::2]).splitlines()) == 2  # fp32 alone
 

@@ -1,7 +1,10 @@
-"""What a section of the report returns: sentences, tables and charts, each of which a notebook can show."""
+"""What a section of the report returns: sentences, tables, cards and charts, each of which a notebook can show.
+
+The page (report/template) is made of the same outputs. What it shows in its own way, such as charts as SVG, stands in
+the metadata of an output, which notebooks ignore: GitHub would prefer an SVG to the PNG, and shows it on any ground.
+"""
 
 import html
-import io
 import re
 import urllib.parse
 from collections.abc import Iterable, Iterator
@@ -12,16 +15,15 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import PIL.Image
 from matplotlib.figure import Figure
 
 from ..errors import printable
 from ..files import written_whole
-from .style import MEMORY_STYLES, PRECISIONS, RED, chart_style
+from .charts import PIXELS, drawing_of, picture_of
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
-NUMBER_LETTERS = 12  # a longer text is no number with its unit
+NUMBER_LETTERS = 12  # of a cell that is a number with its unit
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -37,17 +39,24 @@ class Sentence:
 
 @dataclass
 class Heading:
-    """The title of the report (level 1) or of a section. The page (report/template) begins a part with the latter."""
+    """The title of the report (level 1) or of a section. The page begins a part with the latter."""
 
     title: str  # as text: nothing in it takes effect
     folded: bool = False
     level: int = 2
+    link: str = ""  # word or two in the bar of the page; "": the title up to its colon, or none
+    above: str = ""  # line above the title of the report, such as card and date
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
-        heading = {"name": name, "title": self.title, "folded": self.folded}
+        link = self.link or ("" if self.folded or ":" not in self.title else self.title.partition(":")[0])
+        heading = {"name": name, "title": self.title, "folded": self.folded, "link": link, "above": self.above}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
-            return {"text/html": f"<h1>{html.escape(self.title)}</h1>", "text/plain": self.title}, {"report": heading}
+            above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
+            return {
+                "text/html": f"{above}<h1>{html.escape(self.title)}</h1>",
+                "text/plain": self.title,
+            }, {"report": heading}
         text = f"## {plain(self.title)}"
         return {"text/markdown": text, "text/plain": text}, {"section": heading}
 
@@ -75,19 +84,16 @@ class Table:
     def html(self) -> str:
         """Return the table as HTML. Columns that hold numbers are aligned to the right."""
         frame = self.frame()
-        numeric = [column for column in frame if is_numeric(frame[column])]
-        head = "".join(cell("th", column, column in numeric, ' scope="col"') for column in frame)
-        lines = []
-        for index, row in enumerate(frame.itertuples(index=False, name=None)):
-            link = self.links[index] if self.links else ""
-            cells = [cell("td", value, name in numeric) for name, value in zip(frame, row, strict=True)]
-            if link:
-                cells[0] = cell("td", row[0], frame.columns[0] in numeric, href=link)
-            lines.append(f"<tr>{''.join(cells)}</tr>")
+        numeric = [is_numeric(frame[column]) for column in frame]
+        head = "".join(cell("th", *column, ' scope="col"') for column in zip(frame, numeric, strict=True))
+        body = ""
+        for link, row in zip(self.links or [""] * len(frame), frame.itertuples(index=False, name=None), strict=True):
+            first, *others = zip(row, numeric, strict=True)
+            body += f"<tr>{cell('td', *first, href=link)}{''.join(cell('td', *one) for one in others)}</tr>"
         kinds = f"{NO_FORMULA} sortable" if self.sortable else NO_FORMULA
         caption = f"<caption>{html.escape(self.caption)}</caption>" if self.caption else ""
-        body = f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody>"
-        page = f'<figure class="table"><table class="{kinds}">{caption}{body}</table></figure>'
+        page = f'<table class="{kinds}">{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        page = f'<figure class="table">{page}</figure>'
         if self.folded and len(self.rows) > ROWS_IN_SIGHT:
             name = html.escape(self.folded)
             return f"<details><summary>{name}: {len(self.rows)} rows</summary>{page}</details>"
@@ -101,7 +107,7 @@ class Table:
 def is_numeric(column: Iterable[object]) -> bool:
     """Return whether the cells of a column are numbers, with a unit perhaps. Some may be empty or a dash."""
     texts = {str(value).strip() for value in column} - {"", "-"}
-    return bool(texts) and all(re.match(r"[-+\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts)
+    return bool(texts) and all(re.match(r"[-+~\u2212]?\d", text) and len(text) <= NUMBER_LETTERS for text in texts)
 
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
@@ -114,12 +120,44 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 
 @dataclass
-class Chart:
-    """A figure of Matplotlib and the name of its file."""
+class Cards:
+    """A big number for each model, in cards of the page and in the cells of a plain table elsewhere.
 
-    figure: Figure
+    Each card is a dict with the texts `name`, `task`, `number` ("3.2×"), `against` ("as fast as fp32 ...") and `lines`.
+    """
+
+    cards: list[dict]
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        cells, texts = [], []
+        for card in self.cards:
+            name, task, number, against, *lines = (
+                html.escape(printable(str(text)))
+                for text in (*(card[key] for key in ("name", "task", "number", "against")), *card["lines"])
+            )
+            big = f"<strong>{number}</strong> <span>{against.replace(', ', ',<br>')}</span>"
+            cells.append("<br>".join((f"<b>{name}</b>", f"<small>{task}</small>", big, *lines)))
+            texts.append(
+                f"{card['name']}, {card['task']}: {card['number']} {card['against']}; {'; '.join(card['lines'])}"
+            )
+        rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
+        body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
+        page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
+        return {"text/html": page, "text/plain": "\n".join(texts)}
+
+
+@dataclass
+class Chart:
+    """Figures of Matplotlib that stand beside each other where there is room, and the name of their file."""
+
+    figures: list[Figure]
     name: str
     finding: str = ""  # what the picture shows, in a sentence
+
+    @property
+    def figure(self) -> Figure:
+        """The first figure."""
+        return self.figures[0]
 
     @property
     def alt(self) -> str:
@@ -128,18 +166,14 @@ class Chart:
 
     @cached_property
     def png(self) -> bytes:
-        """The figure as a PNG. A palette with tints of its colours keeps the file small."""
-        picture, small = io.BytesIO(), io.BytesIO()
-        with chart_style():
-            self.figure.savefig(picture, format="png", dpi=110)
-        palette = PIL.Image.new("P", (1, 1))
-        palette.putpalette(palette_of_charts())
-        image = PIL.Image.open(picture).convert("RGB").quantize(palette=palette, dither=PIL.Image.Dither.NONE)
-        image.save(small, format="png", optimize=True)
-        return small.getvalue()
+        """The figures as one PNG on white."""
+        return picture_of(self.figures)
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}}
+        drawings = [drawing_of(one, f"{self.name}{place}", self.alt) for place, one in enumerate(self.figures)]
+        widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
+        chart = {"drawings": drawings, "widths": widths}
+        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}, "chart": chart}
 
 
 @dataclass
@@ -153,17 +187,7 @@ class File:
         """Show nothing."""
 
 
-def palette_of_charts() -> list[int]:
-    """Return tints of the colours of all charts as a palette of PIL: red, green, blue, red, ..."""
-    many = (0, *range(4, 25))  # in 24ths; none too near to white, which must stay white
-    few = (8, 12, 16, 20, 24)
-    colours = [(colour, many) for colour in (RED, *(style.colour for style in PRECISIONS.values()))]
-    colours += [(colour, few) for colour, _ in MEMORY_STYLES.values()]
-    palette = []
-    for colour, steps in colours:
-        for step in steps:
-            palette += [255 - (255 - part) * step // 24 for part in bytes.fromhex(colour[1:])]
-    return palette
+Part = Heading | Sentence | Table | Cards | Chart | File
 
 
 @dataclass
@@ -175,12 +199,13 @@ class Section:
 
     title: str = ""
     about: str = ""  # Markdown
-    parts: list[Heading | Sentence | Table | Chart | File] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     folded: bool = False  # the page shows the title alone until it is opened
+    link: str = ""  # see Heading
 
-    def __iter__(self) -> Iterator[Heading | Sentence | Table | Chart | File]:
+    def __iter__(self) -> Iterator[Part]:
         if self.parts and self.title:
-            yield Heading(self.title, self.folded)
+            yield Heading(self.title, self.folded, link=self.link)
         if self.parts and self.about:
             yield Sentence(self.about)
         yield from self.parts
@@ -193,16 +218,16 @@ class Section:
         """Add a table; `options` are those of Table."""
         self.parts.append(Table(rows, folded, **options))
 
-    def chart(self, figure: Figure, name: str, finding: str) -> None:
-        """Add a chart, or a sentence where it is empty. The finding is its alternative text."""
-        plt.close(figure)
-        if figure.axes:
-            self.parts.append(Chart(figure, name, finding))
-        else:  # as where every run searched its largest batch: those have a chart of their own
-            self.say(f"Nothing to draw as {name.replace('_', ' ')}: no run has a fixed batch size.")
+    def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:
+        """Add a chart of those figures that hold anything. The finding is its alternative text."""
+        figures = [figures] if isinstance(figures, Figure) else figures
+        for figure in figures:
+            plt.close(figure)
+        if drawn := [figure for figure in figures if figure.axes]:
+            self.parts.append(Chart(drawn, name, finding))
 
 
-def save(part: Heading | Sentence | Table | Chart | File, folder: str | Path) -> Sentence | None:
+def save(part: Part, folder: str | Path) -> Sentence | None:
     """Write a chart or a file into a folder; return a sentence where that is not allowed."""
     if isinstance(part, Chart):
         name, content = f"{part.name}.png", part.png

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..errors import UserError
+from ..errors import UserError, printable
 from ..record import read_file
 
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
-USUAL = re.compile(r"[\w .,:;()+^%'-]{0,1000}")  # letters of which neither markup nor mathematics can be made
+USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
 
 
 class Study(NamedTuple):
@@ -50,8 +50,7 @@ def checked_study(said: Any, where: str) -> Study:
         raise UserError(f"{where} must map name, description and show to what they are; studies.yaml explains them.")
     texts = {key: said.get(key, "") for key in ("name", "description")}
     wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
-    wrong += [key for key, value in show.items() if not can_show(key, value)]
-    if wrong:
+    if wrong := [*wrong, *(key for key, value in show.items() if not can_show(key, value))]:
         raise UserError(f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form.")
     return Study(texts["name"], texts["description"], show)
 
@@ -68,4 +67,5 @@ def can_show(key: str, value: Any) -> bool:
 def are_usual(values: Any) -> bool:
     """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
     several = values if isinstance(values, list) else [values]
-    return all(isinstance(one, int | float) or (isinstance(one, str) and USUAL.fullmatch(one)) for one in several)
+    texts = [one for one in several if not isinstance(one, int | float)]
+    return all(isinstance(text, str) and USUAL.fullmatch(text) and printable(text) == text for text in texts)

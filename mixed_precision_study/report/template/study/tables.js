@@ -2,54 +2,40 @@
 "use strict";
 function valueOf(row, column) {
   const text = row.cells[column].textContent.trim().replace(/,/g, "");
-  const found = text.match(/^[-+\u2212]?\d+(\.\d+)?/);
-  return { text: text, number: found ? Number(found[0].replace("\u2212", "-")) : null };
+  const found = text.replace("\u2212", "-").match(/^[-+]?\d+(\.\d+)?/);
+  return { text: text, number: found ? Number(found[0]) : null };
 }
-function compared(a, b) {
-  if (a.number !== null && b.number !== null) return a.number - b.number;
-  if (a.number !== null || b.number !== null) return a.number !== null ? -1 : 1; // what is no number comes last
-  return a.text.localeCompare(b.text);
+function compared(a, b, down = false) { // numbers come before other texts in either direction
+  if ((a.number === null) !== (b.number === null)) return a.number === null ? 1 : -1;
+  const order = a.number === null ? a.text.localeCompare(b.text) : a.number - b.number;
+  return down ? -order : order;
 }
-function sortBy(table, column) {
-  const heading = table.tHead.rows[0].cells[column];
+function sortBy(table, heading, column) {
   const down = heading.getAttribute("aria-sort") === "ascending";
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
   heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const rows = Array.from(table.tBodies[0].rows, (row) => [valueOf(row, column), row]);
-  rows.sort((a, b) => {
-    const order = compared(a[0], b[0]);
-    const bothNumbers = a[0].number !== null && b[0].number !== null;
-    const bothTexts = a[0].number === null && b[0].number === null;
-    return down && (bothNumbers || bothTexts) ? -order : order;
-  });
-  table.tBodies[0].append(...rows.map((pair) => pair[1]));
-}
-function filterBy(table, words) {
-  for (const row of table.tBodies[0].rows) {
-    const text = row.textContent.toLowerCase();
-    row.hidden = !words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
-  }
+  const rows = Array.from(table.tBodies[0].rows);
+  table.tBodies[0].append(...rows.sort((a, b) => compared(valueOf(a, column), valueOf(b, column), down)));
 }
 function enliven(table) {
   Array.from(table.tHead.rows[0].cells).forEach((heading, column) => {
     heading.classList.add("sorts");
     heading.tabIndex = 0;
-    heading.addEventListener("click", () => sortBy(table, column));
-    heading.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(table, column); });
+    heading.addEventListener("click", () => sortBy(table, heading, column));
+    heading.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(table, heading, column); });
   });
   const box = document.createElement("input");
-  box.className = "filter";
-  box.type = "search";
-  box.placeholder = "Filter: words that a row must have";
+  Object.assign(box, { className: "filter", type: "search", placeholder: "Filter: words that a row must have" });
   box.setAttribute("aria-label", box.placeholder);
-  box.addEventListener("input", () => filterBy(table, box.value));
+  box.addEventListener("input", () => {
+    const words = box.value.toLowerCase().split(/\s+/);
+    for (const row of table.tBodies[0].rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  });
   table.parentElement.before(box);
 }
 if (typeof document !== "undefined") {
   document.querySelectorAll("table.sortable").forEach(enliven);
-  if (window.matchMedia("(max-width: 1239px)").matches) document.querySelector("nav details").open = false;
-  const open = () => document.querySelectorAll("details").forEach((one) => { one.open = true; });
-  window.addEventListener("beforeprint", open);
+  window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   window.addEventListener("hashchange", () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (target && target.tagName === "DETAILS") target.open = true;

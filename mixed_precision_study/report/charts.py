@@ -1,0 +1,249 @@
+"""The look of every chart, the opening figure, and charts as pictures: PNG for notebooks, SVG for the page."""
+
+import html
+import io
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import PIL.Image
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .names import COLOURS, ORDER, short_name
+from .words import listed
+
+INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"  # the page sets them anew for its dark mode
+THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper"}
+PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
+GAP = 0.3  # inches between panels
+ROW = 3 * PANEL + 2 * GAP
+DOTS = 144  # per inch of a PNG
+PIXELS = 100  # per inch, at which a PNG is shown
+BLOCK_GAP = 0.6  # of a bar
+MOST_BARS = 8  # of a panel
+SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
+PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
+STATUS = {
+    "oom": "out of memory",
+    "diverged": "did not learn",
+    "unsupported": "not supported",
+    "killed": "was killed",
+    "timeout": "timed out",
+}
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Arial", "Helvetica", "Liberation Sans", "DejaVu Sans"],
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "text.color": INK,
+    "axes.labelcolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "axes.edgecolor": LINE,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "axes.grid.axis": "y",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "text.parse_math": False,  # a dollar sign in a name begins no formula
+    "svg.fonttype": "none",
+    "svg.hashsalt": "chart",
+    "figure.max_open_warning": 0,
+    **dict.fromkeys(("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9),
+}
+
+
+@contextmanager
+def chart_style() -> Iterator[None]:
+    """Draw charts in the style of the report; use it as a context or as a decorator. No text is below 9 points."""
+    with plt.rc_context():
+        sns.set_theme(style="whitegrid", rc=STYLE)
+        yield
+
+
+def opening(bars: pd.DataFrame) -> list[Figure]:
+    """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
+
+    A panel holds eight bars at most, so a model with more blocks has further panels on the same scale.
+    """
+    figures = []
+    bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
+    with chart_style():
+        for (model, task), rows in bars.groupby(["model", "task"], sort=False):
+            tallest = {part: rows[[part, high]].max(axis=None) for part, high in PARTS}
+            figures += [draw_panel(model, task, panel, tallest) for panel in panels_of(rows)]
+    return figures
+
+
+def opening_note(bars: pd.DataFrame) -> str:
+    """Return what the labels and marks of the opening figure mean, as Markdown; it names only what is there."""
+    baselines = [short_name(name) for name in ORDER if name in set(bars.baseline)]
+    others = bars[~bars.precision.isin(["fp32", "tf32"]) | bars.ratio.notna() & (bars.precision != bars.baseline)]
+    texts = []
+    if others.ratio.notna().any():
+        texts.append(f"Labels compare with {' or '.join(baselines)} of the same block.")
+    lacking = list(bars[bars.baseline == "fp32"].model.unique())
+    if len(baselines) == 2:
+        texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
+    if ((others.low <= 1) & (others.high >= 1)).any():
+        texts.append("~ means that the 95% interval includes 1.")
+    if others.stands.fillna(False).astype(bool).any():
+        texts.append("Bold is the fastest of a block where it is faster for sure.")
+    if bars.runs.max() > 1:
+        texts.append("A thin line reaches from the fastest to the slowest run.")
+    texts.append("Memory is PyTorch's peak without the data set.")
+    return " ".join(texts)
+
+
+def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Split the bars of a model into panels of whole blocks; `x` is the place of a bar, in bars from the left."""
+    panels: list[list[pd.DataFrame]] = []
+    for _, block in rows.groupby("comparison", sort=False):
+        block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
+        if not panels or sum(map(len, panels[-1])) + len(block) > MOST_BARS:
+            panels.append([])
+        start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
+        panels[-1].append(block.assign(x=[start + place for place in range(len(block))]))
+    return [pd.concat(blocks, ignore_index=True) for blocks in panels]
+
+
+def draw_panel(model: str, task: str, bars: pd.DataFrame, tallest: dict[str, float]) -> Figure:
+    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory."""
+    task = textwrap.fill(task, 46)
+    names = {
+        block.x.mean(): textwrap.fill(" · ".join(filter(None, block[["way", "more"]].iloc[0])), 6 * len(block) - 1)
+        for _, block in bars.groupby("comparison", sort=False)
+    }
+    lines = max(name.count("\n") for name in names.values())
+    names_below = 28 if "bf16_true" in set(bars.precision) else 18  # points; "pure bf16" takes two lines
+    head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
+    total = head + SECONDS_HIGH + foot + GIB_HIGH + 0.04
+    figure = plt.figure(figsize=(PANEL, total))
+    figure.text(0, 1 - 0.02 / total, model, size=12, weight="bold", va="top")
+    figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, va="top", linespacing=1.25)
+    tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
+    for (part, high), title in zip(PARTS, ("seconds per epoch", "peak memory, GiB"), strict=True):
+        top, inches = tops[part]
+        axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
+        figure.text(0, (top + 0.34) / total, title, size=9, color=SOFT)
+        known = bars.dropna(subset=part)
+        if len(known):
+            sns.barplot(
+                known,
+                x="x",
+                y=part,
+                hue="precision",
+                palette=COLOURS,
+                saturation=1,
+                ax=axes,
+                width=0.88,
+                dodge=False,
+                native_scale=True,
+                errorbar=None,
+                legend=False,
+                linewidth=0,
+            )
+        axes.set(xlim=(-0.5, MOST_BARS + BLOCK_GAP - 0.5), ylim=(0, tallest[part] if tallest[part] > 0 else 1))
+        axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+        axes.spines["left"].set_visible(False)
+        label_bars(axes, bars, part, high, inches)
+    axes = figure.axes[0]
+    below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
+    for bar in bars.itertuples():
+        axes.annotate(short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
+    for x, name in names.items():
+        axes.annotate(name, (x, 0), (0, -names_below), size=9.5, **below)
+    return figure
+
+
+def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: float) -> None:
+    """Write what a bar says above it, name it for tests, and draw the line from the fastest to the slowest run."""
+    line = 0.13 * axes.get_ylim()[1] / inches  # height of a line of text
+    for patch in (one for container in axes.containers for one in container):
+        bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
+        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False)
+    before, letters = -1.0, 0
+    for bar in bars.itertuples():
+        height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.precision}"
+        if pd.isna(height):
+            if part == "seconds":
+                why = STATUS.get(bar.status, bar.status)
+                axes.text(bar.x, 0.3 * line, why, rotation=90, ha="center", va="bottom", color=SOFT, gid=gid)
+            before = -1.0
+            continue
+        text, sure, bold = label_of(bar, bars[bars.comparison == bar.comparison], part)
+        if part == "seconds" and bar.seconds_high - bar.seconds_low > 0.1 * line:
+            axes.vlines(bar.x, bar.seconds_low, bar.seconds_high, color=INK, linewidth=1.1, clip_on=False)
+        top = getattr(bar, high) + 0.25 * line
+        if len(text) + letters > 11 and abs(top - before) < line:  # neighbours would touch
+            top = before + line
+        colour, weight = INK if sure else SOFT, "bold" if bold else "normal"
+        axes.text(bar.x, top, text, ha="center", va="bottom", color=colour, weight=weight, gid=gid)
+        before, letters = top, len(text)
+
+
+def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]:
+    """Return the label of a bar, whether it is a ratio that is not 1 for sure, and whether it is the fastest.
+
+    Baselines show their seconds or GiB, the others the ratio over the baseline of their block, or the change of memory.
+    """
+    if part == "seconds":
+        if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
+            return f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s", False, False
+        unsure = bar.low <= 1 <= bar.high
+        text = f"{'~' if unsure else ''}{bar.ratio:.{2 if bar.ratio < 0.995 else 1}f}×"
+        return text, not unsure, bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max()
+    base = block.gib[block.precision == bar.baseline].max()
+    if bar.precision in ("fp32", "tf32") or pd.isna(base):
+        return f"{bar.gib:.{1 if bar.gib >= 9.95 else 2}f}", False, False
+    change = round(100 * (bar.gib / base - 1))
+    return f"{change:+d}%".replace("-", "−") if change else "same", True, False
+
+
+def picture_of(figures: list[Figure]) -> bytes:
+    """Return figures as one PNG on white, in rows as wide as a page; 96 colours keep it small."""
+    images = []
+    for figure in figures:
+        opened = io.BytesIO()
+        with chart_style():
+            figure.savefig(opened, format="png", dpi=DOTS)
+        images.append(PIL.Image.open(opened).convert("RGB"))
+    gap = round(GAP * DOTS)
+    wide, high = (max(sizes) + gap for sizes in zip(*(image.size for image in images), strict=True))
+    columns = min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
+    whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), "white")
+    for place, image in enumerate(images):
+        whole.paste(image, (place % columns * wide + gap // 2, place // columns * high + gap // 2))
+    small = io.BytesIO()
+    whole.quantize(96, PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE).save(
+        small, format="png", optimize=True
+    )
+    return small.getvalue()
+
+
+def drawing_of(figure: Figure, name: str, says: str) -> str:
+    """Return a figure as an SVG that stands in a page: with the page's colours and width, and ids of its own."""
+    opened = io.StringIO()
+    with chart_style():
+        figure.savefig(
+            opened, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    text = opened.getvalue()
+    text = re.sub(
+        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text[text.index("<svg") :], flags=re.S
+    )
+    text = re.sub(r"'Arial'[^;\"]*", "var(--font, sans-serif)", text)
+    text = re.sub(r"(\.\d\d)\d+", r"\1", text)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+    text = re.sub(
+        r"#[0-9a-f]{6}", lambda found: f"var(--{THEME[found[0]]}, {found[0]})" if found[0] in THEME else found[0], text
+    )
+    text = re.sub(r' width="[^"]*pt"| height="[^"]*pt"', "", text, count=2)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)

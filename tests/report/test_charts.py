@@ -1,0 +1,137 @@
+"""The opening figure, read from its SVG and compared with its frame, and charts as PNG and SVG."""
+
+import io
+import re
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import PIL.Image
+import pytest
+
+from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note
+from mixed_precision_study.report.names import COLOURS
+from mixed_precision_study.report.section import Chart
+
+NAMES = ("comparison", "way", "precision", "baseline", "seconds", "gib", "ratio", "low", "high", "stands", "status")
+ROWS = (  # of one model; the bars are 8, 4, 5, 2 and 0 high
+    (0, "eager", "fp32", "tf32", 8.0, 1.0, None, None, None, False, "ok"),
+    (0, "eager", "tf32", "tf32", 4.0, 0.8, None, None, None, False, "ok"),
+    (0, "eager", "amp_fp16", "tf32", 5.0, 0.6, 0.8, 0.6, 1.1, False, "ok"),
+    (0, "eager", "amp_bf16", "tf32", 2.0, 0.88, 2.0, 1.9, 2.1, True, "ok"),
+    (0, "eager", "fp8", "tf32", None, None, None, None, None, False, "oom"),
+    (1, "CUDA graph", "fp32", "fp32", 6.0, 10.0, None, None, None, False, "ok"),
+    (1, "CUDA graph", "amp_fp16", "fp32", 4.0, 10.01, 1.5, 1.4, 1.6, True, "ok"),
+)
+LABELS = {
+    ("seconds", 0): {
+        "fp32": "8.0 s",
+        "tf32": "4.0 s",
+        "amp_fp16": "~0.80×",
+        "amp_bf16": "2.0×",
+        "fp8": "out of memory",
+    },
+    ("seconds", 1): {"fp32": "6.0 s", "amp_fp16": "1.5×"},
+    ("gib", 0): {"fp32": "1.00", "tf32": "0.80", "amp_fp16": "−25%", "amp_bf16": "+10%"},
+    ("gib", 1): {"fp32": "10.0", "amp_fp16": "same"},
+}
+
+
+def frame(rows=ROWS, model="ResNet-18"):
+    bars = pd.DataFrame(rows, columns=NAMES).assign(model=model, task="CIFAR-10", more="", runs=3)
+    return bars.assign(seconds_low=bars.seconds, seconds_high=bars.seconds * 1.1)
+
+
+def parsed(drawing):
+    return ElementTree.fromstring(drawing)  # noqa: S314  # our own text
+
+
+def read(figures):
+    """Return {(part, comparison): {precision: (label, height and colour of its bar, bold)}} from left to right."""
+    found = {}
+    for figure in figures:
+        groups = {one.get("id"): one for one in parsed(drawing_of(figure, "a", "")).iter() if one.get("id")}
+        for name, group in groups.items():
+            if name.startswith("a-label "):
+                _, part, comparison, precision = name.split()
+                text = next(one for one in group.iter() if one.tag.endswith("text"))
+                bar = groups.get(name.replace("label", "bar"))
+                height = colour = None
+                x = float(re.search(r"[\d.]+(?= [\d.]+\))", text.get("transform") or f"({text.get('x')} 0)")[0])
+                if bar is not None:
+                    path = next(one for one in bar.iter() if one.tag.endswith("path"))
+                    points = [float(one) for one in re.findall(r"-?[\d.]+", path.get("d"))]
+                    height, colour = points[1] - points[-1], re.search("#[0-9a-f]+", path.get("style"))[0]
+                    x = (points[0] + points[2]) / 2
+                where = found.setdefault((part, int(comparison)), [])
+                where.append(
+                    (
+                        x,
+                        precision,
+                        "".join(text.itertext()),
+                        height,
+                        colour,
+                        bool(re.search("700|bold", text.get("style"))),
+                    )
+                )
+    return {key: {name: rest for _, name, *rest in sorted(values)} for key, values in found.items()}
+
+
+def test_labels_heights_colours_and_order_are_those_of_the_frame():
+    found = read(opening(frame()))
+    for key, labels in LABELS.items():
+        assert {name: label for name, (label, *_) in found[key].items()} == labels
+        assert list(found[key]) == [name for name in COLOURS if name in labels]
+        assert all(colour in (COLOURS[name], None) for name, (_, _, colour, _) in found[key].items())
+    assert {key for key in found if found[key]} == set(LABELS)
+    bold = {(key, name) for key, bars in found.items() for name, (*_, is_bold) in bars.items() if is_bold}
+    assert bold == {(("seconds", 0), "amp_bf16"), (("seconds", 1), "amp_fp16")}
+    bars = frame().set_index(["comparison", "precision"])
+    for (part, number), of_it in found.items():
+        scale = of_it["fp32"][1] / bars.loc[(number, "fp32"), part]
+        for name, (_, height, *_) in of_it.items():
+            assert (height or 0) == pytest.approx(scale * bars[part].fillna(0)[number, name], abs=0.1)
+
+
+def test_rows_in_any_order_give_the_same_figure_and_further_blocks_a_panel_on_the_same_scale():
+    assert read(opening(frame(ROWS[::-1]))) == read(opening(frame()))
+    more = tuple((number + 2, way, *rest) for number, way, *rest in ROWS)
+    figures = opening(pd.concat([frame((*ROWS, *more)), frame(model="LSTM")]))
+    assert len(figures) == 3 and all(figure.axes[0].get_ylim() == (0, 8.8) for figure in figures)
+
+
+def test_the_note_names_what_is_drawn_alone():
+    note = opening_note(frame())
+    assert "TF32" in note and "fp32 takes its place" in note and "~" in note and "Bold" in note
+    plain = opening_note(frame(ROWS[:2]))
+    assert "~" not in plain and "Bold" not in plain and "fp32" not in plain
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    with chart_style():
+        figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
+        for figure in figures:
+            figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $')
+            plt.close(figure)
+    return Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
+
+
+def test_a_chart_is_one_png_on_white_for_notebooks(bundle):
+    data, metadata = bundle
+    assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
+    image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
+    assert image.getpixel((0, 0)) == (255, 255, 255, 255) and image.getextrema()[3] == (255, 255)
+    assert 3.5 < image.width / image.height < 8.5
+
+
+def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
+    drawings = bundle[1]["chart"]["drawings"]
+    ids = [one for drawing in drawings for one in re.findall(r'\bid="([^"]+)"', drawing)]
+    assert len(drawings) == 4 and len(ids) == len(set(ids)) > 8
+    for drawing in drawings:
+        root = parsed(drawing)
+        assert root.get("role") == "img" and root.get("aria-label") == 'a < "b"' and "width" not in root.attrib
+        assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
+        assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
+        assert 'a "$" &lt;b&gt; $' in drawing
