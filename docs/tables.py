@@ -168,7 +168,7 @@ def generated_blocks(root):
                 figures.over_batches([records(name) for name in EAGER_BATCHES]),
                 records("quality-h100"),
             ),
-            "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
+            "articles": lambda: figures.articles_list(read_articles()),
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),

@@ -12,8 +12,8 @@ import pandas as pd
 from ..analysis.conditions import said_of_made_up
 from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..analysis.speedup import FEWEST_PROCESSES
-from .charts import opening
-from .names import ORDER, precision_name
+from .charts import opening, opening_note
+from .names import precision_name
 from .section import Cards, Heading, Section
 from .tables import Tables, bars_of
 from .words import count, listed, plain, span
@@ -128,16 +128,13 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
     cards = []
     for best in best_of(tables, bars).itertuples():
         base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[0]
-        compared = f"as fast as {precision_name(best.baseline)}"
-        strict = tables.ratios[
-            (tables.ratios.comparison == best.comparison) & (tables.ratios.precision == best.precision)
-        ]
-        strict = strict[strict.baseline == "fp32"] if best.baseline != "fp32" else strict[:0]
+        against = f"as fast as {precision_name(best.baseline)}"
+        strict = tables.ratios[(tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")]
+        strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
         if len(strict):
-            compared += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        unsure = best.low == best.low and best.low is not None and best.low <= 1 <= best.high
+            against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
         cost = f"{base.seconds:.3g} → {best.seconds:.3g} s per epoch"
-        if best.saved == best.saved and best.saved is not None:
+        if pd.notna(best.saved):
             change = round(100 * best.saved)
             cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"
         how = f"{precision_name(best.precision)}, {best.way}"
@@ -145,17 +142,9 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
             how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
         elif best.processes < FEWEST_PROCESSES:
             how += f" ({count(int(best.processes), 'run')}, so no interval)"
-        cards.append(
-            {
-                "name": best.model,
-                "task": best.task,
-                "number": ("~" if unsure else "") + times(best.ratio),
-                "compared": compared,
-                "how": how,
-                "cost": cost,
-                "quality": quality_line(tables, best.comparison, best.precision),
-            }
-        )
+        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(best.ratio)
+        lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
+        cards.append(dict(name=best.model, task=best.task, number=number, against=against, lines=lines))
     return cards
 
 
@@ -189,10 +178,7 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         if not tables.on_cpu and (cards := cards_of(tables, bars)):
             screen.parts.append(Cards(cards))
-        screen.parts.append(opening(bars, tables.on_cpu))
+        figures = opening(bars)
+        screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
+        screen.say(opening_note(bars))
     return screen
-
-
-def order_of(precisions: pd.Series) -> list[str]:
-    """Return the precisions of a column in the order of every table."""
-    return [name for name in ORDER if name in set(precisions)]
