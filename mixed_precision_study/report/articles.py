@@ -10,16 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from ..record import last_metric
+from .charts import PANEL, SOFT, chart_style
 from .names import COLOURS, short_name
 from .section import Section
-from .charts import chart_style
 from .tables import Tables, peak_gib
 from .words import count, listed, span
 
 ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,
 because the articles were. Each of their figures is a single run on older software. `O2` and fp16 AMP stand in for each
 other. EfficientNet's article has images of its own, so ours are others. A P100 has no Tensor Cores."""
-GREY = "#8b939c"
 TWO = "{:.2f}"
 SAME = 0.05  # a smaller change of time counts as none
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}  # mixed precision was O2 before there was autocast
@@ -142,19 +141,27 @@ def figure_of(run: dict, quantity: str) -> float | None:
     return last_metric(run) if quantity == "accuracy" else None
 
 
-def draw(times: pd.DataFrame) -> Figure:
-    """Draw a line for each training here: a diamond for ours, with its interval, and a ring for each article's card."""
+def draw(times: pd.DataFrame) -> list[Figure]:
+    """Draw a line for each training here: a diamond for ours, with its interval, and a ring for each article's card.
+
+    Two panels on one scale stand beside each other where there is room.
+    """
     used = times.assign(used=[found[0]["precision"] for found in times.ours])
     groups = list(used.groupby(["name", "batch", "used"], sort=False, dropna=False))
     ends = times[["theirs", "own"]].min(axis=None) / 1.35, times[["theirs", "own"]].max(axis=None) * 1.25
+    half = (len(groups) + 1) // 2
+    return [draw_panel(part, ends) for part in (groups[:half], groups[half:]) if part]
+
+
+def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
     near: dict[str, Any] = {"textcoords": "offset points", "ha": "center"}
     with chart_style():
-        figure, axes = plt.subplots(figsize=(3.3, 0.8 + 0.62 * len(groups)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(PANEL, 0.8 + 0.62 * len(groups)), layout="constrained")
         for place, ((name, batch, precision), rows) in enumerate(groups):
             ours, ratios = rows.ours.iloc[0][0], [*rows.theirs, *rows.own]
-            axes.vlines(1, place - 0.15, place + 0.15, color=GREY, linestyle=":")
-            axes.hlines(place, min(ratios), max(ratios), color=GREY, linewidth=1.5)
-            axes.plot(rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=GREY)
+            axes.vlines(1, place - 0.15, place + 0.15, color=SOFT, linestyle=":")
+            axes.hlines(place, min(ratios), max(ratios), color=SOFT, linewidth=1.5)
+            axes.plot(rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=SOFT)
             axes.plot(ours["ratio"], place, "D", color=COLOURS[precision], gid=f"ours {place}")
             if ours["low"]:
                 axes.hlines(place, ours["low"], ours["high"], color=COLOURS[precision], linewidth=4, alpha=0.5)
@@ -178,7 +185,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
     lines = []
     for _, rows in matched.assign(about=about).groupby(LINE, sort=False, dropna=False):
         first, ours = rows.iloc[0], rows.iloc[0].ours
-        name = ours[0]["name"] if len(ours) == 1 else count(len(ours), "model")
+        name = "any model" if pd.isna(first.model) else ours[0]["name"]
         name += " (assumed)" if "assumed" in str(first.note) else ""
         scale = first.settings if first.baseline == first.precision else ""
         parts = [name, f"batch {first.batch:g}" if first.batch > 0 else "", short_name(first.precision), scale]
@@ -230,6 +237,7 @@ def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:
         return f"{quantity} {ratio:.2f}x"
     if "memory" in quantity:
         name = "card memory" if quantity == "card memory" else "memory"
-        return f"{name} {value:.1f} GiB" if pd.isna(base) else f"{name} {ratio - 1:+.0%}".replace("-", "−")
+        change = "" if pd.isna(base) else f"{ratio - 1:+.0%}".replace("-", "−")
+        return f"{name} {'the same' if change in ('+0%', '−0%') else change or f'{value:.1f} GiB'}"
     form = ".1%" if "accuracy" in quantity else ".3f"
-    return f"{quantity} {value:{form}}" + ("" if pd.isna(base) else f" against {base:{form}}")
+    return f"{quantity.removeprefix('train ')}: {value:{form}}" + ("" if pd.isna(base) else f" against {base:{form}}")
