@@ -75,7 +75,7 @@ def memory_of(bars: pd.DataFrame) -> str:
     """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
     clauses = []
     for model, found in bars[bars.precision.isin(FORMATS) & bars.saved.notna()].groupby("model", sort=False):
-        saved = list(found.saved)
+        saved, model = list(found.saved), model.partition(",")[0]
         if max(map(abs, saved)) < SAME:
             clauses.append(f"{model} as much")
         elif min(saved) > 0:
