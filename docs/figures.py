@@ -63,18 +63,18 @@ def headline(outputs: Path) -> str:
     judged = read(outputs, "quality-h100").quality.merge(
         read(outputs, "quality-h100").comparisons["name"], left_on="comparison", right_index=True
     )
-    head = ["AMP over TF32", "format", "speed, CUDA graph", "speed, eager", "memory", "energy", "quality beside fp32"]
+    head = ["AMP over TF32", "format", "speed, CUDA graph", "speed, eager", "memory", "energy", "quality (seeds)"]
     rows = [head, ["---"] * len(head)]
     for model in BATCHES:
         for precision in AMP:
             own, other = (one[(one.model == model) & (one.precision == precision)] for one in (graphs, eager))
             found = judged[(judged["name"] == model) & (judged.precision == precision)].iloc[0]
-            cells = [model if precision == AMP[0] else "", short_name(precision)]
-            cells += [f"{span(list(own.ratio), '{:.2f}')}×", f"{span(list(other.ratio.dropna()), '{:.2f}')}×"]
-            cells += [span(-100 * own.saved, "{:+.0f}").replace("-", "−") + "%"]
-            cells += [f"{span(100 * own.energy, '{:.0f}')}%" if own.energy.notna().all() else "–"]
-            rows.append([*cells, f"{found.outcome}, {found.seeds} seeds"])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+            cells = [model.partition(",")[0] if precision == AMP[0] else "", short_name(precision)]
+            cells += [f"{span(one.ratio.dropna(), '{:.2f}')}×" for one in (own, other)]
+            cells += [("−" if own.saved.min() > 0 else "+") + span(100 * own.saved.abs(), "{:.0f}") + "%"]
+            cells += [f"{span(100 * own.energy, '{:.0f}')}%" if own.energy.notna().all() else "not measured"]
+            rows.append([*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"])
+    return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
 
 def hosts(outputs: Path) -> str:
