@@ -2,6 +2,7 @@
 
 import html
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper
 PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
-DOTS = 144  # per inch of a PNG
+DOTS = 120  # per inch of a PNG
+COLOURS_OF_A_PNG = 64  # its commonest ones; more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
 BLOCK_GAP = 0.6  # of a bar
 MOST_BARS = 8  # of a panel
@@ -95,7 +97,7 @@ def opening_note(bars: pd.DataFrame) -> str:
     if ((others.low <= 1) & (others.high >= 1)).any():
         texts.append("~ means that the 95% interval includes 1.")
     if others.stands.fillna(False).astype(bool).any():
-        texts.append("Bold is the fastest of a block where it is faster for sure.")
+        texts.append("Bold marks the fastest of a block, where that is significant.")
     if bars.runs.max() > 1:
         texts.append("A thin line reaches from the fastest to the slowest run.")
     texts.append("Memory is PyTorch's peak without the data set.")
@@ -208,7 +210,7 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
 
 
 def picture_of(figures: list[Figure]) -> bytes:
-    """Return figures as one PNG on white, in rows as wide as a page; 96 colours keep it small."""
+    """Return figures as one PNG on white, in rows as wide as a page. Few colours keep it small."""
     images = []
     for figure in figures:
         opened = io.BytesIO()
@@ -221,10 +223,14 @@ def picture_of(figures: list[Figure]) -> bytes:
     whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), "white")
     for place, image in enumerate(images):
         whole.paste(image, (place % columns * wide + gap // 2, place // columns * high + gap // 2))
+    colours: list[tuple[int, ...]] = []  # apart from each other, else white would become a tint of it
+    for _, one in sorted(whole.getcolors(1 << 24), reverse=True):
+        if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):
+            colours.append(one)
+    palette = PIL.Image.new("P", (1, 1))
+    palette.putpalette([part for one in colours for part in one])
     small = io.BytesIO()
-    whole.quantize(96, PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE).save(
-        small, format="png", optimize=True
-    )
+    whole.quantize(palette=palette, dither=PIL.Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import PIL.Image
 import pytest
 
-from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note
+from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note, picture_of
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
@@ -120,9 +120,11 @@ def bundle():
 def test_a_chart_is_one_png_on_white_for_notebooks(bundle):
     data, metadata = bundle
     assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
-    image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
+    assert PIL.Image.open(io.BytesIO(data["image/png"])).width > 900
+    image = PIL.Image.open(io.BytesIO(picture_of(opening(frame())))).convert("RGBA")
+    colours = {"#" + bytes(colour).hex() for _, colour in image.getcolors(1 << 24)}
     assert image.getpixel((0, 0)) == (255, 255, 255, 255) and image.getextrema()[3] == (255, 255)
-    assert 3.5 < image.width / image.height < 8.5
+    assert {COLOURS[name] + "ff" for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")} <= colours
 
 
 def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
