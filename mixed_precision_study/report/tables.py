@@ -15,7 +15,7 @@ from ..analysis.explained import explain
 from ..analysis.speedup import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
 from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..analysis.verdict import DIFFERENT, SAME_TO, judge
+from ..analysis.verdict import DIFFERENT, NOT_PAIRED, SAME_TO, judge
 from ..divergence import find_diverged
 from ..errors import UserError
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
@@ -314,9 +314,8 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                         for name in (precision, baseline)
                     ]
                     saved = 1 - peaks[0] / peaks[1] if all(peaks) else None
-                    hosts = len({host_name(run) for run in runs[precision]})
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
-                    rows.append(row | found | {"hosts": hosts, "saved": saved, "test": id(found)})
+                    rows.append(row | found | {"saved": saved, "test": id(found)})
     table = pd.DataFrame(rows)
     if table.empty:
         return table
