@@ -28,7 +28,7 @@ def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
     section = Section("Quality: these runs cannot judge it", folded=True)
     if tables.on_cpu or tables.trainings.metric.isna().all():
-        return section
+        return Section()
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
     cases = tables.quality
     if len(cases):
@@ -98,15 +98,14 @@ def draw(cases: pd.DataFrame) -> list[Figure]:
     widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
     figures = []
     for _, rows in cases.groupby("model", sort=False):
-        height = 0.9 + 0.22 * (len(rows) + 1.4 * rows.comparison.nunique())
-        figure, axes = plt.subplots(figsize=(PANEL, height), layout="constrained")
+        lines = len(rows) + 1.4 * rows.comparison.nunique()
+        figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.22 * lines), layout="constrained")
         axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
         axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
         place, ticks = 0.0, {}
         for number, group in rows.groupby("comparison", sort=False):
-            label = textwrap.fill(group.label.iloc[0], 40)
-            place += 0.7 * label.count("\n")
-            axes.text(-widest, place + 0.35, label, weight="bold")
+            place += 0.7 * (len(group.label.iloc[0]) // 40)
+            axes.text(-widest, place + 0.35, textwrap.fill(group.label.iloc[0], 40), weight="bold")
             for index, precision in group.precision.items():
                 place += 1
                 ticks[place] = short_name(precision)
@@ -180,13 +179,12 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             joules = [one.joules for one in reached if one.joules is not None]
             for base in ("fp32", "tf32"):
                 if name not in ("fp32", base) and base in ways and faster_steps_only(own, ways[base]):
-                    text = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}, but it is not"
-                    section.say(f"{text} faster to the same metric, {target:g} ({plain(label)}).")
+                    slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
+                    section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
             row = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
-            row |= {"reached": f"{len(reached)} of {len(own)}", "epochs": "-", "seconds": "-", "kilojoules": "-"}
-            if reached:
-                row["epochs"] = span([one.epochs for one in reached if one.epochs])
-                row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds))
-            rows.append(row | ({"kilojoules": short(fmean(joules) / 1000)} if joules else {}))
+            row["reached"] = f"{len(reached)} of {len(own)}"
+            row["epochs"] = span([one.epochs for one in reached if one.epochs]) if reached else "-"
+            row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds)) if reached else "-"
+            rows.append(row | {"kilojoules": short(fmean(joules) / 1000) if joules else "-"})
     if rows:
         section.table(rows, folded="Training until the same quality")
