@@ -148,7 +148,7 @@ def say_curves(section: Section, tables: Tables) -> None:
         ]
         curves = pd.DataFrame(rows, columns=["precision", "epoch", "loss"])
         curves = curves.pivot_table(index="epoch", columns="precision", values="loss", aggfunc="median")
-        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves:
+        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves and tables.comparisons.batch[number] != "max":
             distances = curves.sub(curves.fp32, axis=0).iloc[len(curves) // 2 :].abs().max()
             shares = distances.drop("fp32") / (curves.fp32.max() - curves.fp32.min())
             apart |= {f"{precision_name(name)} in {plain(title)}": share for name, share in shares.items()}
