@@ -75,7 +75,7 @@ def memory_of(bars: pd.DataFrame) -> str:
     """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
     clauses = []
     for model, found in bars[bars.precision.isin(FORMATS) & bars.saved.notna()].groupby("model", sort=False):
-        saved = list(found.saved)
+        saved, model = list(found.saved), model.partition(",")[0]
         if max(map(abs, saved)) < SAME:
             clauses.append(f"{model} as much")
         elif min(saved) > 0:
@@ -159,7 +159,7 @@ def facts(tables: Tables) -> str:
     days = sorted({(one["finished_at"] or "")[:10] for one in records} - {""})
     hosts = len(set(tables.trainings.host) - {""})
     parts = [devices, f"PyTorch {versions}" if versions else "", count(len(tables.trainings), "run")]
-    parts += [count(hosts, "host") if hosts else "", span(days) if days else ""]
+    parts += [count(hosts, "host") if hosts else "", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""]
     return " · ".join(filter(None, parts))
 
 

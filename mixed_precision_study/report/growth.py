@@ -54,8 +54,8 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
 def families_of(tables: Tables) -> list[pd.DataFrame]:
     """Return the trainings that grow over three sizes or more, in at least two precisions.
 
-    Each is a part of `comparisons` in the order of its `size`, with its `axis` and its name, `family`. Of several at one
-    size the first is that of most precisions, energies and runs.
+    Each is a part of `comparisons` in order of `size`, with its `axis` and its name, `family`. Of several at one size
+    the first is that of most precisions, energies and runs.
     """
     over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
@@ -83,10 +83,10 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
 
 
 def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
-    """Return what the last training losses of ok runs allow to say beside those of a base, None where unknown.
+    """Return by how many nats (above) the last losses of ok runs are above those of a base in the median, or None.
 
-    above: nats between the medians; scatter: nats by which equal runs differ at most; loss_outcome: "within" the bar,
-    "outside", "inconclusive", "hardly trained" or "fewer than three runs"; certain: what sorts the best pair last.
+    loss_outcome says what this is beside the bar. It is inconclusive where equal runs differ by as much as its distance
+    from the bar (scatter). The pair that tells most has the largest `certain`.
     """
     ends = [[run["train_loss"][-1] for run in runs if run["train_loss"]] for runs in (own, base)]
     if not all(ends):
@@ -108,8 +108,8 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each size, precision and simpler precision (`base`) of a family.
 
-    Ratio, limits and outcome are those of `comparison`, that of most precisions and processes; memory and energy are
-    shares of the base's. The loss is from `loss_comparison`, whose runs have learned and differ least (see judge_loss).
+    Memory and energy are shares of the base's. The loss is from `loss_comparison`, whose runs have learned and differ
+    least (see judge_loss); all else is from `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
     medians = ok.groupby(["comparison", "precision"])[["gib", "joules"]].median()
@@ -123,14 +123,14 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
             continue
         row: dict[str, Any] = dict.fromkeys(TOLD) | family.iloc[0][["family", "axis"]].to_dict()
         row |= {"size": size, "precision": name, "base": base, "comparison": number}
-        row |= tables.between(tables.runs(number, name), tables.runs(number, base)) or {}
+        every = tables.runs(number, name, ok=False)
+        absent = {"outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"}
+        row |= tables.between(tables.runs(number, name), tables.runs(number, base)) or absent
         for share, field in (("memory", "gib"), ("energy", "joules")):
             row[share] = medians[field].get((number, name), math.nan) / medians[field].get((number, base), math.nan)
-        judged = {
-            one: judge_loss(tables.runs(one, name), tables.runs(one, base))
-            for one in family.index[family["size"] == size]
-        }
-        losses = [found | {"loss_comparison": one} for one, found in judged.items() if found]
+        same = family.index[family["size"] == size]
+        judged = [(one, judge_loss(tables.runs(one, name), tables.runs(one, base))) for one in same]
+        losses = [found | {"loss_comparison": one} for one, found in judged if found]
         rows.append(row | max(losses, key=lambda one: one["certain"], default={}))
     return pd.DataFrame(rows)
 
@@ -215,30 +215,28 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     headline = told[told.precision == own]
     if len(headline) and not tables.on_cpu:
         section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
-    looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
-    for number, lines in enumerate(drawn, 1):
-        title, label = lines.family.iloc[0], f"times as fast as {short_name(lines.baseline.iloc[0])}"
-        figure = draw_lines(lines, "precision", looks, title, label)
-        section.chart(figure, f"growth_{number}", f"{title}: {label}.".replace("\n", ", "))
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
+    figures = []
+    for lines in drawn:
+        looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
+        label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
+        figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
     if len(fp8):
         colours = zip(fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False)
         looks = {name: (name.split()[0], colour) for name, colour in colours}
-        figure = draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP")
-        section.chart(figure, "growth_fp8", f"{finding_of(fp8)}.")
+        figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
+    section.chart(figures, "growth", section.title or "Speed-up over what grows")
     dashes = " A line is dashed where a point has one process, because nothing is known of its scatter then."
     section.say("Upright lines are 95% intervals." + dashes * any(lines.low.isna().any() for lines in drawn))
     section.say(ABOUT)
-    runs = [tables.runs(number, name, ok=False) for number, name in zip(pairs.comparison, pairs.precision, strict=True)]
-    absent = pd.Series([STATUS.get(one[0]["status"], one[0]["status"]) if one else "not run" for one in runs])
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)],
         "precision": pairs.precision.map(precision_name),
         "against": pairs.base.map(precision_name),
         "times as fast": ratio_texts(pairs),
-        "outcome": pairs.outcome.fillna(absent).str.partition(":")[0],
+        "outcome": pairs.outcome.str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
         "loss, nats above": texts(pairs.above, "{:+.3f}"),
@@ -248,7 +246,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() trainings at the largest batch that fits, with their `batch` and `base_batch`, the baseline's.
+    """Return the bars_of() trainings at the largest batch that fits: their `batch`, and the baseline's (base_batch).
 
     `too_large` is the smallest batch above it that ran out of memory.
     """
@@ -288,10 +286,9 @@ def add_scales(section: Section, tables: Tables) -> None:
     runs = runs.assign(fixed=pd.to_numeric(runs.record.map(lambda run: run.get("loss_scale")), errors="coerce"))
     families = [runs[runs.comparison.isin(family.index)] for _, family in alike(tables.comparisons, "loss_scale")]
     sweeps = [sweep.sort_values("fixed") for family in families for _, sweep in family.groupby("precision")]
-    sweeps = [sweep for sweep in sweeps if sweep.fixed.nunique() >= 3]
-    if not sweeps:
+    rows = pd.concat([runs.head(0), *(sweep for sweep in sweeps if sweep.fixed.nunique() >= 3)])
+    if rows.empty:
         return
-    rows = pd.concat(sweeps)
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
     said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
     section.title = section.title or said

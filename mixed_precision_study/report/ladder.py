@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import permutations, product
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -12,23 +13,16 @@ from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.verdict import DIFFERENT
 from .charts import INK, PANEL, SOFT, STATUS
 from .growth import ratio_texts, texts
-from .names import COLOURS, ORDER, precision_name, way_name
+from .names import COLOURS, ORDER, precision_name, setting_name, way_name
 from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import listed
 
-WAYS = {  # setting: (its usual value, what is added by another one)
-    "execution": ("eager", "{}"),
-    "channels_last": (False, "channels_last"),
-    "scaler": ("pytorch", "loss scaler on the device"),
-    "compile_mode": ("default", "compile mode {}"),
-    "rounding": ("nearest", "{} rounding"),
-    "allow_fp16_accumulation": (False, "fp16 accumulation"),
-    "loader": ("gpu", "loader {}"),
-}
+USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
+USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
 ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the step
-before, so the gains multiply to the total. A thin line is a 95% interval, and ~ means that a gain's interval includes 1."""
-LIMITS = ("ratio", "low", "high", "outcome", "p")
+before, so the gains multiply to the total. Thin lines are 95% intervals; ~ means that the one of a gain includes 1."""
+LIMITS = ("ratio", "low", "high", "outcome")
 
 
 def chosen(value: Any) -> list:
@@ -41,17 +35,18 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     A step adds its settings to those of the step before. A larger batch is another training, so it is no step.
     """
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
-    state = {name: WAYS[name][0] for step in steps for name in step if name in WAYS}
+    state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
     family = family[family.batch == family.batch.min()]
-    precisions, before = ORDER, None
+    precisions: Any = ORDER
+    before: tuple[Any, Any] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [all(one.get(name, value) in chosen(value) for name, value in state.items()) for one in family.settings]
         rows = tables.trainings[tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains]
         rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
-        if len(rows) and before != (before := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            precisions = before[1]
-            yield step["label"], *before
+        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.precision.iloc[0])):
+            before, precisions = found, found[1]
+            yield step["label"], *found
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
@@ -65,10 +60,13 @@ def steps_of(tables: Tables) -> pd.DataFrame:
         first = before = None
         for label, number, precision in ladder_of(tables, family):
             bars = bars_of(tables, [number])
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {"ladder": family.name.iloc[0], "label": label}
+            row = bars[bars.precision == precision].iloc[0].to_dict() | {
+                "ladder": family["name"].iloc[0],
+                "label": label,
+            }
             own = tables.runs(number, precision)
             first, over = first or own, (tables.between(own, first) if first else None) or {}
-            gain = (tables.between(own, before) if before else None) or {}
+            gain: dict = (tables.between(own, before) if before else None) or {}
             row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
             before = own or before
             rows.append(row)
@@ -87,53 +85,48 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
         text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
         if pd.notna(step.gain_ratio):
-            unsure = pd.notna(step.gain_low) and step.gain_low <= 1 <= step.gain_high
-            text = f"{'~' if unsure else ''}×{step.gain_ratio:.1f}"
-        bold = {"weight": "bold", "color": INK} if index in last else {"color": SOFT}
-        text = f"= {ratios[index]:.1f}×" if index in last and place else text
-        axes.annotate(text, (ends[index], place), (4, 0), textcoords="offset points", va="center", **bold)
+            text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
+        total = f" = {ratios[index]:.1f}×" if index in last and place else ""
+        style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
+        axes.annotate(text + total, (ends[index], place), (4, 0), textcoords="offset points", va="center", **style)
     axes.set_yticks(range(len(steps)), steps.label)
-    axes.set(title=steps.ladder.iloc[0], xlabel="times as fast as the first step", xlim=(0, 1.25 * ends.max()))
+    axes.set(title=steps.ladder.iloc[0], xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
     axes.set_ylim(len(steps) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     return figure
 
 
 def adds(setting: str, before: Any, after: Any) -> bool:
-    """Return whether the second value of a setting adds something to the first: a way of execution keeps the other's."""
+    """Return whether the second value of a setting adds something: a way of execution keeps what the first one has."""
     if setting != "execution":
-        return before == WAYS[setting][0] and after not in (before, None)
+        return before == USUAL[setting] and after not in (before, None)
     return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each precision in which one changed setting was run, but the steps of a ladder.
 
-    The ratio is that of `after` over `before`, two comparisons that are equal in all else; `memory` is what the peak is
-    of the one before, and `added` names the change.
+    The ratio is that of `after` over `before`, two comparisons that are equal in all else, and so is `memory`.
     """
     climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
     peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
     rows = []
-    for setting, (usual, name) in WAYS.items():
+    for setting, usual in USUAL.items():
         for _, family in alike(tables.comparisons, setting):
-            values = family.settings.map(lambda one, setting=setting, usual=usual: one.get(setting, usual))
-            pairs = [(one, other) for one in values.index for other in values.index]
-            for before, after in (pair for pair in pairs if adds(setting, *values[list(pair)])):
-                for precision in ORDER if before != after else ():
-                    own, base = tables.runs(after, precision), tables.runs(before, precision)
-                    found = tables.between(own, base) if own != base else None
-                    if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
-                        value = way_name(values[after]) if setting == "execution" else values[after]
-                        row = {"before": before, "after": after, "precision": precision, "added": name.format(value)}
-                        row["memory"] = peaks[after, precision] / peaks[before, precision]
-                        rows.append(row | {one: found[one] for one in (*LIMITS, "processes")})
+            values = {number: one.get(setting, usual) for number, one in family.settings.items()}
+            pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]
+            for (before, after), precision in product(pairs, ORDER):
+                own, base = tables.runs(after, precision), tables.runs(before, precision)
+                found = tables.between(own, base) if own != base else None
+                if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
+                    value = values[after]
+                    added = way_name(value) if setting == "execution" else setting_name(setting, value)
+                    row = {"before": before, "after": after, "precision": precision, "added": added}
+                    rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
     ways = pd.DataFrame(rows)
-    tests = ways.p.dropna() if len(ways) else ()
-    if len(tests) > MANY_RATIOS:
-        lost = tests.index[[not stands for stands in stand_together(list(tests))]]
-        lost = ways.index.isin(lost) & ways.outcome.isin(DIFFERENT)
-        ways.loc[lost, "outcome"] += ", not after correction"
+    if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
+        stands = pd.Series(stand_together(list(tests)), tests.index).reindex(ways.index, fill_value=True)
+        ways["outcome"] += [", not after correction" * one for one in ~stands & ways.outcome.isin(DIFFERENT)]
     return ways
 
 
@@ -143,13 +136,10 @@ def section(tables: Tables) -> Section:
     steps = steps_of(tables)
     if len(steps):
         ladders = [one for _, one in steps.groupby("ladder", sort=False)]
-        ends = {one.ladder.iloc[0].partition(",")[0]: one.ratio.dropna().iloc[-1:] for one in ladders}
-        claims = [
-            f"{name} trains {ratio.iloc[0]:.1f} times as fast in all" for name, ratio in ends.items() if len(ratio)
-        ]
-        section.title = "Step by step: " + ", ".join(claims).replace(" in all,", ",")
-        for number, one in enumerate(ladders, 1):
-            section.chart(draw_ladder(one), f"ladder_{number}", f"{one.ladder.iloc[0]}, step by step.")
+        ends = [(one.ladder.iloc[0].partition(",")[0], one.ratio.dropna().iloc[-1:]) for one in ladders]
+        claims = [f"{name} {float(end.iloc[0]):.1f} times as fast" for name, end in ends if len(end)]
+        section.title = f"Step by step: {listed(claims, 'and')} in all"
+        section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
         section.say(ABOUT)
         batches = [size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))]
         if batches:
@@ -172,8 +162,8 @@ def section(tables: Tables) -> Section:
     if len(ways):
         best = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)].nlargest(1, "ratio")
         for one in best.itertuples():
-            name = tables.comparisons.name[one.before]
-            finding = f"{one.added} makes {name} in {precision_name(one.precision)} {one.ratio:.1f} times as fast"
+            name = tables.comparisons["name"][one.before]
+            finding = f"With {one.added}, {name} in {precision_name(one.precision)} is {one.ratio:.1f} times as fast"
             section.title = section.title or finding
         cells = {
             "training": [tables.comparisons.title[number] for number in ways.before],
@@ -182,10 +172,8 @@ def section(tables: Tables) -> Section:
             "times as fast": ratio_texts(ways),
             "n": ways.processes,
             "outcome": ways.outcome,
-            "memory": texts(ways.memory - 1, "{:+.0%}"),
+            "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
         }
-        section.say(
-            "Both trainings of a row are in one precision and differ in one setting, so the ratio is that of the way."
-        )
+        section.say("Both trainings of a row differ in this setting alone, so its ratio is what the setting gains.")
         section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
     return section

@@ -47,13 +47,15 @@ def add_panels(section: Section, bars: pd.DataFrame, name: str, parts: dict[str,
     models = bars.groupby(["name", "task"], sort=False)
     largest = models.size().nlargest(PANELS).index
     drawn: set[int] = set()
+    figures, says = [], []
     for place, key in enumerate(one for one in models.groups if one in largest):
         sizes = models.get_group(key).groupby("comparison").size()
         rows = bars[bars.comparison.isin(sizes.nlargest(BLOCKS).index)]
         drawn |= set(rows.comparison)
         texts = rows.block + ", " + rows.precision.map(precision_name) + ": " + rows.label + " " + rows.note
-        figure = draw_panel(rows, f"{key[0]}\n{key[1]}", parts, legend=place == 0)
-        section.chart(figure, f"{name}_{place + 1}", f"{', '.join(key)}. {'; '.join(texts.str.strip())}.")
+        figures.append(draw_panel(rows, f"{key[0]}\n{key[1]}", parts, legend=place == 0))
+        says.append(f"{', '.join(key)}. {'; '.join(texts.str.strip())}.")
+    section.chart(figures, name, " ".join(says))
     every = bars.comparison.nunique()
     if len(drawn) < every:
         section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would hide each other.")

@@ -15,7 +15,7 @@ from ..analysis.explained import explain
 from ..analysis.speedup import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
 from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..analysis.verdict import DIFFERENT, NOT_PAIRED, SAME_TO, judge
+from ..analysis.verdict import DIFFERENT, SAME_TO, judge
 from ..divergence import find_diverged
 from ..errors import UserError
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
@@ -309,11 +309,10 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                 if sides not in known:  # runs that are lent have one ratio, once
                     known[sides] = tables.between(runs[precision], runs[baseline])
                 if found := known[sides]:
-                    peaks = [
-                        max((one for run in runs[name] if (one := peak_gib(run)) is not None), default=None)
-                        for name in (precision, baseline)
-                    ]
-                    saved = 1 - peaks[0] / peaks[1] if all(peaks) else None
+                    own, base = (
+                        max(filter(None, map(peak_gib, runs[name])), default=0) for name in (precision, baseline)
+                    )
+                    saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
                     rows.append(row | found | {"saved": saved, "test": id(found)})
     table = pd.DataFrame(rows)
