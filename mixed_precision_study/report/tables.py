@@ -396,7 +396,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
         comparison = tables.comparisons.loc[number]
         of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
         present = [name for name in ORDER if (of_it.precision == name).any()]
-        baseline = "tf32" if "tf32" in present else "fp32"
+        baseline = "tf32" if (of_it.precision[of_it.status == "ok"] == "tf32").any() else "fp32"
         for precision in present:
             runs = of_it[of_it.precision == precision]
             ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
