@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scipy.special import stdtrit
+
 from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
-from mixed_precision_study.analysis.student import quantile
 from mixed_precision_study.analysis.trained import by_seed
 from mixed_precision_study.record import comparison_key, last_metric, read_records
 
@@ -46,7 +47,7 @@ def power_of(seeds: int, scatter: float, margin: float) -> float:
     """
     if scatter == 0:
         return 1.0
-    reach = margin * math.sqrt(seeds) / scatter - quantile(0.9, seeds - 1)
+    reach = margin * math.sqrt(seeds) / scatter - float(stdtrit(seeds - 1, 0.95))
     return max(0.0, 2 * NormalDist().cdf(reach) - 1)
 
 

@@ -1,10 +1,7 @@
 """Tables for documents, computed from the committed records and the published figures."""
 
-import csv
 import functools
 import re
-from itertools import groupby
-from pathlib import Path
 
 from mixed_precision_study.analysis.conditions import fairly_timed, host_of
 from mixed_precision_study.analysis.equivalence import (
@@ -15,45 +12,30 @@ from mixed_precision_study.analysis.equivalence import (
     quality_difference,
 )
 from mixed_precision_study.analysis.speedup import block_times, paired_ratio, paired_runs, seconds_of_epoch
+from mixed_precision_study.analysis.student import MANY_RATIOS, stand_together
 from mixed_precision_study.analysis.trained import by_seed
 from mixed_precision_study.analysis.verdict import DIFFERENT, FASTER, SLOWER, interval_text, judge
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
-from mixed_precision_study.report.comparisons import gap_text, ok_runs
-from mixed_precision_study.report.memory_use import highest_peak
 from mixed_precision_study.report.quality import difference_text, margin_text
-from mixed_precision_study.report.verdicts import stand_after_correction
-from mixed_precision_study.report.widths import energy_share, judge_loss, loss_above, memory_share, nats_text
+from mixed_precision_study.report.tables import peak_gib
 from mixed_precision_study.report.words import listed
 
 HALF = ("amp_fp16", "o2_fp16")
 
 
-def articles_list(path):
+def articles_list(articles):
     """Return the published speed-up and memory of half precision over fp32, by GPU, where both were published."""
-    with Path(path).open(encoding="utf-8", newline="") as opened:
-        rows = [row for row in csv.DictReader(opened) if row["gpu"] and row["model"] and row["batch_size"]]
-    lines = []
-
-    def group_of(row):
-        return row["gpu"], row["model"], row["batch_size"]
-
-    for (gpu, model, batch), group in groupby(sorted(rows, key=group_of), group_of):
-        figures = list(group)
-        base = first_of(figures, ("fp32",))
-        half = first_of(figures, HALF)
-        if base and half and base["memory_mib"] and half["memory_mib"]:
-            ratio = float(base["time_seconds"]) / float(half["time_seconds"])
-            trained = f"{model}, batch {batch}, {half['precision']}"
-            memory = memory_change(half["memory_mib"], base["memory_mib"])
-            lines.append(f"- {gpu}, {base['year']}: {ratio:.2f}x, memory {memory} ({trained})")
+    known = articles[articles.batch.notna() & (articles.baseline == "fp32") & articles.precision.isin(HALF)]
+    known = known.assign(ratio=known.value / known.value_baseline, quantity=known.quantity.str.removeprefix("card "))
+    of_training = ["card", "model", "batch", "precision", "year"]
+    table = known.pivot_table("ratio", of_training, "quantity").dropna(subset=["time", "memory"]).reset_index()
+    lines = [
+        f"- {row.card}, {row.year}: {1 / row.time:.2f}x, memory {row.memory - 1:+.0%}"
+        f" ({row.model}, batch {row.batch:g}, {row.precision})"
+        for row in table.groupby(["card", "model", "batch"]).head(1).itertuples()
+    ]
     return "\n".join(lines)
-
-
-def first_of(figures, precisions):
-    """Return the first row with a time in the first of `precisions` that has one, or None."""
-    timed = [row for row in figures if row["time_seconds"] and row["status"] == "ok"]
-    return next((row for precision in precisions for row in timed if row["precision"] == precision), None)
 
 
 def memory_change(own, base):
@@ -134,6 +116,11 @@ def runs_figures(runs):
     fewer = f", {len(counted)} timed" if len(counted) < len(ok) else ""
     count = f" (n = {len(ok)}{fewer})" if len(ok) > 1 else ""
     return f"{size}{digits(seconds)} s, {digits(memory)} GiB, {last_metrics(ok)}{count}"
+
+
+def highest_peak(runs):
+    """Return the highest peak of PyTorch's memory without the data set in GiB, or None where it is not known."""
+    return max((peak for run in runs if (peak := peak_gib(run)) is not None), default=None)
 
 
 def digits(value):
@@ -284,7 +271,9 @@ def weak_pairs(pairs):
     """Return those pairs whose outcome does not stand when the ratios of all pairs are corrected."""
     speedups = [(pair, paired_ratio(paired_runs(*pair))) for pair in pairs]
     known = [(pair, speedup) for pair, speedup in speedups if speedup and speedup["p"] is not None]
-    stands = stand_after_correction([speedup for _, speedup in known])
+    stands = [True] * len(known)
+    if len(known) > MANY_RATIOS:
+        stands = stand_together([speedup["p"] for _, speedup in known])
     return [pair for (pair, one), stand in zip(known, stands, strict=True) if judge(one) in DIFFERENT and not stand]
 
 
@@ -630,40 +619,3 @@ def meter_list(outputs):
         f" {close} of {len(errors)} runs in `outputs`, batches apart, {max(errors):.1%} in the worst."
         " This tests no part of the peak."
     )
-
-
-def compared_modes(group, mode, base):
-    """Return what may be said of how many times as fast a mode of a comparison is as another, or None."""
-    own, other = (ok_runs(group, name) for name in (mode, base))
-    return compared(own, other, brief=True) if own and other else None
-
-
-def fp8_table(reports):
-    """Return time, memory, energy and loss of fp8 beside amp_bf16, a row for each model, width and card, as a table."""
-    pair = ("fp8", "amp_bf16")
-    rows = []
-    for family in (family for report in reports for family in report.widths):
-        for_loss = family.for_loss(*pair)
-        for width, group in family.groups.items():
-            if faster := compared_modes(group, *pair):
-                shares = memory_share(group, *pair), energy_share(family.for_energy[width], *pair)
-                texts = ["-" if share is None else f"{share:.0%}" for share in shares]
-                loss = f"{nats_text(loss_above(for_loss[width], *pair))}, {judge_loss(for_loss[width], *pair)}"
-                rows.append((family.model, width, group["device"].partition(" ")[0], faster, *texts, loss))
-    head = "| fp8 over amp_bf16 | width | card | times as fast | memory | energy | training loss, nats |"
-    lines = [head, "|---" * 7 + "|"]
-    return "\n".join(
-        [*lines, *(f"| {model} | {width:,} | {' | '.join(rest)} |" for model, width, *rest in sorted(rows))]
-    )
-
-
-def widths_table(report):
-    """Return how many times as fast each mode is as the next simpler one, width by width, as a table."""
-    pairs = list(dict.fromkeys(pair for family in report.widths for pair in family.pairs))
-    head = ["model", "width", *(f"{mode} over {base}" for mode, base in pairs)]
-    rows = [head, ["---"] * len(head)]
-    for family in report.widths:
-        for width, group in family.groups.items():
-            cells = [compared_modes(group, *pair) or gap_text(group["runs"][pair[0]]) for pair in pairs]
-            rows.append([family.model, f"{width:,}", *cells])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -25,7 +25,7 @@ import figures  # noqa: E402
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
 from mixed_precision_study.record import read_records  # noqa: E402
-from mixed_precision_study.report.load import load  # noqa: E402
+from mixed_precision_study.report.articles import read_articles  # noqa: E402
 
 try:
     import tomllib
@@ -140,7 +140,6 @@ def with_blocks(text, blocks):
     return text
 
 
-WIDTHS = ("crossover-h200", "crossover-h100")
 CARDS = ("reference-h200", "reference-h100")  # of the README's first table
 EAGER_BATCHES = (
     "reference-h200",
@@ -162,10 +161,6 @@ def generated_blocks(root):
     def records(folder):
         return read_records(outputs / folder)[0]
 
-    @functools.cache
-    def report(folder):
-        return load(outputs / folder)
-
     blocks = {
         root / "README.md": {
             "headline": lambda: figures.headline(
@@ -173,7 +168,7 @@ def generated_blocks(root):
                 figures.over_batches([records(name) for name in EAGER_BATCHES]),
                 records("quality-h100"),
             ),
-            "articles": lambda: figures.articles_list(root / "data" / "published_results.csv"),
+            "articles": lambda: figures.articles_list(read_articles()),
         },
         root / "docs" / "measurements.md": {
             "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),
@@ -186,7 +181,6 @@ def generated_blocks(root):
             "graphs": lambda: figures.graphs_table(records("reference-h200")),
             "kernels": lambda: figures.kernels_table(records("reference-h100")),
             "compared": lambda: figures.compared_table(outputs),
-            "fp8": lambda: figures.fp8_table([report(name) for name in WIDTHS]),
         },
         outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
         outputs / "aa-h100" / "README.md": {"equal": lambda: equal_runs.table(records("aa-h100"))},
@@ -212,8 +206,6 @@ def generated_blocks(root):
     for folder in (*newest, *others):
         blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
     quality = outputs / "quality-h100" / "README.md"
-    for folder in WIDTHS:
-        blocks[outputs / folder / "README.md"]["widths"] = lambda folder=folder: figures.widths_table(report(folder))
     blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
     return blocks
 

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
 EXPERIMENT_PACKAGES = {
-    name: name for name in ("torch", "torchvision", "numpy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
+    name: name
+    for name in ("torch", "torchvision", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
 }
 IMAGE_PACKAGES = {**EXPERIMENT_PACKAGES, "timm": "timm"}
 GRAPHICS = 0  # NVML's number for the graphics clock
-REPORT_PACKAGES = {name: name for name in ("numpy", "pandas", "matplotlib", "seaborn")}
+REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
 
 
 def missing_packages(packages: dict[str, str]) -> list[str]:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy
 import torch
-from IPython import get_ipython
 from torch.nn.utils.rnn import PackedSequence
 
 from .data.batches import TrainingData, leaves_of, mapped
@@ -461,13 +460,7 @@ def show_results(records: list[RunRecord]) -> None:
     """Show the results: as a notebook does in a notebook, else as plain text."""
     from .report import results  # loads Matplotlib
 
-    if get_ipython() is not None:
-        results.show(records)
-        return
-    for table in (results.results_table(records), results.memory_table(records)):
-        if len(table):
-            print(results.as_text(table).to_string())
-    print(results.read_results(records))
+    results.show(records)
 
 
 def loss_of(compute_loss: Callable) -> Callable:

@@ -142,6 +142,7 @@ PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
     "lstm_language_model": DEFAULTS | IN_FP8,
 }
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
+STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
 MAX_FILE_BYTES = 2**23  # of a record, or of a file in an archive; the largest records have 0.1 MiB
 MAX_BYTES = 2**27  # of all JSON files below a folder together, also of those in archives
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
@@ -163,6 +164,7 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     notebook: str  # what was run
     precision: str  # what was run
     parameters: dict  # every parameter; not written, each is a key beside the fields
+    study: dict | None = None  # name, description and show of its study; null in a notebook run by hand
     schema_version: int = 1  # of these fields
     status: str = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
     reason: str | None = None  # for every status but ok
@@ -282,6 +284,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.code_hash = record.code_hash or os.environ.get("MIXED_PRECISION_CODE_HASH")
     if record.order_in_comparison is None:
         record.order_in_comparison = given_order()
+    record.study = record.study or json.loads(os.environ.get(STUDY_ENV, "null"))
     write_flat(flat_record(record), path)
     return path
 

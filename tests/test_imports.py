@@ -30,7 +30,7 @@ RULES = {  # module or folder: all that it may import of the package
     "progress": BASE | {"gpu"},
     "analysis": BASE | {"analysis"},
     "report": BASE | {"analysis", "report"},
-    "runner": BASE | {"analysis.conditions", "analysis.speedup", "gpu.nvml", "runner"},
+    "runner": BASE | {"analysis.conditions", "analysis.speedup", "gpu.nvml", "report.study", "runner"},
 }
 
 

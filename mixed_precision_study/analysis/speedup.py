@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from statistics import fmean
+from statistics import fmean, median
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from .conditions import (
     differences,
     differences_in,
     fairly_timed_pairs,
+    host_of,
     left_out_in_words,
     no_outcome_in,
 )
@@ -19,6 +20,8 @@ from .student import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
 FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
+FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
+FEWEST_HOSTS_FOR_INTERVAL = 5
 BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
 Pair = tuple[dict, dict]  # a run, and the run that it is compared with
@@ -117,7 +120,9 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
 
     A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Pairs
-    that heat or hardware slowed are left out of the times where there are others. Keys:
+    that heat or hardware slowed are left out of the times where there are others. Eager times belong to a host, so from
+    FEWEST_HOSTS on the host is the unit: the ratio is the median of theirs, and Student's interval is over hosts from
+    FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its unit stays the process. Keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
     low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
@@ -125,6 +130,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     p: two-sided p value of the ratio being 1, or None
     smallest: the smallest difference, as a share, that this interval could have told from none, or None
     processes, seeds: how many processes a side, and how many different seeds
+    hosts, lowest, highest: on how many hosts they ran, and the ends of their ratios
     seconds: the shorter of the two sides' total times
     median_ratio: the same mean of the ratios of the median blocks
     apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
@@ -140,20 +146,31 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
+    graph = all(map(is_graph, sum(pairs, ())))
     logarithms = by_process(usable)
-    ratio = exponential(fmean(logarithms))
+    processes, ratio, interval = len(logarithms), exponential(fmean(logarithms)), interval_of(logarithms)
+    by_host: dict[object, list] = {}
+    for pair, one in usable:
+        by_host.setdefault(host_of(pair[0]) or pair[0].get("gpu_uuid"), []).append((pair, one))
+    ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
+    if len(ends) >= FEWEST_HOSTS and not graph:
+        ratio = median(ends)
+        interval = interval_of(list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else [])
     median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
     return {
         "ratio": ratio,
-        **interval_of(logarithms),
-        "processes": len(logarithms),
+        **interval,
+        "processes": processes,
+        "hosts": len(ends),
+        "lowest": min(ends),
+        "highest": max(ends),
         "seeds": len({own.get("seed") for own, _ in pairs}),
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
         "differences": differences_in(pairs) + left_out_in_words(every),
         "unlike": no_outcome_in(pairs),
-        "one_order": None if all(map(is_graph, sum(pairs, ()))) else always_in_one_order(pairs),
+        "one_order": None if graph else always_in_one_order(pairs),
         "untrained": why_not_trained(every),
         "lost": quality_lost(*([pair[side] for pair in every] for side in (0, 1))),
     }
@@ -195,5 +212,15 @@ def unpaired_ratio(ratio: float) -> dict:
     unknown = dict.fromkeys(
         ("low", "high", "low90", "high90", "p", "smallest", "unlike", "one_order", "untrained", "lost")
     )
-    counts = {"processes": 0, "seeds": 0, "seconds": 0, "median_ratio": ratio, "apart": False, "differences": []}
+    counts = {
+        "processes": 0,
+        "hosts": 0,
+        "lowest": ratio,
+        "highest": ratio,
+        "seeds": 0,
+        "seconds": 0,
+        "median_ratio": ratio,
+        "apart": False,
+        "differences": [],
+    }
     return {"ratio": ratio, **unknown, **counts}

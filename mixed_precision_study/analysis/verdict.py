@@ -21,6 +21,7 @@ NOT_PAIRED = "not paired: other GPU, seed or repetition"
 NOT_TRAINED = "did not train"
 OTHER_CONDITIONS = "other conditions"
 TOO_SHORT = "too short to tell"
+FEW_HOSTS = "range over hosts"
 TOO_FEW_PROCESSES = {1: "one process", 2: "two processes"}
 
 
@@ -36,6 +37,8 @@ def judge(speedup: dict | None) -> str:
         return TOO_FEW_PROCESSES[speedup["processes"]]
     if speedup["seconds"] < SHORTEST_SECONDS:
         return TOO_SHORT
+    if speedup["low"] is None:
+        return FEW_HOSTS
     return outcome_of(speedup)
 
 
@@ -88,7 +91,7 @@ def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
     """Return a sentence on what disturbed either run and in which conditions they differ, or nothing."""
     disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
     disturbed += speedup["differences"] if speedup else []
-    return f"MIND: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
+    return f"Caution: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
 
 
 def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:

@@ -1,84 +1,61 @@
-"""Section: energy."""
+"""Section: energy, as joules per 1,000 samples."""
 
-import statistics
+import pandas as pd
 
+from ..analysis.conditions import fairly_timed
 from ..record import SHORTEST_FOR_ENERGY
-from .bars import bar_chart, pool, values_in_words, values_of, with_shares
-from .comparisons import timed_runs
-from .layout import MANY, rate_unit
-from .report import Bar, Key, Report
+from .names import precision_name
+from .panels import add_panels, ok_trainings
 from .section import Section
-from .style import PRECISIONS
-from .verdicts import row_of_run, said_once, say_missing
-from .words import plain, short, short_span
+from .tables import Tables
+from .words import listed, short, span
 
-TITLE = "Energy"
-ABOUT = f"""What the whole GPU used in the timed epochs, for a thousand samples. The host and the cooling are not in it.
-Below {SHORTEST_FOR_ENERGY:g} s of timed training there is no figure."""
-
-COLUMNS = {
-    "J per 1,000 samples": "joules_per_1000_samples",
-    "energy, J": "energy_joules",
-    "mean power, W": "power_watts_mean",
-    "power limit, W": "power_watts_limit",
-    "median clock, MHz": "sm_clock_mhz_median",
-    "highest clock, MHz": "sm_clock_mhz_max",
-    "hottest, °C": "temperature_celsius_max",
-}
+ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in the timed epochs. The host
+is not in it. A run counts from {SHORTEST_FOR_ENERGY:g} s of timed training on, because NVML counts in coarse steps."""
 
 
-def energy_unit(group: dict) -> str:
-    """Return the unit of energy_used()."""
-    return f"joules per 1,000 {rate_unit(group).partition(' ')[0]}"
+def energy_bars(tables: Tables) -> pd.DataFrame:
+    """Return a row per comparison and precision with `value`, the median of joules per 1,000 samples.
+
+    `share` is that value over TF32's of the same comparison, or over that of fp32 (`baseline`) where TF32 is missing.
+    """
+    rows = ok_trainings(tables)
+    fair = {id(one) for _, runs in rows.groupby(["comparison", "precision"]).record for one in fairly_timed(list(runs))}
+    known = rows[rows.record.map(id).isin(fair)].dropna(subset="joules")
+    values = known.groupby(["comparison", "precision"]).joules.median().rename("value")
+    bars = known.drop_duplicates(["comparison", "precision"]).join(values, on=["comparison", "precision"])
+    bars["baseline"] = ""
+    for baseline in ("fp32", "tf32"):
+        bars.loc[bars.comparison.isin(bars[bars.precision == baseline].comparison), "baseline"] = baseline
+    base = bars[bars.precision == bars.baseline].set_index("comparison").value
+    return bars.assign(share=bars.value / bars.comparison.map(base))
 
 
-def energy_row(report: Report, number: int, record: dict) -> dict:
-    """Return energy, power, clock and temperature of a run as a row of the table."""
-    row = dict.fromkeys(COLUMNS, "unavailable")
-    for name, field in COLUMNS.items():
-        value = record[field]
-        if value is not None:
-            row[name] = f"{value:,}" if isinstance(value, int) else short(value)
-    row["measured by"] = record["energy_source"] or record["energy_reason"] or "the record does not say why"
-    return row_of_run(report, report.comparisons[number], record, **row)
+def finding(bars: pd.DataFrame) -> str:
+    """Return the title: the share of TF32's energy that AMP needs, in the format and way with most comparisons."""
+    amp = bars[bars.precision.isin(["amp_fp16", "amp_bf16"]) & bars.way.isin(["eager", "CUDA graph"])]
+    sizes = amp.dropna(subset="share").groupby(["baseline", "precision", "way"]).size()
+    if sizes.empty:
+        return "Energy: joules per 1,000 samples"
+    weight = lambda key: sizes[key] * (2 if key[2] == "CUDA graph" else 1)  # noqa: E731  # graphs are what is advised
+    best = max(sizes.index, key=lambda key: (weight(key), key))  # of as many, TF32 and fp16 come first
+    own = amp.groupby(["baseline", "precision", "way"]).get_group(best)
+    base, precision = map(precision_name, best[:2])
+    what = f"{precision}{' as a CUDA graph' if best[2] == 'CUDA graph' else ' in eager mode'} needs"
+    if len(own) > 3 or own["name"].duplicated().any():
+        shares = span([100 * share for share in own.share], "{:.0f}")
+        return f"Energy: {what} {shares}% of {base}'s joules in {len(own)} comparisons"
+    texts = [f"{row.share:.0%} for {row.name.partition(',')[0]}" for row in own.itertuples()]
+    texts[0] = texts[0].replace(" for", f" of {base}'s joules for", 1)
+    return f"Energy: {what} {listed(texts, 'and')}"
 
 
-def energy_used(report: Report) -> dict[Key, Bar]:
-    """Return the bars of the joules per 1,000 samples."""
-    return pool(report, values_of("joules_per_1000_samples"))
-
-
-def spread_rows(report: Report) -> list[dict]:
-    """Return mean and range of the joules per 1,000 samples over the runs of each precision, as rows."""
-    rows = []
-    for group in report.comparisons:
-        for precision in PRECISIONS:
-            values = [record["joules_per_1000_samples"] for record in timed_runs(group, precision)]
-            known = [value for value in values if value is not None]
-            if not known:
-                continue
-            mean = statistics.mean(known)
-            row: dict = {"comparison": f"{group['notebook']}: {group['title']}", "precision": precision}
-            row |= {"runs": len(known), "J per 1,000 samples, mean": short(mean)}
-            row |= {"lowest to highest": short_span(known) if len(known) > 1 else "one run"}
-            spread = statistics.stdev(known) / mean if len(known) > 1 and mean else None
-            rows.append(row | {"standard deviation": "-" if spread is None else f"{spread:.1%}"})
-    return rows
-
-
-def section(report: Report) -> Section:
-    """Return the chart and the table of energy."""
-    section = Section(TITLE, ABOUT)
-    energy = energy_used(report)
-    if energy:
-        title = with_shares("Energy of training", report, energy)
-        if len(report.charted) <= 2 * MANY:
-            figure, _ = bar_chart(report, title, energy_unit, energy, "runs", "unavailable")
-            section.chart(figure, "energy", values_in_words(report, energy, energy_unit))
-        else:
-            section.say(f"{plain(title)}.")
-    if energy or any(record["power_watts_mean"] is not None for _, record in report.timed):
-        section.table(said_once(spread_rows(report)), "Energy over the runs of each precision")
-        section.table(said_once([energy_row(report, *run) for run in report.timed]), "Energy of every run")
-    say_missing(section, report, "Energy", "joules_per_1000_samples", "energy_reason")
+def section(tables: Tables) -> Section:
+    """Return the bars of energy; the section is absent where no run was long enough."""
+    bars = energy_bars(tables) if len(tables.comparisons) else pd.DataFrame()
+    if bars.empty:
+        return Section("Energy")
+    section = Section(finding(bars), ABOUT)
+    notes = ["" if pd.isna(share) else f"{share:.0%}" for share in bars.share]
+    add_panels(section, bars.assign(label=bars.value.map(short) + " J", note=notes), "energy")
     return section

@@ -1,80 +1,190 @@
-"""The last metrics of a comparison, and whether a precision loses quality beside fp32."""
+"""Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed beforehand."""
 
-from ..analysis.equivalence import AS_GOOD, UNKNOWN, quality_difference
-from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..record import last_metric
-from .comparisons import ok_runs
-from .style import PRECISIONS
-from .words import count
+import textwrap
+from statistics import fmean
 
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
-def metric_of(group: dict) -> tuple[str, str]:
-    """Return (name, which way is better) of the held-out metric."""
-    runs = [record for precision in PRECISIONS for record in ok_runs(group, precision) if record["metric_name"]]
-    return (runs[0]["metric_name"].replace("_", " "), runs[0]["metric_better"]) if runs else ("metric", "?")
+from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
+from ..analysis.time_to_target import faster_steps_only, target_of, to_target
+from ..divergence import gain_over_chance
+from .charts import LINE, PANEL, SOFT, chart_style
+from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
+from .section import Section
+from .tables import Tables
+from .words import count, plain, short, span
 
-
-def last_metrics(group: dict, precision: str) -> dict[tuple, float]:
-    """Return {(seed, repetition): the last metric} of the ok runs."""
-    runs = ok_runs(group, precision)
-    return {(run["seed"], run.get("repeat")): last for run in runs if (last := last_metric(run)) is not None}
-
-
-def quality_against_fp32(group: dict, precision: str) -> dict | None:
-    """Return how the last metric of a precision differs from fp32's over equal seeds, see quality_difference."""
-    own, base = by_seed(ok_runs(group, precision)), by_seed(ok_runs(group, "fp32"))
-    name, better = metric_of(group)
-    return quality_difference(own, base, name.replace(" ", "_"), better)
+ABOUT = """The last metric on held-out data is compared with that of fp32 over equal seeds. *Equivalent* means that the
+90% interval lies inside the margin (shaded), and *not worse* that its worse end does; a verdict takes five seeds."""
+WIDEST = 4.0  # margins on either side of 0: what lies beyond stands as an arrow at the edge
+FEWEST_EPOCHS = 5  # of a curve
+SAME_CURVE = 0.05  # of the fall of fp32's loss
 
 
-def outcome_in_words(group: dict, precision: str, found: dict) -> str:
-    """Return the outcome of a difference. It cannot be told where runs diverged: those that did not are a selection."""
-    diverged = sum(run["status"] == "diverged" for run in group["runs"][precision])
-    return f"{UNKNOWN}, because {count(diverged, 'run')} diverged" if diverged else found["outcome"]
+def section(tables: Tables) -> Section:
+    """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
+    section = Section("Quality: these runs cannot judge it", folded=True)
+    if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
+        return Section()
+    labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
+    cases = tables.quality
+    if len(cases):
+        cases = cases.dropna(subset=["low90", "margin"])
+        cases = cases.assign(label=cases.comparison.map(labels), model=cases.comparison.map(tables.comparisons["name"]))
+    if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
+        good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
+        many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
+        many += f" cases, and a loss in {lost}" if lost else " cases"
+        section = Section(f"Quality: no loss beyond the margin in {many}", ABOUT)
+        rows = [row_of(case) for case in cases.to_dict("records")]
+        section.chart(draw(cases), "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
+        section.table(rows)
+    else:
+        section.say(f"These runs cannot judge quality, because {why_not_judged(tables.quality)}.")
+    say_unlearned(section, tables)
+    say_curves(section, tables)
+    add_targets(section, tables, labels)
+    return section
 
 
-def difference_in_words(
-    difference: float, low: float | None, high: float | None, metric: str, is_ratio: bool, form: str = "{:+.3g}"
-) -> str:
-    """Return a difference from fp32 with its interval in the metric's unit. `form` is for metrics without a unit."""
-    unit = ""
-    if metric == "accuracy":
-        unit, form = " points", "{:+.2f}"
-    elif is_ratio:
-        unit, form = "%", "{:+.1f}"
-    scale = 100 if unit else 1
-    text = form.format(scale * difference) + unit
-    if low is None or high is None:
-        return text
-    return f"{text} ({form.format(scale * low)} to {form.format(scale * high)})"
+def why_not_judged(quality: pd.DataFrame) -> str:
+    if quality.empty:
+        return "no run in fp32 has the seed of a run in another precision"
+    if quality.margin.isna().all():
+        return "no margin was fixed for their metric"
+    return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
+
+
+def unit_of(found: dict) -> tuple[int, str, str]:  # factor, unit and format of a difference
+    if found["metric"] == "accuracy":
+        return 100, " points", "+.2f"
+    return (100, "%", "+.1f") if found["is_ratio"] else (1, "", "+.4f")
 
 
 def difference_text(found: dict) -> str:
-    """Return a difference with its 90% interval, which decides on equivalence; see quality_difference."""
-    mean, low, high = (found[name] for name in ("difference", "low90", "high90"))
-    return difference_in_words(mean, low, high, found["metric"], found["is_ratio"], "{:+.4f}")
+    """Return a difference from fp32 with its 90% interval, which decides on equivalence."""
+    scale, unit, form = unit_of(found)
+    mean, low, high = (f"{scale * found[name]:{form}}" for name in ("difference", "low90", "high90"))
+    return f"{mean}{unit} ({low} to {high})"
 
 
 def margin_text(found: dict) -> str:
-    """Return the margin of a difference in the metric's unit."""
-    if found["is_ratio"]:
-        return f"{found['margin']:.0%}"
-    return f"{100 * found['margin']:g} points" if found["metric"] == "accuracy" else f"{found['margin']:g}"
+    """Return the margin of a difference in the unit of its metric."""
+    scale, unit, _ = unit_of(found)
+    return f"{scale * found['margin']:g}{unit}"
 
 
-def loses_quality(group: dict, precision: str) -> bool:
-    """Return whether the runs of a precision end too much worse than those in fp32 for it to be recommended."""
-    return quality_lost(ok_runs(group, precision), ok_runs(group, "fp32")) is not None
+def row_of(case: dict) -> dict[str, str]:
+    diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
+    return {
+        "training": case["label"],
+        "precision": precision_name(case["precision"]),
+        "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
+        "difference (90% interval)": difference_text(case),
+        "margin": margin_text(case),
+        "seeds": str(case["seeds"]),
+        "outcome": case["outcome"] + diverged,
+    }
 
 
-def may_be_used(group: dict, precision: str) -> bool:
-    """Return whether a precision may be recommended for its quality.
+@chart_style()
+def draw(cases: pd.DataFrame) -> list[Figure]:
+    """Draw a panel per model with a row per case: the 90% interval in margins, from worse to better."""
+    sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
+    ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
+    widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
+    figures = []
+    for _, rows in cases.groupby("model", sort=False):
+        lines = len(rows) + 1.4 * rows.comparison.nunique()
+        figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.22 * lines), layout="constrained")
+        axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
+        axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
+        place, ticks = 0.0, {}
+        for number, group in rows.groupby("comparison", sort=False):
+            place += 0.7 * (len(group.label.iloc[0]) // 40)
+            axes.text(-widest, place + 0.35, textwrap.fill(group.label.iloc[0], 40), weight="bold")
+            for index, precision in group.precision.items():
+                place += 1
+                ticks[place] = short_name(precision)
+                mean, *limits = ends.loc[index].clip(-widest, widest)
+                marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
+                line = {"color": COLOURS[precision], "linewidth": 2.5, "gid": f"{number} {precision}"}
+                axes.plot([min(limits), mean, max(limits)], [place] * 3, solid_capstyle="butt", **line)
+                axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+            place += 1.4
+        axes.set(xlim=(-widest, widest), ylim=(place - 0.8, -0.7), xlabel="difference from fp32, in margins")
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.xaxis.set_major_locator(MultipleLocator(1))
+        axes.grid(visible=False, axis="y")
+        axes.set_title("← worse", loc="left", color=SOFT)
+        axes.set_title("better →", loc="right", color=SOFT)
+        figures.append(figure)
+    return figures
 
-    Weights that are not fp32 lose updates, so such a precision must have learned, and be shown to be as good as fp32.
-    Of the others it is enough that no loss is shown.
-    """
-    if precision in NO_FP32_WEIGHTS:
-        found = quality_against_fp32(group, precision)
-        as_good = found is not None and outcome_in_words(group, precision, found) in AS_GOOD
-        return as_good and has_learned(ok_runs(group, precision))
-    return not loses_quality(group, precision)
+
+def say_unlearned(section: Section, tables: Tables) -> None:
+    """Say how many runs of a comparison ended no better than chance, and in which precisions."""
+    for number, title in tables.comparisons.title.items():
+        gains = [(name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)]
+        lost = [name for name, gain in gains if gain is not None and gain <= 0]
+        if lost:
+            section.say(
+                f"{plain(title)}: {len(lost)} of {len(gains)} runs ended at chance or worse ({names_of(lost)})."
+            )
+
+
+def say_curves(section: Section, tables: Tables) -> None:
+    """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
+    apart: dict[str, float] = {}
+    for number, title in tables.comparisons.title.items():
+        rows = [
+            {"precision": name, "epoch": epoch % (run.get("epochs") or len(run["train_loss"])), "loss": loss}
+            for name in ORDER
+            for run in tables.runs(number, name)
+            for epoch, loss in enumerate(run["train_loss"])
+        ]
+        curves = pd.DataFrame(rows, columns=["precision", "epoch", "loss"])
+        curves = curves.pivot_table(index="epoch", columns="precision", values="loss", aggfunc="median")
+        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves and tables.comparisons.batch[number] != "max":
+            distances = curves.sub(curves.fp32, axis=0).iloc[len(curves) // 2 :].abs().max()
+            shares = distances.drop("fp32") / (curves.fp32.max() - curves.fp32.min())
+            apart |= {f"{precision_name(name)} in {plain(title)}": share for name, share in shares.items()}
+    same = [share for share in apart.values() if share <= SAME_CURVE]
+    others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
+    if same:
+        how = f"because in the second half their median losses differ by at most {max(same):.1%} of its fall"
+        section.say(f"{'Most' if others else 'All'} trainings follow the curve of fp32, {how}.")
+    if others:
+        section.say(f"Further away from the curve of fp32 in the second half: {'; '.join(others)}.")
+
+
+def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
+    """Add what each precision needed to reach the same metric, and name those of which only the epochs are faster."""
+    rows = []
+    for number, label in labels.items():
+        runs = tables.trainings[tables.trainings.timed & (tables.trainings.comparison == number)]
+        target = next((found for run in runs.record if (found := target_of(run, tables.target_metric))), None)
+        ways = {
+            name: [one for run in runs.record[runs.precision == name] for one in to_target(run, target)]
+            for name in ORDER
+            if target and name in set(runs.precision)
+        }
+        if not any(one.epochs for found in ways.values() for one in found):
+            continue
+        for name, own in ways.items():
+            reached = [one for one in own if one.epochs]
+            joules = [one.joules for one in reached if one.joules is not None]
+            for base in ("fp32", "tf32"):
+                if name not in ("fp32", base) and base in ways and faster_steps_only(own, ways[base]):
+                    slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
+                    section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
+            row = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
+            row["reached"] = f"{len(reached)} of {len(own)}"
+            row["epochs"] = span([one.epochs for one in reached if one.epochs]) if reached else "-"
+            row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds)) if reached else "-"
+            rows.append(row | {"kilojoules": short(fmean(joules) / 1000) if joules else "-"})
+    if rows:
+        section.table(rows, folded="Training until the same quality")

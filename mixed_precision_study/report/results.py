@@ -1,232 +1,146 @@
-"""How an experiment notebook shows its own results."""
+"""How an experiment notebook shows its own result: a picture, one table, and a sentence per precision."""
 
-import math
-import statistics
+import re
 import textwrap
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import display
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from IPython import get_ipython
+from IPython.display import Image, display
 
 from ..analysis.bottleneck import find_bottleneck
-from ..analysis.conditions import flags_of
-from ..analysis.speedup import paired_ratio, paired_runs
-from ..analysis.verdict import verdict
+from ..analysis.verdict import NOT_TRAINED, verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
-from .style import CPU_WARNING, PRECISIONS, chart_style
+from .charts import STATUS, opening, opening_note, picture_of
+from .names import METRICS, ORDER, precision_name
+from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
+from .words import listed, short
 
-COLUMNS = {  # title: (field of the record, digits); a fraction is shown in percent
-    "batch size": ("batch_size_used", 0),
-    "s/epoch": ("epoch_seconds", 3),
-    "ms/step": ("step_ms_median", 2),
-    "samples/s": ("samples_per_second", 0),
-    "GPU busy, %": ("gpu_busy_fraction", 0),
-    "on Tensor Cores, %": ("tensor_core_fraction", 0),
-    "peak MiB": ("peak_allocated_mib", 0),
-    "device MiB": ("device_used_mib", 0),
-    "J/1000 samples": ("joules_per_1000_samples", 1),
+LINE = 100  # characters of a sentence's line
+CPU_WARNING = "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
+WIDTH = 330  # pixels of the picture
+DETAILS = {  # title: (field of the record, factor)
+    "ms per step": ("step_ms_median", 1),
+    "samples per second": ("samples_per_second", 1),
+    "GPU busy, %": ("gpu_busy_fraction", 100),
+    "on Tensor Cores, %": ("tensor_core_fraction", 100),
+    "joules per 1,000 samples": ("joules_per_1000_samples", 1),
+    "skipped steps": ("skipped_steps", 1),
+    "start-up, s": ("startup_seconds", 1),
+    "compilation, s": ("compile_seconds", 1),
+    "whole card, MiB": ("device_used_mib", 1),
+    **{f"{part}, MiB": (f"ledger_{part}_mib", 1) for part in (*LEDGER_AT_PEAK, "slack", "context")},
 }
 
-SIGNIFICANT_DIGITS = 4  # of the smallest number of a column
-LINE = 100  # characters of a sentence's line
+
+def tables_of(records: list[RunRecord]) -> Tables:
+    """Return the tables of one notebook's run: one comparison, in which no run is compared by its place."""
+    flat = [flat_record(record) | {"runs_before_in_process": None} for record in records]
+    flat.sort(key=lambda one: (one["status"] != "ok", ORDER.index(one["precision"])))  # the first one names the model
+    mark_diverged(flat)
+    tables = Tables(on_cpu=any(one["device_type"] == "cpu" for one in flat))
+    tables.trainings = pd.DataFrame([training_row(one, 0) for one in flat])
+    tables.comparisons = comparisons_of([(one, 0) for one in flat])
+    tables.ratios = ratios_of(tables)
+    return tables
 
 
-def as_text(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table for people: gaps are empty, a column has one number of decimals, a column of gaps is left out."""
-    shown = table.dropna(axis="columns", how="all")
-    texts = {name: column_as_text(column) for name, column in shown.items()}
-    texts = {name: column for name, column in texts.items() if any(column)}
-    return pd.DataFrame(texts, index=table.index)
-
-
-def column_as_text(column: pd.Series) -> list[str]:
-    """Return the cells of a column as texts."""
-    known = column.dropna()
-    if not pd.api.types.is_numeric_dtype(known) or pd.api.types.is_bool_dtype(known):
-        return ["" if pd.isna(value) else str(value) for value in column]
-    decimals = decimals_of(known)
-    return ["" if pd.isna(value) else f"{value:,.{decimals}f}" for value in column]
-
-
-def decimals_of(numbers: pd.Series) -> int:
-    """Return how many decimals the numbers of a column get: at most 4, and none that is 0 in every one of them."""
-    sizes = [abs(number) for number in numbers if number]
-    if not sizes:
-        return 0
-    decimals = min(4, max(0, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(min(sizes)))))
-    return next(n for n in range(decimals + 1) if all(round(size, n) == round(size, decimals) for size in sizes))
-
-
-def show_table(table: pd.DataFrame) -> None:
-    """Display a table with every column and the whole text of each cell."""
-    with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
-        display(as_text(table))
+def bars_in(tables: Tables) -> pd.DataFrame:
+    """Return the rows of bars_of(), without a ratio on the CPU and for runs that did not train."""
+    bars = bars_of(tables)
+    bars.index = bars.precision.to_list()
+    bars.loc[bars.outcome.eq(NOT_TRAINED) | tables.on_cpu, "ratio"] = float("nan")
+    numbers = ["seconds", "seconds_low", "seconds_high", "gib", "metric", "ratio", "low", "high"]
+    return bars.astype(dict.fromkeys(numbers, float))
 
 
 def results_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return one row per precision: times in seconds, memory in MiB; what did not end well has its reason."""
-    rows = {}
-    for record in records:
-        row: dict = {"status": record.status}
-        for title, (field, digits) in COLUMNS.items():
-            value = getattr(record, field)
-            if field == "epoch_seconds":
-                value = mean_or_none(value)
-            if field.endswith("_fraction") and value is not None:
-                value *= 100
-            row[title] = None if value is None else round(value, digits)
-        row["skipped steps"] = record.skipped_steps
-        if record.metric:
-            row[(record.metric_name or "metric").replace("_", " ")] = record.metric[-1]
-        rows[record.precision] = row | {"reason": record.reason or ""}
-    return pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()  # whole numbers stay so beside a gap
+    """Return the result as texts, a row per precision: a gap is empty, and a column of gaps is left out."""
+    tables = tables_of(records)
+    bars, first = bars_in(tables), {one["precision"]: one for one in reversed(tables.trainings.record)}
+    metric = next((record.metric_name for record in records if record.metric_name), "metric")
+    columns = {
+        "batch": pd.Series({name: one["batch_size_used"] for name, one in first.items()}, dtype=float).map(
+            "{:,.0f}".format
+        ),
+        "seconds per epoch": bars.seconds.map(short),
+        f"times as fast as {precision_name(bars.baseline.iloc[0])}": bars.ratio.map("{:.2f}".format),
+        "memory, GiB": bars.gib.map("{:.2f}".format),
+        METRICS.get(metric, metric.replace("_", " ")): bars.metric.map("{:.4g}".format),
+    }
+    if columns["batch"].nunique() == 1:
+        del columns["batch"]
+    table = pd.DataFrame(columns).loc[bars.index].replace("nan", "")
+    limits = {
+        name: STATUS.get(one["status"], one["status"]) if one["status"] != "ok" else find_bottleneck(one)[0]
+        for name, one in first.items()
+    }
+    table["what limits it"] = pd.Series(limits).mask(bars.outcome == NOT_TRAINED, NOT_TRAINED)
+    return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
-def memory_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return what fills the device when memory is at its peak, MiB, one row per precision; empty on the CPU."""
-    parts = (*LEDGER_AT_PEAK, "slack", "context")
-    rows = {record.precision: [getattr(record, f"ledger_{part}_mib") for part in parts] for record in records}
-    measured = {name: row for name, row in rows.items() if any(value is not None for value in row)}
-    table = pd.DataFrame.from_dict(measured, orient="index", columns=[f"{part} MiB" for part in parts])
-    return table.astype(float).round(0)
+def details_table(records: list[RunRecord]) -> pd.DataFrame:
+    """Return steps, energy, start-up and the parts of the memory as texts: a row per figure, a column per precision."""
+    cells = {
+        precision_name(one.precision): {
+            title: "" if (value := getattr(one, field)) is None else short(factor * value)
+            for title, (field, factor) in DETAILS.items()
+        }
+        for one in sorted(records, key=lambda one: ORDER.index(one.precision))
+    }
+    table = pd.DataFrame(cells)
+    return table[(table != "").any(axis=1)]
 
 
 def probes_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return every probe of the search for the largest batch, in the order in which they were made."""
-    columns = ["batch size", "status", "peak MiB", "samples/s"]
-    tables = [pd.DataFrame(record.batch_probes, columns=columns) for record in records]
-    return pd.concat(tables, keys=[record.precision for record in records]).infer_objects().round(0).convert_dtypes()
-
-
-ROW = 0.3  # inches of a precision
-FEW = 5  # epochs; with fewer a curve would show noise
-
-
-def draw_bars(axes: Axes, records: list[RunRecord], values: list[float | None], title: str) -> None:
-    """Draw a bar with its number for each run, or the reason why there is none."""
-    for row, (record, value) in enumerate(zip(records, values, strict=True)):
-        text = "not measured on the CPU" if record.status == "ok" else record.status
-        if record.status == "ok" and value is not None:
-            axes.barh(row, value, 0.75, color=PRECISIONS[record.precision].colour)
-            text = f"{value:#.3g}".rstrip(".")
-        place: dict = {"textcoords": "offset points", "va": "center", "annotation_clip": False}
-        axes.annotate(text, (value if record.status == "ok" and value else 0, row), (4, 0), **place)
-    axes.set_title(title, size=9, loc="left")
-    axes.set_xlim(0, 1.25 * max((value for value in values if value), default=1))
-
-
-def draw_quality(axes: Axes, records: list[RunRecord], title: str) -> None:
-    """Draw the last metric as a mark in the row of each run."""
-    for row, record in enumerate(records):
-        last = record.metric[-1] if record.metric else None
-        if last is not None and math.isfinite(last):
-            axes.plot(last, row, marker="o", color=PRECISIONS[record.precision].colour)
-            axes.annotate(f"{last:.4g}", (last, row), (6, 0), textcoords="offset points", va="center")
-    axes.set_title(title, size=9, loc="left")
-    axes.margins(x=0.35)
-
-
-def draw_curves(axes: Axes, records: list[RunRecord], title: str) -> None:
-    """Draw the metric by epoch, a line for each run."""
-    for record in records:
-        style = PRECISIONS[record.precision]
-        epochs = range(1, len(record.metric) + 1)
-        axes.plot(epochs, record.metric, color=style.colour, linestyle=style.line, label=record.precision)
-    axes.set_title(title, size=9, loc="left")
-    axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False, fontsize=8.5)
-
-
-@chart_style()
-def draw_results(records: list[RunRecord]) -> Figure | None:
-    """Draw seconds per epoch (the mean), peak memory and quality, a row for each precision; None for one alone.
-
-    A run that was throttled or shared its GPU has a star at its name.
-    """
-    if len(records) < 2:
-        return None
-    long = max(len(record.metric) for record in records) >= FEW
-    figure = plt.figure(figsize=(9, 0.9 + max(ROW * len(records), 1.4 if long else 0)), layout="constrained")
-    times, memory, quality = figure.subplots(1, 3)
-    draw_bars(times, records, [mean_or_none(record.epoch_seconds) for record in records], "seconds per epoch")
-    peaks = [record.peak_allocated_mib for record in records]
-    draw_bars(memory, records, [peak and peak / 1024 for peak in peaks], "peak of PyTorch's memory, GiB")
-    name = (records[0].metric_name or "metric").replace("_", " ")
-    better = f" ({records[0].metric_better} is better)" if records[0].metric_better else ""
-    if long:
-        draw_curves(quality, records, f"{name}{better}")
-    else:
-        draw_quality(quality, records, f"last {name}{better}")
-    rows = (times, memory) if long else (times, memory, quality)
-    disturbed = [bool(flags_of(flat_record(record))) for record in records]
-    names = [record.precision + "*" * star for record, star in zip(records, disturbed, strict=True)]
-    for axes in rows:
-        axes.set_ylim(len(records) - 0.5, -0.5)
-        axes.set_yticks(range(len(records)), names if axes is times else [""] * len(records))
-        axes.grid(visible=False, axis="y")
-    if any(disturbed):
-        times.set_xlabel("* throttled or GPU shared: see the verdicts")
-    if any(record.device_type == "cpu" for record in records):
-        figure.suptitle(CPU_WARNING, color="firebrick")
-    return figure
-
-
-def mean_or_none(numbers: list[float]) -> float | None:
-    """Return the mean, or None of nothing."""
-    return statistics.fmean(numbers) if numbers else None
+    """Return every probe of the searches for the largest batch, in the order in which they were made."""
+    probes = [[precision_name(one.precision), *probe] for one in records for probe in one.batch_probes]
+    return pd.DataFrame(probes, columns=["precision", "batch", "status", "peak MiB", "samples/s"]).round(0)
 
 
 def read_results(records: list[RunRecord]) -> str:
-    """Return an item per precision: how much faster than fp32 and tf32, whether that can be measured, and why."""
-    if any(record.device_type == "cpu" for record in records):
-        return "These runs were a smoke test on the CPU: they say nothing about what a precision buys."
-    flat = {record.precision: flat_record(record) for record in records}
-    order = order_in_process(flat)
-    if order:  # said once, not in every sentence
-        flat = {name: one | {"runs_before_in_process": None} for name, one in flat.items()}
-    found = [compared(flat, name) for name in flat if name != "fp32"]
-    sentences = [" ".join(texts) for texts in found if texts]
-    if not sentences:  # one precision in a kernel of its own, as under run_all.py: summary.ipynb compares
-        sentences = [f"{name}: {find_bottleneck(one)[1]}." for name, one in flat.items() if one["status"] == "ok"]
-    if not sentences:
-        return "No precision ended well, so there is nothing to compare."
-    items = [textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in sentences]
-    first = [f"In one process, in this order: {', '.join(order)}."] if order else []
-    return "\n".join([*first, *items])
+    """Return an item per precision: how much faster than fp32 and TF32 it is, and why."""
+    tables = tables_of(records)
+    if tables.on_cpu:
+        return CPU_WARNING
+    runs = {name: list(part.record) for name, part in tables.trainings.groupby("precision")}
+    runs = {name: runs[name] for name in ORDER if name in runs}
+    items: list[str] = []
+    for name, own in runs.items():
+        bases = [base for base in ("fp32", "tf32") if base in runs and ORDER.index(base) < ORDER.index(name)]
+        for base in bases if own[0]["status"] == "ok" else bases[:1]:
+            ratio = tables.between(tables.runs(0, name), tables.runs(0, base))
+            text = verdict(own[0], runs[base][0], ratio, with_reason=base == bases[0])
+            items.append(text if base == bases[0] else f"{items.pop()} {text}")
+    if not items:  # one precision in a kernel of its own, as under run_all.py: the report compares
+        items = [f"{name}: {find_bottleneck(own[0])[1]}." for name, own in runs.items() if own[0]["status"] == "ok"]
+    if not items:
+        return "No run ended well, so there is nothing to compare."
+    ok = [record for record in records if record.status == "ok"]
+    order = {one.runs_before_in_process: one.precision for one in ok if one.runs_before_in_process is not None}
+    if len(order) > 1:
+        text = f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this order."
+        items.insert(0, f"{text} One run of each gives no interval, so a small difference may be chance.")
+    items = [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
+    return "\n".join(textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in items)
 
 
-def order_in_process(flat: dict[str, dict]) -> list[str]:
-    """Return the precisions in the order in which one process ran them, or nothing where that is not known."""
-    places = {name: one["runs_before_in_process"] for name, one in flat.items() if one["status"] == "ok"}
-    if None in places.values() or len(set(places.values())) < max(2, len(places)):
-        return []
-    return sorted(places, key=places.__getitem__)
+def show(records: list[RunRecord], details: bool = False) -> None:
+    """Show the result of a notebook, as plain text outside IPython: a picture, one table, a sentence per precision.
 
-
-def compared(flat: dict[str, dict], name: str) -> list[str]:
-    """Return what a precision is against fp32, with its reason, and then against tf32."""
-    bases = [base for base in ("fp32", "tf32") if base in flat and base != name]
-    if flat[name]["status"] != "ok":
-        bases = bases[:1]
-    sentences: list[str] = []
-    for base in bases:
-        ratio = paired_ratio(paired_runs([flat[name]], [flat[base]]))
-        sentences.append(verdict(flat[name], flat[base], ratio, with_reason=not sentences))
-    return sentences
-
-
-def show(records: list[RunRecord]) -> None:
-    """Display the results of a notebook: tables, one figure, and an item for each precision."""
-    show_table(results_table(records))
-    memory = memory_table(records)
-    if len(memory):
-        show_table(memory)
-    if any(record.batch_probes for record in records):
-        show_table(probes_table(records))
-    if draw_results(records):
-        plt.show()
+    `details` adds steps, energy, start-up, the parts of the memory, and the search for the largest batch.
+    """
+    tables = tables_of(records)
+    bars = bars_in(tables)
+    if get_ipython() is not None and not tables.on_cpu and len(bars) > 1:
+        figures = opening(bars)
+        for figure in figures:
+            plt.close(figure)  # else a notebook shows it again
+        display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
+        print(textwrap.fill(opening_note(bars), LINE))
+    shown = [results_table(records), *([details_table(records), probes_table(records)] if details else [])]
+    with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
+        for table in shown:
+            if len(table):
+                display(table)
     print(read_results(records))

@@ -1,17 +1,71 @@
-"""What a study says that it shows."""
+"""What a study says of itself: its name, what it is about, and what its report has to show."""
 
-from dataclasses import dataclass, field
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..errors import UserError, printable
+from ..record import read_file
+
+FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
+USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
 
 
-@dataclass
-class Study:
-    """Name, description and what is shown."""
-
-    name: str = ""
-    description: str = ""
-    show: dict = field(default_factory=dict)
+class Study(NamedTuple):
+    name: str
+    description: str
+    show: dict[str, Any]  # see the head of notebooks/studies.yaml
 
 
-def study_of(folder, records):
-    """Return the study of a folder."""
-    return Study()
+def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
+    """Return what the folder's `study.yaml` says, else what most records say that know their study, else nothing.
+
+    Raise UserError where the file is wrong. What is wrong in records is ignored, because they may be a stranger's.
+    """
+    path = Path(folder) / "study.yaml"
+    if path.is_file():
+        try:
+            return checked_study(yaml.safe_load(read_file(path)), str(path))
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
+    found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))
+    for text, times in found.most_common(1):
+        said = json.loads(text)
+        with suppress(UserError, AttributeError):
+            said["show"] = {key: value for key, value in said.get("show", {}).items() if can_show(key, value)}
+            return checked_study(said if 2 * times > found.total() else {}, "a record")
+    return Study("", "", {})
+
+
+def checked_study(said: Any, where: str) -> Study:
+    """Return the study of a mapping with name, description and show. Raise UserError at the first that is wrong."""
+    show = said.get("show", {}) if isinstance(said, dict) else None
+    if not isinstance(show, dict):
+        raise UserError(f"{where} must map name, description and show to what they are; studies.yaml explains them.")
+    texts = {key: said.get(key, "") for key in ("name", "description")}
+    wrong = [key for key, text in texts.items() if not isinstance(text, str) or not are_usual(text)]
+    if wrong := [*wrong, *(key for key, value in show.items() if not can_show(key, value))]:
+        raise UserError(f"{where} has an unknown `{wrong[0]}` or a wrong value of it; studies.yaml explains the form.")
+    return Study(texts["name"], texts["description"], show)
+
+
+def can_show(key: str, value: Any) -> bool:
+    """Return whether `show` may hold this value at this key."""
+    if key == "steps":
+        steps: list[Any] = value if isinstance(value, list) else [None]
+        labelled = all(isinstance(step, dict) and isinstance(step.get("label"), str) for step in steps)
+        return labelled and all(are_usual(word) for step in steps for word in (*step, *step.values()))
+    return are_usual(value) if key in ("over", "with") else key in FLAGS and value is True
+
+
+def are_usual(values: Any) -> bool:
+    """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
+    several = values if isinstance(values, list) else [values]
+    texts = [one for one in several if not isinstance(one, int | float)]
+    return all(isinstance(text, str) and USUAL.fullmatch(text) and printable(text) == text for text in texts)

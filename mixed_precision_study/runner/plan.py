@@ -37,6 +37,7 @@ class Run(NamedTuple):
     minutes: float  # rough, on one H200
     order: int | None = None  # place in its comparison, from 0
     shares: str = ""  # "seeds" or "precisions": what else of the comparison its process may train
+    study: dict | None = None  # what its study says of itself: name, description and show
 
     @property
     def record_path(self) -> Path:
@@ -258,7 +259,8 @@ def plan(
                         advice = "has too long a name for its files; use shorter values"
                         raise UserError(f"run {shortened(run_id)} {advice}.")
                     expected = minutes * trainings_of(one)
-                    run = Run(run_id, path, precision, one, folder, expected, shares=study.get(SHARED, ""))
+                    shares, about = study.get(SHARED, ""), study.get("about")
+                    run = Run(run_id, path, precision, one, folder, expected, shares=shares, study=about)
                     runs.setdefault(run_id, run)
     ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out

@@ -27,7 +27,7 @@ from ..errors import UserError, printable
 from ..files import opened_to_append
 from ..gpu import nvml
 from ..parameters import EXPERIMENTS, reason_unsupported
-from ..record import ORDER_ENV, RunRecord, record_in, utc_now, write_record
+from ..record import ORDER_ENV, STUDY_ENV, RunRecord, record_in, utc_now, write_record
 from .devices import Device
 from .notebook_file import MALFORMED, package_state
 from .paths import ROOT, python_path, relative_to_root
@@ -137,6 +137,7 @@ def child_environment(
         "MIXED_PRECISION_COMMIT": commit,
         "MIXED_PRECISION_CODE_HASH": code_hash,
         ORDER_ENV: None if order is None else str(order),
+        STUDY_ENV: None,  # launch() sets it
         OUTPUT_FOLDER_ENV: str(folder),
         "PYTHONPATH": python_path(),
         "TORCHINDUCTOR_CACHE_DIR": compiled_code_folder(),  # with Triton's cache below it
@@ -220,6 +221,7 @@ def launch(run: Run, study: str, commit: str | None, device: Device, attempt: in
     kills = oom_kills()
     code_hash = hash_now(run)
     environment = child_environment(study, run.folder, commit, device, code_hash, run.order)
+    environment[STUDY_ENV] = json.dumps(run.study)
     if (prepared := prepared_for(run)) is not None:
         environment |= {PREPARED_ENV: str(prepared.socket)} | ({} if prepared.once else {FORKED_ENV: "1"})
     process, private = start_notebook(run.notebook, executed, run.parameters, run.log_path, environment)
@@ -660,6 +662,7 @@ def write_ending(running: Any, status: str, reason: str) -> dict:
     record.commit = running.commit
     record.code_hash = running.code_hash
     record.order_in_comparison = run.order
+    record.study = run.study
     record.device_type = "cuda" if device.visible else "cpu"
     if device.visible:
         record.gpu_name = device.name

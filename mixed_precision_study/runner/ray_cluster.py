@@ -99,12 +99,12 @@ class Worker:
         self,
         name: str,
         content: bytes,
-        run: tuple[str, str, dict, int | None],
+        run: tuple[str, str, dict, int | None, dict | None],
         study: str,
         commit: str | None,
         attempt: int,
     ) -> None:
-        """Start a run whose notebook comes as bytes. `run` is (run_id, precision, parameters, order)."""
+        """Start a run whose notebook comes as bytes. `run` is (run_id, precision, parameters, order, study)."""
         self.running = None
         self.remove_folder()  # of an attempt that failed
         self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
@@ -112,9 +112,9 @@ class Worker:
         notebook = self.folder / "source" / f"{name}.ipynb"
         notebook.parent.mkdir()
         notebook.write_bytes(content)
-        run_id, precision, parameters, order = run
+        run_id, precision, parameters, order, about = run
         parameters = {**parameters, "output_dir": str(self.folder), "data_dir": data_folder(parameters["data_dir"])}
-        here = Run(run_id, notebook, precision, parameters, self.folder, 0.0, order)
+        here = Run(run_id, notebook, precision, parameters, self.folder, 0.0, order, study=about)
         self.running = process.launch(here, study, commit, self.device, attempt)
 
     def poll(self, limit: float, stall: float) -> tuple[str, nvml.GpuState | None, tuple | None]:
@@ -200,7 +200,7 @@ class Cluster:
         process.check_places(run)
         worker = self.workers[device]
         folder = str((ROOT / run.parameters["data_dir"]).resolve())  # where this machine keeps the data
-        there = (run.run_id, run.precision, {**run.parameters, "data_dir": folder}, run.order)
+        there = (run.run_id, run.precision, {**run.parameters, "data_dir": folder}, run.order, run.study)
         content = run.notebook.read_bytes()
         code_hash = process.hash_now(run)
         launched = worker.launch.remote(run.notebook.stem, content, there, study, commit, attempt)

@@ -10,6 +10,7 @@ import yaml
 
 from ..errors import UserError
 from ..parameters import did_you_mean
+from ..report.study import checked_study
 from .paths import expanded, relative_to_root
 
 SHARED = "one_process_for"  # key of a study: what is trained in one process
@@ -27,7 +28,10 @@ HELP = "notebooks/studies.yaml explains the form at its head"
 
 
 def load_studies(path: Path) -> dict[str, dict]:
-    """Return {name: study} of a studies file. Raise UserError where its form is wrong."""
+    """Return {name: study} of a studies file, each with what is said `about` it.
+
+    Raise UserError where the form of the file is wrong.
+    """
     try:
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -44,6 +48,7 @@ def load_studies(path: Path) -> dict[str, dict]:
             raise UserError(f"study {name} in {path} must have `{SHARED}` as {' or '.join(SHARES)}; {HELP}.")
         for number, entry in enumerate(entries, 1):
             check_entry(entry, f"entry {number} of study {name} in {path}")
+        study["about"] = checked_study({**study, "name": str(name)}, f"study {name} in {path}")._asdict()
     return {str(name): study for name, study in studies.items()}
 
 

@@ -113,7 +113,7 @@ def test_one_order_counts_where_times_may_drift(execution, counts):
         base |= {"started_at": second, "execution": execution}
     speedup = paired_ratio(pairs)
     assert bool(speedup["one_order"]) is counts
-    assert judge(speedup) == ("cannot be told" if counts else "faster, by less than 5%")
+    assert judge(speedup) == ("inconclusive" if counts else "faster, by less than 5%")
 
 
 def test_two_runs_of_one_precision_are_named_by_their_execution_or_by_what_differs():

@@ -10,7 +10,6 @@ that allows nothing is named as well, because it would hide a later mistake.
 import argparse
 import json
 import sys
-from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
 from unittest import mock
@@ -22,45 +21,42 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from golden.series import differences, plain, series_of  # noqa: E402
 
-from mixed_precision_study.analysis import equivalence, verdict  # noqa: E402
 from mixed_precision_study.record import comparison_key  # noqa: E402
-from mixed_precision_study.report import load, quality, sections, verdicts, widths  # noqa: E402
-from mixed_precision_study.report.style import chart_style  # noqa: E402
+from mixed_precision_study.report import growth, sections, tables  # noqa: E402
+from mixed_precision_study.report.charts import chart_style  # noqa: E402
+from mixed_precision_study.report.section import Chart  # noqa: E402
 
 INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
 REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation
-CODES = {word: "inconclusive" for word in (verdict.CANNOT_BE_TOLD, equivalence.UNKNOWN, widths.UNSURE)}
-CODES |= {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired", widths.WITHIN: "within", widths.OUTSIDE: "outside"}
-CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
+CODES = {"the same within 5%": "same", "faster, by less than 5%": "little faster"}
+CODES |= {"slower, by less than 5%": "little slower", tables.NOT_PAIRED: "not paired"}
 
 
 def figures_of(folder):
     """Return {"ratios", "quality", "charts"} of the report on a folder. Every ratio that it asks for is noted."""
-    noted, between, charts = [], verdicts.speedup_between, {}
-    modules = [one for name, one in sys.modules.items() if name.startswith("mixed_precision_study.report.")]
+    noted, between, charts = [], tables.ratio_between, {}
 
-    def noting(own, base, *options, **more):
-        noted.append((own, base, between(own, base, *options, **more)))
+    def noting(own, base, *options):
+        noted.append((own, base, between(own, base, *options)))
         return noted[-1][2]
 
-    with ExitStack() as stack:
-        for module in (one for one in modules if vars(one).get("speedup_between") is between):
-            stack.enter_context(mock.patch.object(module, "speedup_between", noting))
-        stack.enter_context(chart_style())
-        report = load.load(str(folder))
+    with mock.patch.object(tables, "ratio_between", noting), chart_style():
+        report = tables.read_tables(str(folder))
         for module in sections.SECTIONS:
-            for part in (part for part in module.section(report).parts if hasattr(part, "figure")):
-                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = series_of(part.figure)
+            for part in (part for part in module.section(report).parts if isinstance(part, Chart)):
+                charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = list(map(series_of, part.figures))
     values = {}
-    for name, value in (item for record in report.used for item in comparison_key(record)):
+    for name, value in (item for record in report.trainings.record for item in comparison_key(record)):
         values.setdefault(name, set()).add(value)
     several = sorted(name for name, found in values.items() if len(found) > 1)
     names = dict.fromkeys(("notebook", "model", "dataset_used", "batch_size", "execution", *several))
+    standing = {(row.ratio, row.p) for row in report.ratios.itertuples() if row.stands}
     ratios = {}
     for own, base, one in (each for each in noted if each[2]):  # the first of a key is that of the table
-        row = {name: one[name] for name in INTERVAL} | {"outcome": code_of(verdicts.judgement(report, one))}
+        outcome = tables.ON_CPU if report.on_cpu else tables.judge(one)
+        row = {name: one[name] for name in INTERVAL} | {"outcome": CODES.get(outcome, outcome)}
         row["reasons"] = [name for name in REASONS if one[name]]
-        row["stands"] = any(one is report.speedups[key] for key in report.standing)
+        row["stands"] = (one["ratio"], one["p"]) in standing
         ratios.setdefault(key_of(own, base, names), row)
     return plain({"ratios": ratios, "quality": dict(quality_of(report, names)), "charts": charts})
 
@@ -73,22 +69,11 @@ def key_of(own, base, names):
     return f"{', '.join(settings)}: {own[0]['precision']} over {base[0]['precision']}"
 
 
-def code_of(word):
-    return CODES.get(word) or CODES.get(str(word).partition(",")[0], word)
-
-
 def quality_of(report, names):
     """Yield each last metric beside that of fp32, and each training loss beside that of the next simpler mode."""
-    for runs, group in ((group["runs"], group) for group in report.every_group):
-        for name in (name for name in runs if name != "fp32" and quality.quality_against_fp32(group, name)):
-            found = quality.quality_against_fp32(group, name)
-            outcome = code_of(quality.outcome_in_words(group, name, found))
-            yield key_of(runs[name], runs["fp32"], names), found | {"outcome": outcome}
-    for family, (own, base) in ((one, pair) for one in report.widths for pair in one.pairs):
-        for group in family.for_loss(own, base).values():
-            above, outcome = widths.loss_above(group, own, base), code_of(widths.judge_loss(group, own, base))
-            found = {"difference": above, "margin": widths.LOSS_BAR, "outcome": outcome}
-            yield f"training loss, {key_of(group['runs'][own], group['runs'][base], names)}", found
+    for row in report.quality.to_dict("records"):
+        sides = [report.runs(row["comparison"], name, ok=False) for name in (row["precision"], "fp32")]
+        yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
 
 
 def compared(pairs, entries):

@@ -18,9 +18,7 @@ def test_disturbed_runs_are_marked_in_every_chart(everything):
     report, charts = everything
     curves = {"last_metrics"}  # of the loss scale no disturbed run is drawn
     drawn_runs = {
-        name: figure
-        for name, figure in charts.items()
-        if name not in ("published_ratios", "loss_scale", "several_gpus", "quality")
+        name: figure for name, figure in charts.items() if name not in ("loss_scale", "several_gpus", "quality")
     }
     for name in set(drawn_runs) - curves:
         marked = [text for text in texts(charts[name]) if text.removesuffix(" (one process)").endswith("†")]

@@ -15,8 +15,6 @@ from mixed_precision_study.report.comparisons import (
     usual_settings,
 )
 from mixed_precision_study.report.layout import MANY, panel_rows, panel_title
-from mixed_precision_study.report.load import load
-from mixed_precision_study.report.published.matching import card_of
 from mixed_precision_study.report.report import Report
 
 
@@ -50,14 +48,6 @@ def test_comparisons_that_only_lack_a_parameter_are_told_apart():
 def test_same_data_asked_for_in_two_ways_is_compared():
     (group,) = labelled({"dataset": "auto"}, {"dataset": "cifar10"})
     assert [run["dataset"] for run in group["runs"]["fp32"]] == ["auto", "cifar10"]
-
-
-def test_a_setting_that_older_records_lack_is_unknown_beside_published_figures(tmp_path):
-    write_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters={"channels_last": False}))
-    write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
-    report = load(tmp_path)
-    cards = [card_of(report, number, (0, 1)) for number in (0, 1)]
-    assert sorted(cards) == [["H200", "channels_last unknown"], ["H200", "without channels_last"]]
 
 
 def test_every_run_that_did_not_end_well_is_listed_with_its_whole_reason(everything):

@@ -1,55 +1,13 @@
-"""What explains the figures: energy, inference, training curves."""
+"""Training curves."""
 
 import made_up_records as made_up
 import matplotlib.pyplot as plt
 import pytest
-from drawn_reports import SECTION, explore, flat, said_in, tables_of, texts, write_all
+from drawn_reports import explore, flat, said_in, write_all
 
 from mixed_precision_study.report.comparisons import group_runs
-from mixed_precision_study.report.energy import energy_row, energy_used
 from mixed_precision_study.report.load import load
-from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.training_curves import draw_curves
-
-H200 = "resnet18 · cifar10, b128 · H200"
-
-
-def test_energy_that_is_unknown_is_no_zero(everything):
-    report, charts = everything
-    number = [group["title"] for group in report.comparisons].index(H200)
-    assert energy_used(report)[number, "fp32"][0] == pytest.approx(500 * (6.1 + 6.3 + 6.5) / 150)
-    assert texts(charts["energy"]).count("unavailable") == 2
-    bare = flat(made_up.make("cifar_resnet", "fp32", explained=False, energy_reason="no NVML"))
-    row = energy_row(report, number, bare | {"temperature_celsius_max": 61})
-    assert row["measured by"] == "no NVML" and row["mean power, W"] == row["energy, J"] == "unavailable"
-    assert row["hottest, °C"] == "61"  # a count is shown as it is
-    title = " ".join(text.get_text() for part in charts["energy"].subfigs for text in part.texts)
-    assert "Energy of training: " in title and "amp_bf16 40%" in title and "of fp32's" in title
-
-
-def test_inference_has_charts_and_a_table(everything):
-    report, charts = everything
-    assert {"inference_latency", "inference_throughput"} <= set(charts)
-    assert report.latency[0, "fp32"][1:3] == (1.75, 4.25)
-    (alt,) = [
-        part.finding
-        for part in SECTION["inference_cost"](report).parts
-        if getattr(part, "name", "") == "inference_latency"
-    ]
-    assert "fp32 2.00" in alt
-    (rows,) = tables_of("inference_cost", report)
-    assert rows[0]["p10 to p90, ms"] == "1.75 to 4.25"
-    assert {row["apart from fp32"] for row in rows} == {"0%", "0.12%"}
-
-
-@pytest.mark.parametrize("section", ["inference_cost", "energy"])
-def test_what_was_measured_in_no_run_is_absent_and_named_in_one_line(section, tmp_path):
-    write_all(tmp_path, made_up.make("cifar_resnet", "fp32", explained=False))
-    report, charts = explore(tmp_path, section)
-    assert said_in(section, report) == ""
-    assert charts == {}
-    *_, last = sections_of(report)
-    assert "energy, inference" in last.parts[0].text
 
 
 def test_repeats_begin_again_at_the_first_epoch():

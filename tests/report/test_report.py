@@ -9,7 +9,6 @@ from drawn_reports import SECTION
 
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.report.load import load
-from mixed_precision_study.report.published.matching import published_text
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.style import PRECISIONS
 
@@ -55,7 +54,3 @@ def test_a_section_that_is_drawn_again_is_the_same(tmp_path):
 
 def test_precisions_have_one_order_everywhere():
     assert list(PRECISIONS) == list(PRECISION_NAMES)
-
-
-def test_the_published_results_are_one_file():
-    assert (ROOT / "data" / "published_results.csv").read_text(encoding="utf-8") == published_text()

@@ -16,8 +16,7 @@ from mixed_precision_study.report.style import CPU_WARNING, MEMORY_STYLES
 
 ALWAYS = ("speedup", "time_and_memory")
 EXPLAINED = ("memory_breakdown", "step_time", "energy", "inference_latency", "inference_throughput")
-PUBLISHED = ("published_ratios",)
-CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "quality", "several_gpus", "loss_scale", *PUBLISHED}
+CHARTS = {*ALWAYS, *EXPLAINED, "last_metrics", "quality", "several_gpus", "loss_scale"}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +129,7 @@ def test_records_of_before_are_still_read(report_of_before):
     text = shown(notebook, "text/markdown")
     assert "was not measured in any run" not in text
     assert re.search("Not in this folder: .*energy, inference", text)
-    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "last_metrics", PUBLISHED[0]}
+    assert {path.stem for path in folder.glob("*.png")} == {*ALWAYS, "last_metrics"}
     assert "what limits it is not known" in text
 
 

@@ -1107,6 +1107,7 @@ def test_repetitions_run_one_after_the_other_and_record_their_number(turns, tmp_
     places = {record["run_id"]: record["order_in_comparison"] for record in records}
     assert [places[run_id] for run_id in finished] == [0, 1, 2, 3]
     assert {record["repeats"] for record in records} == {1}
+    assert [record["study"] for record in records] == [{"name": "twice", "description": "", "show": {}}] * 4
     assert len({comparison_key(record) for record in records}) == 1
     lost = next(run_id for run_id, number in numbers.items() if number == ("amp_bf16", 1))
     (tmp_path / f"{lost}.json").unlink()

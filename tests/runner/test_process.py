@@ -457,9 +457,10 @@ def test_host_without_room_for_a_process_is_asked_again(capsys):
 def test_record_of_a_failure_names_the_code_that_was_started(tmp_path):
     """The notebook has been edited, or is gone, by the time its run is judged."""
     parameters = {"dataset": "auto", "model": "tiny", "batch_size": 4, "seed": 0, "output_dir": str(tmp_path)}
-    run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0, order=5)
+    run = Run("a-run", tmp_path / "gone.ipynb", "fp32", parameters, tmp_path, 1.0, order=5, study={"name": "mine"})
     record = run_process.write_ending(running_process(run, code_hash="0123456789ab"), "timeout", "stopped")
     assert (record["status"], record["code_hash"], record["order_in_comparison"]) == ("timeout", "0123456789ab", 5)
+    assert record["study"] == {"name": "mine"}
 
 
 def test_next_run_waits_until_the_memory_is_free(monkeypatch, capsys, gpu_memory):

@@ -441,7 +441,7 @@ def test_start_that_fails_leaves_nothing_on_the_node(tmp_path, monkeypatch):
     monkeypatch.setattr(run_process, "launch", Mock(side_effect=OSError(28, "No space left on device")))
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
-            worker.launch("tiny", b"", ("a-run", "fp32", {"data_dir": "data"}, 3), "a", None, 1)
+            worker.launch("tiny", b"", ("a-run", "fp32", {"data_dir": "data"}, 3, None), "a", None, 1)
         assert run_process.launch.call_args[0][0].order == 3
         assert worker.poll(1, 1) == ("", None, None)
         assert len(list(tmp_path.glob("ray-*"))) == 1

@@ -1,11 +1,14 @@
 """studies.yaml against the notebooks it names: every entry can be planned as it stands, with and without a GPU."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 
+from mixed_precision_study.record import STUDY_ENV, RunRecord, comparison_key, read_records, write_record
+from mixed_precision_study.report.study import study_of
 from mixed_precision_study.runner import cli
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
@@ -23,6 +26,27 @@ def test_entry_names_a_notebook_and_its_parameters(name, number, entry):
         comparisons, left_out = plan({"runs": [entry]}, NOTEBOOKS, ROOT / "outputs", {}, on_gpu)
         assert comparisons
         assert not left_out
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_a_study_shows_is_in_its_runs_and_their_records_say_it(name, tmp_path, monkeypatch):
+    comparisons, _ = plan(STUDIES[name], NOTEBOOKS, tmp_path, {}, on_gpu=True)
+    runs = [run for comparison in comparisons for run in comparison]
+    over = STUDIES[name].get("show", {}).get("over", [])
+    for setting in [over] if isinstance(over, str) else over:
+        assert len({run.parameters.get(setting) for run in runs}) >= 3, setting
+    for step in STUDIES[name].get("show", {}).get("steps", ()):
+        setting, value = list(step.items())[1]
+        values = {run.precision if setting == "precision" else run.parameters.get(setting) for run in runs}
+        assert values >= set(value if isinstance(value, list) else [value]), setting
+    monkeypatch.setenv(STUDY_ENV, json.dumps(runs[0].study))  # as launch() does
+    record = RunRecord("a-run", "cifar_resnet", "fp32", {"model": "resnet18", "batch_size": 128, "seed": 0})
+    write_record(record, tmp_path)
+    (record,), left_out = read_records(tmp_path)
+    said = {"show": {}, **{key: value for key, value in STUDIES[name].items() if key in ("description", "show")}}
+    assert not left_out
+    assert study_of(tmp_path, [record])._asdict() == record["study"] == {"name": name, **said}
+    assert comparison_key(record) == comparison_key({**record, "study": None})
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])

@@ -1,0 +1,185 @@
+"""The first screen: the finding as title, a card for each model, and the opening figure of time and memory.
+
+Rules. A card shows the fastest 16-bit format of its model that loses no quality beyond the margin, in the way of
+execution in which it is fastest. It was chosen after measuring, so the figure shows every format. Where TF32 is faster
+than that, the card says by how much. On a CPU nothing is judged.
+"""
+
+import re
+
+import pandas as pd
+
+from ..analysis.conditions import said_of_made_up
+from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
+from ..analysis.speedup import FEWEST_PROCESSES
+from .charts import opening, opening_note
+from .names import precision_name
+from .section import Cards, Heading, Section
+from .tables import Tables, bars_of
+from .words import count, listed, plain, span
+
+BASELINES = ("fp32", "tf32")
+FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
+MOST_MODELS = 6  # with more models the study's own figure opens the report
+SAME = 0.02  # a memory or ratio within this share is called the same
+CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
+
+
+def times(ratio: float) -> str:
+    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
+    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
+
+
+def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
+    """Return the bar of the fastest usable format below fp32 and TF32 for each model and task."""
+    usable = bars[(bars.status == "ok") & ~bars.precision.isin(BASELINES) & bars.ratio.notna()]
+    if len(tables.quality) and len(usable):
+        lost = tables.quality[~tables.quality.usable.astype(bool)]
+        lost = set(zip(lost.comparison, lost.precision, strict=True))
+        keys = zip(usable.comparison, usable.precision, strict=True)
+        usable = usable[[key not in lost for key in keys]]
+    return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
+
+
+def in_way(way: str) -> str:
+    """Return a way of execution as the beginning of a clause."""
+    return "in eager mode" if way == "eager" else f"as a {way}" if "graph" in way else way
+
+
+def finding(tables: Tables, bars: pd.DataFrame) -> str:
+    """Return the title: how many times as fast each 16-bit format trains as TF32, in the way in which it is fastest."""
+    if tables.on_cpu:
+        return CPU
+    best = best_of(tables, bars)
+    amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    if best.empty or amp.empty:
+        return tables.description or tables.name or "Mixed precision"
+    ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
+    way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
+    shown = amp[amp.way == way]
+    parts = []
+    for precision in (name for name in FORMATS if name in set(shown.precision)):
+        ratios = shown[shown.precision == precision].ratio
+        parts.append(f"{precision_name(precision)} trains {span(list(ratios), '{:.1f}')} times as fast as ")
+    base = precision_name(shown.baseline.iloc[0])
+    text = (
+        parts[0] + base + "".join(f", {part.removesuffix(' as fast as ').replace(' trains', '')}" for part in parts[1:])
+    )
+    if len(set(bars.way)) > 1 and "graph" in way:
+        return f"Capture the training step as a {way}: {text}"
+    begin = in_way(way)
+    return f"{begin[0].upper()}{begin[1:]}, {text}"
+
+
+def memory_of(bars: pd.DataFrame) -> str:
+    """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
+    clauses = []
+    for model, found in bars[bars.precision.isin(FORMATS) & bars.saved.notna()].groupby("model", sort=False):
+        saved, model = list(found.saved), model.partition(",")[0]
+        if max(map(abs, saved)) < SAME:
+            clauses.append(f"{model} as much")
+        elif min(saved) > 0:
+            clauses.append(f"{model} {span([100 * one for one in saved], '{:.0f}')}% less")
+        elif max(saved) < 0:
+            clauses.append(f"{model} {span([-100 * one for one in saved], '{:.0f}')}% more")
+        else:
+            clauses.append(f"{model} {span([-100 * one for one in saved], '{:+.0f}')}%")
+    if not clauses:
+        return ""
+    return f"Compared with {precision_name(bars.baseline.iloc[0])}, AMP needs this memory: {listed(clauses, 'and')}."
+
+
+def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
+    """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode."""
+    said = [said_of_made_up(list(tables.trainings.record))]
+    if tables.on_cpu or not title.count("times as fast"):
+        return " ".join(filter(None, [*said, tables.description if title != tables.description else ""]))
+    if "tf32" in set(bars.baseline):
+        over = tables.ratios[(tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)]
+        over = over[over.comparison.isin(bars[bars.way.map(lambda way: way in title)].comparison)]
+        text = "PyTorch already uses TF32 in convolutions and RNNs, so TF32 is the fair baseline"
+        said.append(
+            text + (f"; strict fp32 is slower by {span(list(over.ratio), '{:.1f}')} times." if len(over) else ".")
+        )
+    said.append(memory_of(bars))
+    eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
+    if len(eager) and "graph" in title:
+        ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
+        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, and another host gives other eager times.")
+    return " ".join(filter(None, said))
+
+
+def quality_line(tables: Tables, number: int, precision: str) -> str:
+    """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
+    found = tables.quality
+    if len(found):
+        found = found[(found.comparison == number) & (found.precision == precision)]
+    if found.empty:
+        return "Quality: not compared with fp32"
+    one = found.iloc[0]
+    name = one.metric.replace("_", " ").capitalize()
+    if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
+        return f"{name}: not judged, {count(one.seeds, 'seed')} of {FEWEST_SEEDS_FOR_OUTCOME} needed"
+    within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
+    return f"{name}: {within}, {one.seeds} seeds"
+
+
+def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
+    """Return a card for each model: name, task, number, what it is compared with, how, cost and quality."""
+    cards = []
+    for best in best_of(tables, bars).itertuples():
+        base = bars[(bars.comparison == best.comparison) & (bars.precision == best.baseline)].iloc[0]
+        against = f"as fast as {precision_name(best.baseline)}"
+        strict = tables.ratios[(tables.ratios.comparison == best.comparison) & (tables.ratios.baseline == "fp32")]
+        strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
+        if len(strict):
+            against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
+        cost = f"{base.seconds:.3g} → {best.seconds:.3g} s per epoch"
+        if pd.notna(best.saved):
+            change = round(100 * best.saved)
+            cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"
+        how = f"{precision_name(best.precision)}, {best.way}"
+        if best.ratio < 1 - SAME:
+            how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
+        elif best.processes < FEWEST_PROCESSES:
+            how += f" ({count(int(best.processes), 'run')}, so no interval)"
+        number = ("~" if pd.notna(best.low) and best.low <= 1 <= best.high else "") + times(best.ratio)
+        lines = [how, cost, quality_line(tables, best.comparison, best.precision)]
+        cards.append(dict(name=best.model, task=best.task, number=number, against=against, lines=lines))
+    return cards
+
+
+def facts(tables: Tables) -> str:
+    """Return card, software and date of the runs in one line."""
+    records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
+    devices = listed(sorted({re.sub(" HBM\\d\\w*", "", str(one["gpu_name"] or "CPU")) for one in records}), "and")
+    versions = listed(
+        sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
+    )
+    days = sorted({(one["finished_at"] or "")[:10] for one in records} - {""})
+    hosts = len(set(tables.trainings.host) - {""})
+    parts = [devices, f"PyTorch {versions}" if versions else "", count(len(tables.trainings), "run")]
+    parts += [count(hosts, "host") if hosts else "", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""]
+    return " · ".join(filter(None, parts))
+
+
+def section(tables: Tables, subject: Section | None = None) -> Section:
+    """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
+    bars = bars_of(tables)
+    found = finding(tables, bars) if len(bars) else tables.description or "Equal runs, which compare no precisions"
+    title = subject.title if subject and subject.parts and not tables.on_cpu else found
+    screen = Section()
+    screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
+    if text := said_below(tables, bars, title) if len(bars) else "":
+        screen.say(plain(text))
+    if subject and subject.parts:
+        screen.parts += subject.parts
+        if found != title and not tables.on_cpu:
+            screen.say(f"**Time and memory.** {plain(found)}.")
+    elif len(bars) and bars.model.nunique() <= MOST_MODELS:
+        if not tables.on_cpu and (cards := cards_of(tables, bars)):
+            screen.parts.append(Cards(cards))
+        figures = opening(bars)
+        screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
+        screen.say(opening_note(bars))
+    return screen

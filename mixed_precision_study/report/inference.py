@@ -1,0 +1,62 @@
+"""Section: inference, only in the report of a study that is about it."""
+
+import pandas as pd
+
+from .names import precision_name
+from .panels import add_panels, ok_trainings
+from .section import Section
+from .tables import Tables
+from .words import short
+
+ABOUT = """One forward pass of the trained model in its own precision. Latency is the median for a single sample, with
+the range from p10 to p90 beside it. Throughput is samples per second, or columns of text, in a batch as in training."""
+FIELDS = {"value": "inference_latency_ms", "low": "inference_latency_ms_p10", "high": "inference_latency_ms_p90"}
+FIELDS |= {"rate": "inference_samples_per_second", "mib": "inference_memory_mib"}
+FIELDS |= {"apart": "inference_difference_fraction"}
+
+
+def inference_bars(tables: Tables) -> pd.DataFrame:
+    """Return a row per comparison and precision with `FIELDS`: medians over runs, of p10 the least, of p90 the most."""
+    rows = ok_trainings(tables)
+    values = pd.DataFrame(
+        [[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, list(FIELDS)
+    )
+    rows = rows.join(values.astype(float)).dropna(subset="value")
+    how = dict.fromkeys(FIELDS, "median") | {"low": "min", "high": "max"}
+    pooled = rows.groupby(["comparison", "precision"]).agg(how)
+    return (
+        rows.drop_duplicates(["comparison", "precision"])
+        .drop(columns=list(FIELDS))
+        .join(pooled, on=["comparison", "precision"])
+    )
+
+
+def finding(bars: pd.DataFrame) -> str:
+    """Return the title: how often fp16 AMP is slower than TF32 on a single sample, and faster on a batch."""
+    table = bars.pivot(index="comparison", columns="precision", values=["value", "rate"])
+    names = [(key, precision) for key in ("value", "rate") for precision in ("amp_fp16", "tf32")]
+    both = table.reindex(columns=pd.MultiIndex.from_tuples(names)).dropna()
+    if both.empty:
+        return "Inference: latency of one sample, and throughput of a batch"
+    slower, faster = (int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate"))
+    cases = f"on one sample in {slower} of {len(both)} comparisons, and faster on a batch in {faster}"
+    return f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
+
+
+def section(tables: Tables) -> Section:
+    """Return bars of latency, and a table; the section is absent where the study is not about inference."""
+    asked = tables.show.get("inference") and len(tables.comparisons)
+    bars = inference_bars(tables) if asked else pd.DataFrame()
+    if bars.empty:
+        return Section("Inference")
+    section = Section(finding(bars), ABOUT)
+    ranges = [f"{low:.3g}\u2013{high:.3g}" for low, high in zip(bars.low, bars.high, strict=True)]
+    add_panels(section, bars.assign(label=bars.value.map(short) + " ms", note=ranges), "inference_latency")
+    rate = bars.assign(value=bars.rate, label=bars.rate.map(short, na_action="ignore").fillna("-") + "/s", note="")
+    add_panels(section, rate, "inference_throughput")
+    table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
+    table["precision"] = bars.precision.map(precision_name)
+    table["memory, GiB"] = (bars.mib / 1024).map(short, na_action="ignore").fillna("-")
+    table["apart from fp32"] = bars.apart.map("{:.2%}".format, na_action="ignore").fillna("-")
+    section.table(table.to_dict("records"), "Memory of inference, and how far its outputs are from those in fp32")
+    return section

@@ -1,0 +1,50 @@
+"""Section: all numbers in one table, and the files trainings.csv and ratios.csv."""
+
+import pandas as pd
+
+from .names import METRICS, precision_name
+from .section import File, Section
+from .tables import Tables, bars_of
+from .words import short
+
+ROWS_OPEN = 24  # a longer table is folded
+
+
+def section(tables: Tables) -> Section:
+    """Return a row for each precision of each comparison, whose first cell links to a record, and the CSV files."""
+    section = Section("All numbers")
+    bars = bars_of(tables, tables.comparisons.index)
+    if len(bars):
+        idle = tables.trainings[tables.trainings.timed].groupby(["comparison", "precision"]).idle.median()
+        metrics = tables.trainings[tables.trainings.timed].drop_duplicates("comparison").set_index("comparison").record
+        rows = []
+        for bar in bars.itertuples():
+            metric = metrics[bar.comparison]["metric_name"] if bar.comparison in metrics else None
+            row = {"model": bar.model, "task": bar.task, "run": ", ".join(filter(None, (bar.way, bar.more)))}
+            row |= {"precision": precision_name(bar.precision)}
+            row |= {"s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status}
+            row |= {"samples/s": cell(bar.samples_per_second), "over TF32": "-", "GiB": cell(bar.gib, "{:.2f}")}
+            if bar.baseline == "tf32":
+                row["over TF32"] = cell(bar.ratio, "{:.2f}")
+            row |= {
+                "J per 1,000": cell(bar.joules),
+                "metric": cell(bar.metric),
+                "of": METRICS.get(str(metric), metric or "-"),
+            }
+            row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
+            rows.append(row)
+        rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
+        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", sortable=True)
+        section.say(
+            "GiB is the peak of PyTorch's memory without the data set. [trainings.csv](trainings.csv) has a row for"
+            " each training with all that was recorded, [ratios.csv](ratios.csv) one for each ratio."
+        )
+    section.parts += [File(name, content) for name, content in tables.csv().items()]
+    return section
+
+
+def cell(value: float | None, form: str = "") -> str:
+    """Return a number with three significant digits or in the given form, "-" where it is not known."""
+    if value is None or pd.isna(value):
+        return "-"
+    return form.format(value) if form else short(value)

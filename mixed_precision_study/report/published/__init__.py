@@ -1,1 +1,0 @@
-"""Published figures compared with the runs of a report: charts, tables, and whether the articles' claims hold."""

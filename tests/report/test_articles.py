@@ -1,0 +1,102 @@
+"""What articles published beside the same ratio here: the figures' file, what counts as the same, chart and table."""
+
+import made_up_records as made_up
+import pandas as pd
+import pytest
+from conftest import ROOT
+
+from mixed_precision_study.record import write_record
+from mixed_precision_study.report.articles import read_articles, section
+from mixed_precision_study.report.names import ORDER
+from mixed_precision_study.report.section import Chart, Table
+from mixed_precision_study.report.tables import read_tables
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("articles")
+    made_up.write_published(folder)
+    tables = read_tables(folder)
+    tables.show = {"articles": True}
+    return tables
+
+
+def parts(tables, kind):
+    return [part for part in section(tables).parts if isinstance(part, kind)]
+
+
+def cells(tables, training, card):
+    (table,) = parts(tables, Table)
+    return [(row["There"], row["Here"]) for row in table.rows if (row["Training"], row["Card"]) == (training, card)]
+
+
+def test_the_figures_of_five_articles_are_one_file():
+    articles = read_articles()
+    assert (len(articles), articles.article.nunique()) == (54, 5)
+    assert set(articles.precision.dropna()) <= set(ORDER) and set(articles.baseline.dropna()) == {"fp32", "o2_fp16"}
+    assert not articles.duplicated().any() and articles[["article", "year", "quantity"]].notna().all(axis=None)
+    assert articles.value.isna().sum() == 1  # WideResNet in O3 did not converge
+    assert set(articles[articles.quantity == "out of memory"].value) == {21 * 1024}  # what a Titan RTX has left
+    assert articles[articles.model == "dpn92"].note.str.contains("assumed").all()
+    assert (ROOT / "data" / "published_results.csv").samefile(
+        ROOT / "mixed_precision_study" / "report" / "articles.csv"
+    )
+
+
+def test_a_ratio_stands_beside_that_of_the_article(tables):
+    wide = tables.comparisons[tables.comparisons.model == "wide_resnet28_10"]
+    ratios = tables.ratios[tables.ratios.comparison.isin(wide.index) & (tables.ratios.baseline == "fp32")]
+    whole = ratios[ratios.seconds > 100].set_index("precision").ratio  # the other runs have five steps an epoch
+    assert whole.round(2).to_dict() == {"amp_fp16": 2.0, "o2_fp16": 1.0, "o3_fp16": 3.0}
+    (chart,) = parts(tables, Chart)
+    panels = [figure.axes[0] for figure in chart.figures]
+    drawn = [line.get_xdata()[0] for axes in panels for line in axes.lines if str(line.get_gid()).startswith("ours")]
+    assert drawn[1:] == pytest.approx([whole["amp_fp16"], whole["o2_fp16"]])  # DPN-92 is the first
+    said = {text.get_text() for axes in panels for text in axes.texts}
+    assert said >= {"T4", "P100", "H200", "WideResNet-28-10, batch 128, O2"}
+    assert section(tables).title.startswith("3 of 5 ")  # not a P100 in fp16, nor a T4 in O2
+
+
+def test_size_and_direction_stand_in_one_row(tables):
+    assert cells(tables, "WideResNet-28-10, batch 128, fp16", "T4")[0] == (
+        "1.83x, memory −42%",
+        "2.00x (2.00 to 2.00), memory −41%",
+    )
+    assert cells(tables, "WideResNet-28-10, batch 128, fp16", "P100")[0][0] == "0.99x, memory +11%"
+    assert ("not converged", "best accuracy: 90.0% against 90.0%") in cells(
+        tables, "WideResNet-28-10, batch 128, O3", "T4"
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dataset_used": "synthetic"},
+        {"device_type": "cpu", "gpu_name": None},
+        {"parameters": {"batch_size": 64}},
+        {"parameters": {"execution": "cuda_graph"}},
+        {"parameters": {"memory_limit_gib": 11.0}},
+    ],
+)
+def test_other_runs_are_no_counterpart(tmp_path, fields):
+    for precision in ("fp32", "o2_fp16"):
+        parameters = {"model": "resnet18", "batch_size": 128, "epochs": 3} | fields.get("parameters", {})
+        write_record(made_up.make("cifar_resnet", precision, **fields | {"parameters": parameters}), tmp_path)
+    tables = read_tables(tmp_path)
+    tables.show = {"articles": True}
+    assert not [row for table in parts(tables, Table) for row in table.rows if "x" in row["There"]]
+
+
+def test_o2_and_fp16_amp_stand_in_for_each_other_and_intervals_are_told(tmp_path):
+    for precision, seconds in (("fp32", 30.0), ("amp_fp16", 20.0)):
+        parameters = {"model": "resnet18", "batch_size": 128, "epochs": 2}
+        record = made_up.make("cifar_resnet", precision, seconds=[seconds] * 2, parameters=parameters)
+        made_up.write_processes(record, tmp_path, 3)
+    tables = read_tables(tmp_path)
+    assert not section(tables).parts  # the study does not show articles
+    tables.show = {"articles": True}
+    (row, *_) = parts(tables, Table)[0].rows
+    assert (row["n"], row["Our card"], row["Article"]) == (3, "H200", "CIFAR-10 in FP16 with Tensor Cores, 2019")
+    found = tables.ratios.set_index("precision").loc["amp_fp16"]
+    assert row["Here"].startswith(f"1.50x ({found.low:.2f} to {found.high:.2f})") and row["Here"].endswith(", in fp16")
+    assert pd.notna(found.low)

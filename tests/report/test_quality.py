@@ -1,0 +1,121 @@
+"""The quality section: differences from fp32 in margins, where there is none, and training until the same quality."""
+
+import made_up_records as made_up
+import pytest
+
+from mixed_precision_study.report import quality, results, tables
+from mixed_precision_study.report.section import Chart, Table
+
+SMALL = [0.0, 0.0005, -0.0005, 0.0002, -0.0002]
+LARGE = [-0.01, -0.011, -0.009, -0.01, -0.01]
+
+
+def section_of(*records, target_metric=0.0):
+    """Return the section of one comparison, its chart, table and sentences."""
+    found = results.tables_of(list(records))
+    found.quality, found.target_metric = tables.quality_of(found), target_metric
+    section = quality.section(found)
+    said = [part.text for part in section.parts if not isinstance(part, Chart | Table)]
+    by_kind = {kind: [part for part in section.parts if isinstance(part, kind)] for kind in (Chart, Table)}
+    return section, by_kind[Chart], by_kind[Table], said
+
+
+def drawn(chart):
+    """Return {precision: (low, mean, high)} of the lines of the chart."""
+    (axes,) = chart.figure.axes
+    return {line.get_gid().split()[-1]: tuple(line.get_xdata()) for line in axes.lines if line.get_gid()}
+
+
+def test_a_row_for_each_precision_with_its_difference_margin_seeds_and_outcome():
+    runs = [*made_up.over_seeds(LARGE, "amp_fp16"), *made_up.over_seeds(SMALL)[1::2]]
+    section, (chart,), (table,), _ = section_of(*runs)
+    assert "1 of 2" in section.title and not section.folded
+    cells = [(row["precision"], row["margin"], row["seeds"], row["outcome"]) for row in table.rows]
+    assert cells == [("TF32", "0.2 points", "5", "equivalent"), ("fp16 AMP", "0.2 points", "5", "worse")]
+    assert table.rows[1]["difference (90% interval)"] == "-1.00 points (-1.07 to -0.93)"
+    assert drawn(chart)["amp_fp16"] == (-quality.WIDEST,) * 3
+    arrows = [line.get_xdata()[0] for line in chart.figure.axes[0].lines if line.get_marker() == "<"]
+    assert arrows == [-quality.WIDEST]
+
+
+@pytest.mark.parametrize(
+    ("notebook", "margins"),
+    [("cifar_resnet", 0.52), ("efficientnet_regression", -0.052), ("lstm_language_model", -0.5)],
+)
+@pytest.mark.parametrize("change", [1, -1])
+def test_worse_is_at_the_left_whatever_the_metric(notebook, margins, change):
+    size = 0.01 * 191 if notebook == "lstm_language_model" else 0.00104
+    runs = made_up.over_seeds([change * size * part for part in (0.9, 0.95, 1, 1.05, 1.1)], notebook=notebook)
+    _, (chart,), _, _ = section_of(*runs)
+    low, mean, high = drawn(chart)["tf32"]
+    assert low < mean < high and mean == pytest.approx(change * margins, rel=0.02)
+    axes = chart.figure.axes[0]
+    assert "worse" in axes.get_title(loc="left") and "better" in axes.get_title(loc="right")
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"),
+    [
+        (made_up.over_seeds([0.001, 0.0012]), "2 seeds"),
+        (made_up.over_seeds([0.001, 0.0012, 0.004]), "3 seeds"),
+        (made_up.over_seeds(SMALL)[1::2], "fp32"),
+        (made_up.over_seeds(SMALL, metric_name="f1"), "margin"),
+    ],
+    ids=["two seeds", "three seeds", "no fp32", "no margin"],
+)
+def test_where_quality_cannot_be_judged_one_sentence_says_why(runs, reason):
+    section, charts, _, said = section_of(*runs)
+    assert section.folded and not charts and reason in said[0]
+
+
+def test_three_seeds_show_a_loss_that_is_wholly_beyond_the_margin():
+    section, _, (table,), _ = section_of(*made_up.over_seeds(LARGE[:3]))
+    assert table.rows[0]["outcome"] == "worse" and "0 of 1" in section.title
+
+
+def test_the_cpu_is_not_judged_and_diverged_runs_make_it_inconclusive():
+    assert section_of(*made_up.over_seeds(SMALL, device=made_up.CPU))[0].parts == []
+    _, _, (table,), _ = section_of(*made_up.over_seeds([*SMALL, -0.6]))
+    assert (table.rows[0]["seeds"], table.rows[0]["outcome"]) == ("5", "inconclusive: 1 run diverged")
+
+
+def test_a_run_at_chance_is_named_and_curves_are_compared_by_their_fall():
+    losses = {
+        "fp32": [2.0, 1.5, 1.2, 1.1, 1.0],
+        "tf32": [2.0, 1.5, 1.2, 1.1, 1.02],
+        "amp_fp16": [2.0, 1.9, 1.8, 1.7, 1.6],
+    }
+    runs = [
+        made_up.make(
+            "cifar_resnet", name, seconds=[3.0] * 5, train_loss=loss, metric=[0.1] * 5, parameters={"epochs": 5}
+        )
+        for name, loss in losses.items()
+    ]
+    said = " ".join(section_of(*runs)[3])
+    assert "3 of 3 runs" in said and "2.0%" in said and "fp16 AMP" in said and "(60%)" in said
+
+
+def test_training_until_the_same_quality():
+    def train(precision, seconds, metric, seed=0):
+        return made_up.make(
+            "cifar_resnet",
+            precision,
+            seconds=[seconds] * 3,
+            parameters={"seed": seed},
+            metric=metric,
+            energy_joules=9e3,
+        )
+
+    runs = [
+        train("fp32", 10.0, [0.5, 0.93, 0.93]),
+        train("fp32", 12.0, [0.5, 0.93, 0.93], seed=1),
+        train("tf32", 8.0, [0.5, 0.6, 0.93]),
+        train("amp_fp16", 4.0, [0.5, 0.6, 0.7]),
+    ]
+    _, _, (table,), said = section_of(*runs)
+    cells = [(row["precision"], row["reached"], row["epochs"], row["seconds"], row["kilojoules"]) for row in table.rows]
+    assert cells[:2] == [("fp32", "2 of 2", "2", "22.0", "6.00"), ("TF32", "1 of 1", "3", "24.0", "9.00")]
+    assert cells[2] == ("fp16 AMP", "0 of 1", "-", "-", "-")
+    assert [text.split("**")[1] for text in said if text.startswith("**")] == ["TF32", "fp16 AMP", "fp16 AMP"]
+    assert section_of(*runs, target_metric=0.99)[2] == []
+    assert {row["target"] for row in section_of(*runs, target_metric=0.6)[2][0].rows} == {"0.6"}
