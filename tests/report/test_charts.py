@@ -103,6 +103,8 @@ def test_rows_in_any_order_give_the_same_figure_and_further_blocks_a_panel_on_th
 def test_the_note_names_what_is_drawn_alone():
     note = opening_note(frame())
     assert "TF32" in note and "fp32 takes its place" in note and "~" in note and "Bold" in note
+    alone = opening_note(frame().assign(low=None, high=None, stands=False))
+    assert "grey" in alone and "grey" not in note and "Bold" not in alone
     plain = opening_note(frame(ROWS[:2]))
     assert "~" not in plain and "Bold" not in plain and "fp32" not in plain
 
@@ -112,7 +114,7 @@ def bundle():
     with chart_style():
         figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
         for figure in figures:
-            figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $')
+            figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $ 0.0003 #ffffff')
             plt.close(figure)
     return Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
 
@@ -136,4 +138,4 @@ def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
         assert root.get("role") == "img" and root.get("aria-label") == 'a < "b"' and "width" not in root.attrib
         assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
         assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
-        assert 'a "$" &lt;b&gt; $' in drawing
+        assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing
