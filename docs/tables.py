@@ -88,6 +88,8 @@ def notebook_text(path, url):
             text = BADGES.sub(lambda _: badges(url, path.name), text)
         elif cell.get("id") == "finder":
             text, cell["metadata"] = finder(url), dict(FOLDED)
+            if path.stem == "summary":  # its first output is the title of the report
+                text = text[: text.rindex("\nprint(")]
         elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
             text = parameters_cell(EXPERIMENTS[path.stem])
         cell["source"] = text.splitlines(keepends=True)

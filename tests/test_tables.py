@@ -119,7 +119,7 @@ def test_where_there_is_a_repository_pip_gets_the_code_from_there_at_last(copy):
     for name in ALL:
         notebook = json.loads((copy / "notebooks" / f"{name}.ipynb").read_text())
         (cell,) = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
-        assert "".join(cell["source"]) == text
+        assert "".join(cell["source"]) == (text[: text.rindex("\nprint(")] if name == "summary" else text)
 
 
 def run(precision, seconds, **facts):
