@@ -1,4 +1,4 @@
-"""Draw the committed folders of results anew: report as notebook and page, picture, CSV files and one archive of records.
+"""Draw the committed folders of results anew: report as notebook and page, picture, CSV files and the records.zip.
 
     python docs/outputs.py                       # every folder below outputs/ that has a study.yaml
     python docs/outputs.py outputs/main/quick-h100
