@@ -137,7 +137,8 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
         ticks += [size] if not ticks or size * APART <= ticks[-1] else []
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(title=title, xlabel=rows.axis.iloc[0], ylabel=label)
+    figure.suptitle(title, x=0.01, ha="left", size=9.5)
+    axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
     axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
     axes.legend(handlelength=1.6)
     return figure

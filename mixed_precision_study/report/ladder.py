@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -21,7 +22,8 @@ from .words import listed
 USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
 USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
 ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the step
-before. Thin lines are 95% intervals, and ~ means that the one of a gain includes 1."""
+before. Thin lines are 95% intervals, and ~ means that the one of a gain includes 1. A larger batch is another training,
+so it is no step."""
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -33,14 +35,14 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
     family = family[family.batch == family.batch.min()]
-    precisions, before = ORDER, None
+    precisions, before = ORDER, (-1, "")
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [all(one.get(name, value) in several(value) for name, value in state.items()) for one in family.settings]
         rows = tables.trainings[tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains]
         rows = rows[rows.precision.isin(several(step.get("precision", precisions)))]
         if len(rows) and before != (before := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            precisions = before[1]
+            precisions = [before[1]]
             yield step["label"], *before
 
 
@@ -49,17 +51,18 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 
     `ratio` and its limits are over the first step, `gain` and those that begin with gain_ over the step before.
     """
-    settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
+    settings = {name for step in tables.show.get("steps", []) for name in step} - {"label", "precision"}
+    families = [family for _, family in alike(tables.comparisons, *settings)] if settings else []
     rows = []
-    for place, (_, family) in enumerate(alike(tables.comparisons, *settings) if settings else ()):
-        first = before = None
+    for place, family in enumerate(families):
+        first: list[dict] = []
+        before: list[dict] = []
         for label, number, precision in ladder_of(tables, family):
             own, bars = tables.runs(number, precision), bars_of(tables, [number])
-            first = first or own
-            over, gain = ((tables.between(own, base) if before else None) or {} for base in (first, before))
+            over, gain = tables.between(own, first) or {}, tables.between(own, before) or {}
+            first, before = first or own, own or before
             row = bars[bars.precision == precision].iloc[0].to_dict() | {"ladder": place, "label": label}
             row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
-            before = own or before
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -67,34 +70,32 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 def draw_ladder(steps: pd.DataFrame) -> Figure:
     """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
     figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.3 * len(steps)), layout="constrained")
-    ran = steps[steps.seconds.notna()]
-    for place, step in enumerate(steps.itertuples()):
-        text, ratio = STATUS.get(step.status, step.status), 0.0
-        if step.Index in ran.index:
-            text, ratio = "", 1.0 if pd.isna(step.ratio) else step.ratio
+    ratios = steps.ratio.astype(float).fillna(1.0).where(steps.seconds.notna(), 0.0)
+    for place, (step, ratio) in enumerate(zip(steps.itertuples(), ratios, strict=True)):
+        text = "" if ratio else STATUS.get(step.status, step.status)
         if pd.notna(step.low):
             axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
         if pd.notna(step.gain_ratio):
             text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
-        total = f" = {ratio:.1f}×" if text and step.Index == ran.index[-1] else ""
+        total = f" = {ratio:.1f}×" if place and step.Index == ratios[ratios > 0].index[-1] else ""
         axes.barh(place, ratio, height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
         style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
         end = ratio if pd.isna(step.high) else step.high
         axes.annotate(text + total, (end, place), (4, 0), textcoords="offset points", va="center", **style)
-    far = steps[["ratio", "high"]].astype(float).max(axis=None)
-    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * (far if far > 1 else 1)))
-    axes.set_title(f"{steps.model.iloc[0]}\n{steps.task.iloc[0]}")
+    far = steps.high.astype(float).fillna(ratios).max()
+    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.75 * max(far, 1)), ylim=(len(steps) - 0.5, -0.5))
+    figure.suptitle(f"{steps.model.iloc[0]}\n{steps.task.iloc[0]}", x=0.01, ha="left", size=9.5)
     axes.set_yticks(range(len(steps)), steps.label)
-    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=5, integer=True)
     axes.grid(visible=False, axis="y")
     return figure
 
 
 def adds(setting: str, before: Any, after: Any) -> bool:
     """Return whether the second value of a setting adds something to the first, as a compiled graph does to a graph."""
-    if setting != "execution":
-        return before == USUAL[setting] and after not in (before, None)
-    return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
+    if setting == "execution":
+        return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
+    return before == USUAL[setting] and after not in (before, None)
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
@@ -113,9 +114,8 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
                 found = tables.between(own, base) if own != base else None
                 if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
-                    value = values[after]
-                    added = way_name(value) if setting == "execution" else setting_name(setting, value)
-                    row = {"before": before, "after": after, "precision": precision, "added": added}
+                    name = way_name if setting == "execution" else partial(setting_name, setting)
+                    row = {"before": before, "after": after, "precision": precision, "added": name(values[after])}
                     rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
     ways = pd.DataFrame(rows)
     if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
@@ -130,13 +130,11 @@ def section(tables: Tables) -> Section:
     steps = steps_of(tables)
     if len(steps):
         ladders = [one for _, one in steps.groupby("ladder")]
-        ends = [one.dropna(subset="ratio").iloc[-1:] for one in ladders if not tables.on_cpu]
-        claims = [f"{end.model.partition(',')[0]} {end.ratio:.1f} times" for one in ends for end in one.itertuples()]
+        ends = pd.concat([one.dropna(subset="ratio").iloc[-1:] for one in ladders])[["model", "ratio"]].values
+        claims = [f"{model.partition(',')[0]} {ratio:.1f} times" for model, ratio in ends if not tables.on_cpu]
         section.title = f"Step by step: {listed(claims, 'and')} as fast in all" if claims else "Step by step"
         section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
-        batches = [size for step in tables.show["steps"] for size in several(step.get("batch_size", []))]
-        note = f" A larger batch ({listed(batches)}) is another training, so it is no step." if batches else ""
-        section.say(ABOUT + note)
+        section.say(ABOUT)
         cells = {
             "model": steps.model,
             "step": steps.label,
@@ -154,9 +152,7 @@ def section(tables: Tables) -> Section:
         best = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)].nlargest(1, "ratio")
         for one in best.itertuples():
             name = f"{tables.comparisons['name'][one.before]} in {precision_name(one.precision)}"
-            gain = f"With {one.added} instead of the usual, {name} is {one.ratio:.1f} times as fast"
-            section.title = section.title or gain
-        section.title = section.title or "One setting changed"
+            section.title = section.title or f"{name} is {one.ratio:.1f} times as fast with another way: {one.added}"
         cells = {
             "training": [tables.comparisons.title[number] for number in ways.before],
             "with": ways.added,
