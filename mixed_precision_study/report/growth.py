@@ -8,7 +8,9 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullLocator
 
 from ..analysis.training_loss import judge_loss
@@ -20,12 +22,12 @@ from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import span
 
-ABOUT = """The table compares each precision with the next simpler one, because only that tells what the precision
-itself adds; memory and energy are shares of what the simpler one takes. A training loss may end 0.02 nats higher, which
-is 2% of perplexity; that bar was fixed before any run. A loss is inconclusive where equal runs differ by as much as its
-distance from the bar, and it may be from a longer training of that size."""
-ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the largest that fits.
-Ratios are per sample, because the batches differ. A larger batch is another training, so see its last metric."""
+ABOUT = """The table compares each precision with the next simpler one, because only that tells what the precision adds;
+memory and energy are shares of that one's. A training loss may end 0.02 nats higher: 2% of perplexity, fixed before any
+run. It is inconclusive where equal runs differ by its distance from that bar, and may be from a longer training."""
+ABOUT_LARGEST = (
+    "Ratios are per sample, because the batches differ. A larger batch is another training: see its last metric."
+)
 LENGTHS = ("epochs", "lr", "max_steps")  # settings of a training that may change with the width of its model
 SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
     "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
@@ -121,9 +123,17 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
+def start_panel(title: str, height: float) -> tuple[Figure, Axes]:
+    """Return a figure, so many inches high, with one panel below a title of two lines, which may be the wider one."""
+    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.42 / height))
+    figure, axes = plt.subplots(figsize=(PANEL, height), layout=layout)
+    figure.text(0.01, 0.99, title, va="top", size=9.5)
+    return figure, axes
+
+
 def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str) -> Figure:
     """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a point has no interval."""
-    figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
+    figure, axes = start_panel(title, 3.0)
     axes.axhline(1, color=SOFT, linewidth=1)
     for name, (text, colour) in looks.items():
         line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
@@ -137,10 +147,9 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
         ticks += [size] if not ticks or size * APART <= ticks[-1] else []
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    figure.suptitle(title, x=0.01, ha="left", size=9.5)
     axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
     axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    axes.legend(handlelength=1.6)
+    figure.legend(loc="outside lower right", ncols=4, handlelength=1.6)
     return figure
 
 
@@ -168,10 +177,7 @@ def texts(column: Iterable, form: str) -> list[str]:
 
 
 def ratio_texts(rows: pd.DataFrame, start: str = "") -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there is no ratio.
-
-    `start` is what the names of the columns begin with.
-    """
+    """Return "1.52 (1.50–1.54)" for each row, or "1.52", or "–"; names of the columns begin with `start`."""
     ratios, lows, highs = (rows[f"{start}{name}"].astype(float) for name in ("ratio", "low", "high"))
     limits = [f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in zip(lows, highs, strict=True)]
     return [ratio + limit for ratio, limit in zip(texts(ratios, "{:.2f}"), limits, strict=True)]
@@ -199,9 +205,9 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
+    looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
     figures = []
     for lines in drawn:
-        looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
         label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
         figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
     if len(fp8):
@@ -209,8 +215,8 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         looks = {name: (name.split()[0], colour) for name, colour in colours}
         figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.title or "Speed-up over what grows")
-    dashes = " A line is dashed where a point has one process, because nothing is known of its scatter then."
-    section.say("Upright lines are 95% intervals." + dashes * any(lines.low.isna().any() for lines in drawn))
+    dashed = " A line is dashed where a point has one process." * any(lines.low.isna().any() for lines in drawn)
+    section.say(f"Upright lines are 95% intervals.{dashed}")
     section.say(ABOUT)
     cells = {
         "model": pairs.family.str.partition("\n")[0],
@@ -238,7 +244,6 @@ def largest_of(tables: Tables) -> pd.DataFrame:
 
 
 def add_largest(section: Section, tables: Tables) -> None:
-    """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
     rows = largest_of(tables)
     section.title = section.title or "The largest batch that fits in each precision"
     section.say(ABOUT_LARGEST)

@@ -6,14 +6,13 @@ from functools import partial
 from itertools import permutations, product
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
 from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.verdict import DIFFERENT
-from .charts import INK, PANEL, SOFT, STATUS
-from .growth import ratio_texts, several, texts
+from .charts import INK, SOFT, STATUS
+from .growth import ratio_texts, several, start_panel, texts
 from .names import COLOURS, ORDER, precision_name, setting_name, way_name
 from .section import Section
 from .tables import Tables, alike, bars_of
@@ -21,9 +20,8 @@ from .words import listed
 
 USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
 USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
-ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the step
-before. Thin lines are 95% intervals, and ~ means that the one of a gain includes 1. A larger batch is another training,
-so it is no step."""
+ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the one before.
+Thin lines are 95% intervals; ~ means that a gain's includes 1. A larger batch is another training, so it is no step."""
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -69,7 +67,7 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 
 def draw_ladder(steps: pd.DataFrame) -> Figure:
     """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
-    figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.3 * len(steps)), layout="constrained")
+    figure, axes = start_panel(f"{steps.model.iloc[0]}\n{steps.task.iloc[0]}", 0.9 + 0.3 * len(steps))
     ratios = steps.ratio.astype(float).fillna(1.0).where(steps.seconds.notna(), 0.0)
     for place, (step, ratio) in enumerate(zip(steps.itertuples(), ratios, strict=True)):
         text = "" if ratio else STATUS.get(step.status, step.status)
@@ -84,7 +82,6 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
         axes.annotate(text + total, (end, place), (4, 0), textcoords="offset points", va="center", **style)
     far = steps.high.astype(float).fillna(ratios).max()
     axes.set(xlabel="times as fast as the first step", xlim=(0, 1.75 * max(far, 1)), ylim=(len(steps) - 0.5, -0.5))
-    figure.suptitle(f"{steps.model.iloc[0]}\n{steps.task.iloc[0]}", x=0.01, ha="left", size=9.5)
     axes.set_yticks(range(len(steps)), steps.label)
     axes.locator_params(axis="x", nbins=5, integer=True)
     axes.grid(visible=False, axis="y")
