@@ -137,9 +137,9 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
     axes.axhline(1, color=SOFT, linewidth=1)
     for name, (text, colour) in looks.items():
         line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
-        style = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "--" if line.low.isna().any() else "-"}
+        dash = "--" if line.low.isna().any() else "-"
         if len(line):
-            axes.plot(line["size"], line.ratio, label=text, gid=f"line {name}", **style)
+            axes.plot(line["size"], line.ratio, f"o{dash}", color=colour, markersize=4, label=text, gid=f"line {name}")
             axes.vlines(line["size"], line.low, line.high, color=colour, linewidth=1.5)
     axes.set_xscale("log")
     ticks: list[int] = []
@@ -201,6 +201,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     told = pairs.dropna(subset="ratio")
     own = next((name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)), None)
     headline = told[told.precision == own]
+    section.title = "Speed-up over what grows"
     if len(headline) and not tables.on_cpu:
         section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
@@ -214,10 +215,9 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         colours = zip(fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False)
         looks = {name: (name.split()[0], colour) for name, colour in colours}
         figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
-    section.chart(figures, "growth", section.title or "Speed-up over what grows")
+    section.chart(figures, "growth", section.title)
     dashed = " A line is dashed where a point has one process." * any(lines.low.isna().any() for lines in drawn)
-    section.say(f"Upright lines are 95% intervals.{dashed}")
-    section.say(ABOUT)
+    section.say(f"Upright lines are 95% intervals.{dashed} {ABOUT}")
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)],

@@ -20,8 +20,8 @@ from .words import listed
 
 USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
 USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
-ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the one before.
-Thin lines are 95% intervals; ~ means that a gain's includes 1. A larger batch is another training, so it is no step."""
+ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the last one.
+Thin lines are 95% intervals; ~: the one of a gain includes 1. A larger batch is another training, so it is no step."""
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -77,7 +77,7 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
         total = f" = {ratio:.1f}×" if place and step.Index == ratios[ratios > 0].index[-1] else ""
         axes.barh(place, ratio, height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
-        style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
+        style: dict[str, Any] = {"weight": "bold", "color": INK} if total else {"color": SOFT}
         end = ratio if pd.isna(step.high) else step.high
         axes.annotate(text + total, (end, place), (4, 0), textcoords="offset points", va="center", **style)
     far = steps.high.astype(float).fillna(ratios).max()
@@ -150,6 +150,7 @@ def section(tables: Tables) -> Section:
         for one in best.itertuples():
             name = f"{tables.comparisons['name'][one.before]} in {precision_name(one.precision)}"
             section.title = section.title or f"{name} is {one.ratio:.1f} times as fast with another way: {one.added}"
+        section.title = section.title or "One setting changed"
         cells = {
             "training": [tables.comparisons.title[number] for number in ways.before],
             "with": ways.added,
