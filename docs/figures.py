@@ -57,6 +57,7 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+@functools.cache
 def headline(outputs: Path) -> str:
     """Return the README's table: what AMP gains over TF32, a row for each model and format."""
     graphs, eager = bars(outputs, CARDS, "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
@@ -91,6 +92,7 @@ def grown(outputs: Path, folder: str) -> pd.DataFrame:
     return pd.concat([growth.pairs_of(tables, one) for one in growth.families_of(tables)], ignore_index=True)
 
 
+@functools.cache
 def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and <!--/-->."""
     graphs, eager = bars(outputs, CARDS, "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
@@ -99,8 +101,10 @@ def numbers(outputs: Path) -> dict[str, str]:
     tf32 = pd.concat([graphs, eager])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "quality-h100").quality
-    found = {"hosts": hosts(outputs), "sets": str(len(EAGER_SETS)), "tf32": one_digit(tf32.strict)}
+    found = {"hosts": hosts(outputs), "tf32": one_digit(tf32.strict)}
     found |= {"memory": span(100 * amp.saved, "{:.0f}"), "energy": span(100 * amp.energy, "{:.0f}")}
+    sets = eager[eager.precision.isin(AMP)].dropna(subset="ratio").groupby(["model", "precision"]).folder.nunique()
+    found["sets"] = span(sets)
     found["seeds"] = span(list(judged[judged.precision.isin(AMP)].seeds))
     for model, short in zip(BATCHES, ("resnet", "efficientnet", "lstm"), strict=True):
         own, other = graphs[graphs.model == model], eager[eager.model == model]

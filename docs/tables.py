@@ -85,6 +85,8 @@ def notebook_text(path, url):
             text = BADGES.sub(lambda _: badges(url, path.name), text)
         elif cell.get("id") == "finder":
             text, cell["metadata"] = finder(url), dict(FOLDED)
+            if path.stem == "summary":  # its first output is the title of the report
+                text = text[: text.rindex("\nprint(")]
         elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
             text = parameters_cell(EXPERIMENTS[path.stem])
         cell["source"] = text.splitlines(keepends=True)
@@ -109,6 +111,7 @@ def stale_files(root, check=False):
     repository has changed nothing.
     """
     url, found_in = repository_url(root)
+    outputs = (root / "outputs").resolve()
     addresses = (url, None) if check and found_in == "origin" else (url,)
     paths = sorted((root / "notebooks").glob("*.ipynb"))
     for path in paths:
@@ -120,7 +123,7 @@ def stale_files(root, check=False):
         if not path.exists():
             continue
         now = path.read_text(encoding="utf-8")
-        text = with_blocks(now, blocks, lambda: figures.numbers(root / "outputs"))
+        text = with_blocks(now, blocks, lambda: figures.numbers(outputs))
         blocks_of_badges = [badge_list(address, notebooks) for address in addresses]
         texts = [BADGES.sub(lambda _, badges=badges: badges, text) for badges in blocks_of_badges]
         if now not in texts:
@@ -147,7 +150,7 @@ def with_blocks(text, blocks, numbers=dict):
 def generated_blocks(root):
     """Return {document: {name of a block: what makes it}}."""
     return {
-        root / "README.md": {"headline": lambda: figures.headline(root / "outputs")},
+        root / "README.md": {"headline": lambda: figures.headline((root / "outputs").resolve())},
         root / "docs" / "results.md": {},
         root / "docs" / "running.md": {},  # the badges
         root / "docs" / "record.md": {"fields": lambda: fields_list(root / "mixed_precision_study" / "record.py")},

@@ -91,7 +91,7 @@ def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
     """Return a sentence on what disturbed either run and in which conditions they differ, or nothing."""
     disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
     disturbed += speedup["differences"] if speedup else []
-    return f"MIND: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
+    return f"Caution: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
 
 
 def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:

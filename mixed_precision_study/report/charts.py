@@ -2,6 +2,7 @@
 
 import html
 import io
+import math
 import re
 import textwrap
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", PAPER: "#0d1117"}  # o
 PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
-DOTS = 144  # per inch of a PNG
+DOTS = 120  # per inch of a PNG
+COLOURS_OF_A_PNG = 64  # its commonest ones; more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
 BLOCK_GAP = 0.6  # of a bar
 MOST_BARS = 8  # of a panel
@@ -101,8 +103,10 @@ def opening_note(bars: pd.DataFrame) -> str:
         texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
     if ((others.low <= 1) & (others.high >= 1)).any():
         texts.append("~ means that the 95% interval includes 1.")
+    if (others.ratio.notna() & others.low.isna()).any():
+        texts.append("A ratio in grey has no interval, because a single process was run.")
     if others.stands.fillna(False).astype(bool).any():
-        texts.append("Bold is the fastest of a block where it is faster for sure.")
+        texts.append("Bold marks the fastest of a block, where that is significant.")
     if bars.runs.max() > 1:
         texts.append("A thin line reaches from the fastest to the slowest run.")
     texts.append("Memory is PyTorch's peak without the data set.")
@@ -142,21 +146,15 @@ def draw_panel(model: str, task: str, bars: pd.DataFrame, tallest: dict[str, flo
         figure.text(0, (top + 0.34) / total, title, size=9, color=SOFT)
         known = bars.dropna(subset=part)
         if len(known):
-            sns.barplot(
-                known,
-                x="x",
-                y=part,
-                hue="precision",
-                palette=COLOURS,
-                saturation=1,
-                ax=axes,
-                width=0.88,
-                dodge=False,
-                native_scale=True,
-                errorbar=None,
-                legend=False,
-                linewidth=0,
-            )
+            bar = {
+                "width": 0.88,
+                "dodge": False,
+                "native_scale": True,
+                "errorbar": None,
+                "saturation": 1,
+                "linewidth": 0,
+            }
+            sns.barplot(known, x="x", y=part, hue="precision", palette=COLOURS, legend=False, ax=axes, **bar)
         axes.set(xlim=(-0.5, MOST_BARS + BLOCK_GAP - 0.5), ylim=(0, tallest[part] if tallest[part] > 0 else 1))
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
         axes.spines["left"].set_visible(False)
@@ -204,9 +202,8 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
     if part == "seconds":
         if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
             return f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s", False, False
-        unsure = bar.low <= 1 <= bar.high
-        text = f"{'~' if unsure else ''}{bar.ratio:.{2 if bar.ratio < 0.995 else 1}f}×"
-        return text, not unsure, bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max()
+        text = f"{'~' if bar.low <= 1 <= bar.high else ''}{bar.ratio:.{2 if bar.ratio < 0.995 else 1}f}×"
+        return text, bar.low > 1 or bar.high < 1, bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max()
     base = block.gib[block.precision == bar.baseline].max()
     if bar.precision in ("fp32", "tf32") or pd.isna(base):
         return f"{bar.gib:.{1 if bar.gib >= 9.95 else 2}f}", False, False
@@ -225,7 +222,7 @@ def darken(figure: Figure) -> None:
 
 
 def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = None) -> bytes:
-    """Return figures as one PNG on white or on dark, in rows as wide as a page; 96 colours keep it small."""
+    """Return figures as one PNG on white or on dark, in rows as wide as a page. Few colours keep it small."""
     images = []
     for figure in figures:
         if dark:
@@ -240,29 +237,33 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
     whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), DARK[PAPER] if dark else PAPER)
     for place, image in enumerate(images):
         whole.paste(image, (place % columns * wide, place // columns * high))
+    colours: list[tuple[int, ...]] = []  # apart from each other, else white would become a tint of it
+    for _, one in sorted(whole.getcolors(1 << 24), reverse=True)[:2000]:
+        if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):
+            colours.append(one)
+    palette = PIL.Image.new("P", (1, 1))
+    palette.putpalette([part for one in colours for part in one])
     small = io.BytesIO()
-    whole.quantize(96, PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE).save(
-        small, format="png", optimize=True
-    )
+    whole.quantize(palette=palette, dither=PIL.Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue()
 
 
 def drawing_of(figure: Figure, name: str, says: str) -> str:
     """Return a figure as an SVG that stands in a page: with the page's colours and width, and ids of its own."""
     opened = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with chart_style():
-        figure.savefig(
-            opened, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        figure.savefig(opened, format="svg", transparent=True, metadata=nothing)
+
+    def of_the_page(tag: re.Match) -> str:
+        text = re.sub(r"'Arial'[^;\"]*", "var(--font, sans-serif)", tag[0])
+        text = re.sub(r"(\.\d\d)\d+", r"\1", text)
+        text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
+        return re.sub("|".join(THEME), lambda found: f"var(--{THEME[found[0]]}, {found[0]})", text)
+
     text = opened.getvalue()
-    text = re.sub(
-        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text[text.index("<svg") :], flags=re.S
-    )
-    text = re.sub(r"'Arial'[^;\"]*", "var(--font, sans-serif)", text)
-    text = re.sub(r"(\.\d\d)\d+", r"\1", text)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(
-        r"#[0-9a-f]{6}", lambda found: f"var(--{THEME[found[0]]}, {found[0]})" if found[0] in THEME else found[0], text
-    )
-    text = re.sub(r' width="[^"]*pt"| height="[^"]*pt"', "", text, count=2)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<[^>]+>", of_the_page, text)  # the tags alone: names and numbers of labels stay what they are
+    text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)

@@ -159,7 +159,7 @@ def facts(tables: Tables) -> str:
     days = sorted({(one["finished_at"] or "")[:10] for one in records} - {""})
     hosts = len(set(tables.trainings.host) - {""})
     parts = [devices, f"PyTorch {versions}" if versions else "", count(len(tables.trainings), "run")]
-    parts += [count(hosts, "host") if hosts else "", span(days) if days else ""]
+    parts += [count(hosts, "host") if hosts else "", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""]
     return " · ".join(filter(None, parts))
 
 

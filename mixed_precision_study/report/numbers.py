@@ -29,7 +29,7 @@ def section(tables: Tables) -> Section:
             row |= {
                 "J per 1,000": cell(bar.joules),
                 "metric": cell(bar.metric),
-                "of": METRICS.get(metric, metric or "-"),
+                "of": METRICS.get(str(metric), metric or "-"),
             }
             row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
             rows.append(row)

@@ -11,14 +11,14 @@ from matplotlib.ticker import MultipleLocator
 from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..analysis.time_to_target import faster_steps_only, target_of, to_target
 from ..divergence import gain_over_chance
-from .charts import LINE, SOFT, chart_style
+from .charts import LINE, PANEL, SOFT, chart_style
 from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
 from .section import Section
 from .tables import Tables
 from .words import count, plain, short, span
 
 ABOUT = """The last metric on held-out data is compared with that of fp32 over equal seeds. *Equivalent* means that the
-90% interval lies inside the margin, and *not worse* that its worse end does; a verdict takes five seeds."""
+90% interval lies inside the margin (shaded), and *not worse* that its worse end does; a verdict takes five seeds."""
 WIDEST = 4.0  # margins on either side of 0: what lies beyond stands as an arrow at the edge
 FEWEST_EPOCHS = 5  # of a curve
 SAME_CURVE = 0.05  # of the fall of fp32's loss
@@ -27,17 +27,18 @@ SAME_CURVE = 0.05  # of the fall of fp32's loss
 def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
     section = Section("Quality: these runs cannot judge it", folded=True)
-    if tables.on_cpu or tables.trainings.metric.isna().all():
-        return section
+    if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
+        return Section()
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
     cases = tables.quality
     if len(cases):
-        cases = cases.dropna(subset=["low90", "margin"]).assign(label=lambda rows: rows.comparison.map(labels))
+        cases = cases.dropna(subset=["low90", "margin"])
+        cases = cases.assign(label=cases.comparison.map(labels), model=cases.comparison.map(tables.comparisons["name"]))
     if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = f", and a loss in {lost}" if lost else ""
-        section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
+        many += f" cases, and a loss in {lost}" if lost else " cases"
+        section = Section(f"Quality: no loss beyond the margin in {many}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
         section.chart(draw(cases), "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
@@ -57,8 +58,7 @@ def why_not_judged(quality: pd.DataFrame) -> str:
     return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
 
 
-def unit_of(found: dict) -> tuple[int, str, str]:
-    """Return factor, unit and format of a difference: points of accuracy, percent, or the metric's own unit."""
+def unit_of(found: dict) -> tuple[int, str, str]:  # factor, unit and format of a difference
     if found["metric"] == "accuracy":
         return 100, " points", "+.2f"
     return (100, "%", "+.1f") if found["is_ratio"] else (1, "", "+.4f")
@@ -91,36 +91,38 @@ def row_of(case: dict) -> dict[str, str]:
 
 
 @chart_style()
-def draw(cases: pd.DataFrame) -> Figure:
-    """Draw a row per case with its 90% interval in margins: worse is at the left and better at the right."""
+def draw(cases: pd.DataFrame) -> list[Figure]:
+    """Draw a panel per model with a row per case: the 90% interval in margins, from worse to better."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
     widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
-    groups = cases.groupby("comparison", sort=False)
-    figure, axes = plt.subplots(figsize=(3.6, 0.8 + 0.22 * (len(cases) + 1.4 * groups.ngroups)), layout="constrained")
-    axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
-    axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
-    place, ticks = 0.0, {}
-    for _, group in groups:
-        label = textwrap.fill(group.label.iloc[0], 44)
-        place += 0.6 * label.count("\n")
-        axes.text(-widest, place + 0.35, label, weight="bold")
-        for index, precision in group.precision.items():
-            place += 1
-            ticks[place] = short_name(precision)
-            mean, *limits = ends.loc[index].clip(-widest, widest)
-            marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-            style = {"color": COLOURS[precision], "gid": f"{group.comparison[index]} {precision}"}
-            axes.plot([min(limits), mean, max(limits)], [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
-            axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
-        place += 1.4
-    axes.set(xlim=(-widest, widest), ylim=(place - 0.8, -0.7), xlabel="difference from fp32, in margins (shaded: ±1)")
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    axes.xaxis.set_major_locator(MultipleLocator(1))
-    axes.grid(visible=False, axis="y")
-    axes.set_title("← worse", loc="left", color=SOFT)
-    axes.set_title("better →", loc="right", color=SOFT)
-    return figure
+    figures = []
+    for _, rows in cases.groupby("model", sort=False):
+        lines = len(rows) + 1.4 * rows.comparison.nunique()
+        figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.22 * lines), layout="constrained")
+        axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
+        axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
+        place, ticks = 0.0, {}
+        for number, group in rows.groupby("comparison", sort=False):
+            place += 0.7 * (len(group.label.iloc[0]) // 40)
+            axes.text(-widest, place + 0.35, textwrap.fill(group.label.iloc[0], 40), weight="bold")
+            for index, precision in group.precision.items():
+                place += 1
+                ticks[place] = short_name(precision)
+                mean, *limits = ends.loc[index].clip(-widest, widest)
+                marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
+                line = {"color": COLOURS[precision], "linewidth": 2.5, "gid": f"{number} {precision}"}
+                axes.plot([min(limits), mean, max(limits)], [place] * 3, solid_capstyle="butt", **line)
+                axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+            place += 1.4
+        axes.set(xlim=(-widest, widest), ylim=(place - 0.8, -0.7), xlabel="difference from fp32, in margins")
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.xaxis.set_major_locator(MultipleLocator(1))
+        axes.grid(visible=False, axis="y")
+        axes.set_title("← worse", loc="left", color=SOFT)
+        axes.set_title("better →", loc="right", color=SOFT)
+        figures.append(figure)
+    return figures
 
 
 def say_unlearned(section: Section, tables: Tables) -> None:
@@ -129,13 +131,14 @@ def say_unlearned(section: Section, tables: Tables) -> None:
         gains = [(name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
-            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})."
-            section.say(f"{plain(title)}: {who}")
+            section.say(
+                f"{plain(title)}: {len(lost)} of {len(gains)} runs ended at chance or worse ({names_of(lost)})."
+            )
 
 
 def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
-    apart: dict[tuple[str, str], float] = {}
+    apart: dict[str, float] = {}
     for number, title in tables.comparisons.title.items():
         rows = [
             {"precision": name, "epoch": epoch % (run.get("epochs") or len(run["train_loss"])), "loss": loss}
@@ -145,19 +148,15 @@ def say_curves(section: Section, tables: Tables) -> None:
         ]
         curves = pd.DataFrame(rows, columns=["precision", "epoch", "loss"])
         curves = curves.pivot_table(index="epoch", columns="precision", values="loss", aggfunc="median")
-        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves:
+        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves and tables.comparisons.batch[number] != "max":
             distances = curves.sub(curves.fp32, axis=0).iloc[len(curves) // 2 :].abs().max()
             shares = distances.drop("fp32") / (curves.fp32.max() - curves.fp32.min())
-            apart |= {(name, title): share for name, share in shares.items()}
+            apart |= {f"{precision_name(name)} in {plain(title)}": share for name, share in shares.items()}
     same = [share for share in apart.values() if share <= SAME_CURVE]
-    others = [
-        f"{precision_name(name)} in {plain(title)} ({share:.0%})"
-        for (name, title), share in apart.items()
-        if share > SAME_CURVE
-    ]
+    others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
-        how = f"in the second half, the median losses differ from it by at most {max(same):.1%} of its fall"
-        section.say(f"{'Most trainings follow' if others else 'Every training follows'} the curve of fp32: {how}.")
+        how = f"because in the second half their median losses differ by at most {max(same):.1%} of its fall"
+        section.say(f"{'Most' if others else 'All'} trainings follow the curve of fp32, {how}.")
     if others:
         section.say(f"Further away from the curve of fp32 in the second half: {'; '.join(others)}.")
 
@@ -180,13 +179,12 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             joules = [one.joules for one in reached if one.joules is not None]
             for base in ("fp32", "tf32"):
                 if name not in ("fp32", base) and base in ways and faster_steps_only(own, ways[base]):
-                    text = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}, but it is not"
-                    section.say(f"{text} faster to the same metric, {target:g} ({plain(label)}).")
+                    slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
+                    section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
             row = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
-            row |= {"reached": f"{len(reached)} of {len(own)}", "epochs": "-", "seconds": "-", "kilojoules": "-"}
-            if reached:
-                row["epochs"] = span([one.epochs for one in reached if one.epochs])
-                row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds))
-            rows.append(row | ({"kilojoules": short(fmean(joules) / 1000)} if joules else {}))
+            row["reached"] = f"{len(reached)} of {len(own)}"
+            row["epochs"] = span([one.epochs for one in reached if one.epochs]) if reached else "-"
+            row["seconds"] = short(fmean(one.seconds for one in reached if one.seconds)) if reached else "-"
+            rows.append(row | {"kilojoules": short(fmean(joules) / 1000) if joules else "-"})
     if rows:
         section.table(rows, folded="Training until the same quality")

@@ -3,6 +3,7 @@
 import re
 import textwrap
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from IPython import get_ipython
 from IPython.display import Image, display
@@ -132,7 +133,10 @@ def show(records: list[RunRecord], details: bool = False) -> None:
     tables = tables_of(records)
     bars = bars_in(tables)
     if get_ipython() is not None and not tables.on_cpu and len(bars) > 1:
-        display(Image(picture_of(opening(bars)), width=WIDTH, alt=opening_note(bars)))
+        figures = opening(bars)
+        for figure in figures:
+            plt.close(figure)  # else a notebook shows it again
+        display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
         print(textwrap.fill(opening_note(bars), LINE))
     shown = [results_table(records), *([details_table(records), probes_table(records)] if details else [])]
     with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):

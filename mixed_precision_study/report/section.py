@@ -50,13 +50,11 @@ class Heading:
     def _repr_mimebundle_(self, include=None, exclude=None):
         name = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         link = self.link or ("" if self.folded or ":" not in self.title else self.title.partition(":")[0])
-        heading = {"name": name, "title": self.title, "folded": self.folded, "link": link, "above": self.above}
+        heading = vars(self) | {"name": name, "link": link}
         if self.level == 1:  # as HTML: of Markdown the text would become an anchor, too
             above = f"<p>{html.escape(self.above)}</p>" if self.above else ""
-            return {
-                "text/html": f"{above}<h1>{html.escape(self.title)}</h1>",
-                "text/plain": self.title,
-            }, {"report": heading}
+            page = f"{above}<h1>{html.escape(self.title)}</h1>"
+            return {"text/html": page, "text/plain": self.title}, {"report": heading}
         text = f"## {plain(self.title)}"
         return {"text/markdown": text, "text/plain": text}, {"section": heading}
 

@@ -15,7 +15,7 @@ from ..analysis.explained import explain
 from ..analysis.speedup import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
 from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..analysis.verdict import DIFFERENT, NOT_PAIRED, SAME_TO, judge
+from ..analysis.verdict import DIFFERENT, SAME_TO, judge
 from ..divergence import find_diverged
 from ..errors import UserError
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
@@ -309,11 +309,10 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                 if sides not in known:  # runs that are lent have one ratio, once
                     known[sides] = tables.between(runs[precision], runs[baseline])
                 if found := known[sides]:
-                    peaks = [
-                        max((one for run in runs[name] if (one := peak_gib(run)) is not None), default=None)
-                        for name in (precision, baseline)
-                    ]
-                    saved = 1 - peaks[0] / peaks[1] if all(peaks) else None
+                    own, base = (
+                        max(filter(None, map(peak_gib, runs[name])), default=0) for name in (precision, baseline)
+                    )
+                    saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
                     rows.append(row | found | {"saved": saved, "test": id(found)})
     table = pd.DataFrame(rows)
@@ -397,7 +396,7 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
         comparison = tables.comparisons.loc[number]
         of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
         present = [name for name in ORDER if (of_it.precision == name).any()]
-        baseline = "tf32" if "tf32" in present else "fp32"
+        baseline = "tf32" if (of_it.precision[of_it.status == "ok"] == "tf32").any() else "fp32"
         for precision in present:
             runs = of_it[of_it.precision == precision]
             ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])

@@ -9,7 +9,7 @@ import pandas as pd
 import PIL.Image
 import pytest
 
-from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note
+from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note, picture_of
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
@@ -103,6 +103,8 @@ def test_rows_in_any_order_give_the_same_figure_and_further_blocks_a_panel_on_th
 def test_the_note_names_what_is_drawn_alone():
     note = opening_note(frame())
     assert "TF32" in note and "fp32 takes its place" in note and "~" in note and "Bold" in note
+    alone = opening_note(frame().assign(low=None, high=None, stands=False))
+    assert "grey" in alone and "grey" not in note and "Bold" not in alone
     plain = opening_note(frame(ROWS[:2]))
     assert "~" not in plain and "Bold" not in plain and "fp32" not in plain
 
@@ -112,7 +114,7 @@ def bundle():
     with chart_style():
         figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
         for figure in figures:
-            figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $')
+            figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $ 0.0003 #ffffff')
             plt.close(figure)
     return Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
 
@@ -120,9 +122,11 @@ def bundle():
 def test_a_chart_is_one_png_on_white_for_notebooks(bundle):
     data, metadata = bundle
     assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
-    image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
+    assert PIL.Image.open(io.BytesIO(data["image/png"])).width > 900
+    image = PIL.Image.open(io.BytesIO(picture_of(opening(frame())))).convert("RGBA")
+    colours = {"#" + bytes(colour).hex() for _, colour in image.getcolors(1 << 24)}
     assert image.getpixel((0, 0)) == (255, 255, 255, 255) and image.getextrema()[3] == (255, 255)
-    assert 3.5 < image.width / image.height < 8.5
+    assert {COLOURS[name] + "ff" for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")} <= colours
 
 
 def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
@@ -134,4 +138,4 @@ def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
         assert root.get("role") == "img" and root.get("aria-label") == 'a < "b"' and "width" not in root.attrib
         assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
         assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
-        assert 'a "$" &lt;b&gt; $' in drawing
+        assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing

@@ -3,6 +3,7 @@
 import math
 
 import made_up_records as made_up
+import matplotlib.pyplot as plt
 import pytest
 
 from mixed_precision_study.report import results
@@ -28,6 +29,7 @@ def labels_in(records):
     gids = [
         (one, one.get_gid().split()) for axes in figure.axes for one in (*axes.texts, *axes.patches) if one.get_gid()
     ]
+    plt.close(figure)
     labels = {(gid[1], gid[-1]): one.get_text() for one, gid in gids if gid[0] == "label"}
     return labels, {(gid[1], gid[-1]): one.get_height() for one, gid in gids if gid[0] == "bar"}
 
@@ -85,6 +87,7 @@ def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, c
     results.show([run("fp32"), run("amp_bf16", 1.5)])
     picture, table = shown
     assert picture.data.startswith(b"\x89PNG") and table.index.tolist() == ["fp32", "bf16 AMP"]
+    assert not plt.get_fignums()  # else it is shown twice
     results.show([run("fp32")], details=True)
     assert [type(one).__name__ for one in shown[2:]] == ["DataFrame"] * 2
 

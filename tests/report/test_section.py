@@ -3,7 +3,7 @@
 import pytest
 from nbconvert.filters import markdown2html
 
-from mixed_precision_study.report.section import File, Table, save
+from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
 from mixed_precision_study.report.words import plain, short, short_span
 
 
@@ -47,3 +47,22 @@ def test_numbers_have_three_significant_digits(number, text):
 )
 def test_a_range_is_written_as_its_ends_are(numbers, text):
     assert short_span(numbers) == text
+
+
+def test_cards_are_a_table_of_three_columns_that_needs_no_style():
+    card = {"name": "<LSTM>", "task": "WikiText-2", "number": "1.3×", "against": "as fast", "lines": ["a", "b & c"]}
+    data = Cards([card] * 4)._repr_mimebundle_()
+    assert data["text/html"].count("<tr>") == 2 and data["text/html"].count("<td>") == 4
+    assert "&lt;LSTM&gt;" in data["text/html"] and "b &amp; c" in data["text/html"]
+    assert data["text/plain"].splitlines() == ["<LSTM>, WikiText-2: 1.3× as fast; a; b & c"] * 4
+
+
+def test_the_bar_links_to_sections_by_the_word_before_the_colon_and_not_to_folded_ones():
+    sections = (Section("Why: it waits"), Section("Why: it waits", folded=True), Section("Memory", link="GiB"))
+    links = []
+    for section in sections:
+        section.say("text")
+        heading = next(iter(section))
+        assert isinstance(heading, Heading)
+        links.append(heading._repr_mimebundle_()[1]["section"]["link"])
+    assert links == ["Why", "", "GiB"]
