@@ -72,10 +72,16 @@ def headline(outputs: Path) -> str:
             found = judged[(judged["name"] == model) & (judged.precision == precision)].iloc[0]
             cells = [model.partition(",")[0] if precision == AMP[0] else "", short_name(precision)]
             cells += [f"{span(one.ratio.dropna(), '{:.2f}')}×" for one in (own, other)]
-            cells += [("−" if own.saved.min() > 0 else "+") + span(100 * own.saved.abs(), "{:.0f}") + "%"]
-            cells += [f"{span(100 * own.energy, '{:.0f}')}%" if own.energy.notna().all() else "not measured"]
+            cells += [less(own.saved), less(1 - own.energy)]
             rows.append([*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
+
+
+def less(saved: pd.Series) -> str:
+    """Return shares that are saved as "31 to 32% less"."""
+    if saved.isna().any():
+        return "not measured"
+    return f"{span(100 * saved.abs(), '{:.0f}')}% {'less' if saved.min() > 0 else 'more'}"
 
 
 def hosts(outputs: Path) -> str:
@@ -104,7 +110,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     found = {"hosts": hosts(outputs), "tf32": one_digit(tf32.strict)}
     found |= {"memory": span(100 * amp.saved, "{:.0f}"), "energy": span(100 * amp.energy, "{:.0f}")}
     sets = eager[eager.precision.isin(AMP)].dropna(subset="ratio").groupby(["model", "precision"]).folder.nunique()
-    found["sets"] = span(sets)
+    found["sets"] = span(sets).replace("to", "or")
     found["seeds"] = span(list(judged[judged.precision.isin(AMP)].seeds))
     for model, short in zip(BATCHES, ("resnet", "efficientnet", "lstm"), strict=True):
         own, other = graphs[graphs.model == model], eager[eager.model == model]

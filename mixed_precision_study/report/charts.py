@@ -228,7 +228,7 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
         if dark:
             darken(figure)
         opened = io.BytesIO()
-        around = Bbox.from_extents((-GAP / 2, -GAP / 2, *(side + GAP / 2 for side in figure.get_size_inches())))
+        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])
         with chart_style():
             figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)  # a label may reach into the gap
         images.append(PIL.Image.open(opened).convert("RGB"))
