@@ -11,7 +11,7 @@ from matplotlib.ticker import MultipleLocator
 from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
 from ..analysis.time_to_target import faster_steps_only, target_of, to_target
 from ..divergence import gain_over_chance
-from .charts import LINE, SOFT, chart_style
+from .charts import LINE, PANEL, SOFT, chart_style
 from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
 from .section import Section
 from .tables import Tables
@@ -36,10 +36,19 @@ def section(tables: Tables) -> Section:
     if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = f", and a loss in {lost}" if lost else ""
+        more = (
+            f", and a loss in {lost}"
+            if lost
+            else f", and {len(cases) - good} are inconclusive"
+            if good < len(cases)
+            else ""
+        )
         section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
-        section.chart(draw(cases), "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
+        ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
+        widest = min(WIDEST, max(1.5, ends.max() + 0.2))
+        figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
+        section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
     else:
         section.say(f"These runs cannot judge quality, because {why_not_judged(tables.quality)}.")
@@ -91,35 +100,28 @@ def row_of(case: dict) -> dict[str, str]:
 
 
 @chart_style()
-def draw(cases: pd.DataFrame) -> Figure:
-    """Draw a row per case with its 90% interval in margins: worse is at the left and better at the right."""
+def draw(cases: pd.DataFrame, widest: float) -> Figure:
+    """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
-    widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
-    groups = cases.groupby("comparison", sort=False)
-    figure, axes = plt.subplots(figsize=(3.6, 0.8 + 0.22 * (len(cases) + 1.4 * groups.ngroups)), layout="constrained")
+    figure, axes = plt.subplots(figsize=(PANEL, 1.15 + 0.26 * len(cases)), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
-    place, ticks = 0.0, {}
-    for _, group in groups:
-        label = textwrap.fill(group.label.iloc[0], 44)
-        place += 0.6 * label.count("\n")
-        axes.text(-widest, place + 0.35, label, weight="bold")
-        for index, precision in group.precision.items():
-            place += 1
-            ticks[place] = short_name(precision)
-            mean, *limits = ends.loc[index].clip(-widest, widest)
-            marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-            style = {"color": COLOURS[precision], "gid": f"{group.comparison[index]} {precision}"}
-            axes.plot([min(limits), mean, max(limits)], [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
-            axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
-        place += 1.4
-    axes.set(xlim=(-widest, widest), ylim=(place - 0.8, -0.7), xlabel="difference from fp32, in margins (shaded: ±1)")
-    axes.set_yticks(list(ticks), list(ticks.values()))
+    for place, (index, precision) in enumerate(cases.precision.items()):
+        mean, *limits = ends.loc[index].clip(-widest, widest)
+        marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
+        style = {"color": COLOURS[precision], "gid": f"{cases.comparison[index]} {precision}"}
+        axes.plot([min(limits), mean, max(limits)], [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
+        axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+    axes.set(
+        xlim=(-widest, widest), ylim=(len(cases) - 0.4, -0.6), xlabel="difference from fp32, in margins (shaded: ±1)"
+    )
+    axes.set_yticks(range(len(cases)), cases.precision.map(short_name))
     axes.xaxis.set_major_locator(MultipleLocator(1))
     axes.grid(visible=False, axis="y")
     axes.set_title("← worse", loc="left", color=SOFT)
     axes.set_title("better →", loc="right", color=SOFT)
+    figure.suptitle(textwrap.fill(cases.label.iloc[0], 44), x=0, ha="left", size=10.5, weight="bold")
     return figure
 
 
@@ -129,8 +131,8 @@ def say_unlearned(section: Section, tables: Tables) -> None:
         gains = [(name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
-            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})."
-            section.say(f"{plain(title)}: {who}")
+            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})"
+            section.say(f"{who}: {plain(title)}.")
 
 
 def say_curves(section: Section, tables: Tables) -> None:
@@ -156,10 +158,14 @@ def say_curves(section: Section, tables: Tables) -> None:
         if share > SAME_CURVE
     ]
     if same:
-        how = f"in the second half, the median losses differ from it by at most {max(same):.1%} of its fall"
-        section.say(f"{'Most trainings follow' if others else 'Every training follows'} the curve of fp32: {how}.")
+        how = (
+            f"in the second half of training, the medians differ by at most {max(same):.1%} of the fall of fp32's loss"
+        )
+        section.say(f"The training losses follow those of fp32{' in most cases' if others else ''}, because {how}.")
     if others:
-        section.say(f"Further away from the curve of fp32 in the second half: {'; '.join(others)}.")
+        section.say(
+            f"In the second half of training, these losses differ more from those of fp32: {'; '.join(others)}."
+        )
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:

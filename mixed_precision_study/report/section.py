@@ -194,7 +194,7 @@ Part = Heading | Sentence | Table | Cards | Chart | File
 class Section:
     """A section of the report: its title, what it is about, and its parts in the order in which they are read.
 
-    A section without parts is absent: neither its title nor what it is about is shown.
+    A section that shows nothing is absent: neither its title nor what it is about is shown.
     """
 
     title: str = ""
@@ -204,9 +204,10 @@ class Section:
     link: str = ""  # see Heading
 
     def __iter__(self) -> Iterator[Part]:
-        if self.parts and self.title:
+        shown = any(not isinstance(part, File) for part in self.parts)
+        if shown and self.title:
             yield Heading(self.title, self.folded, link=self.link)
-        if self.parts and self.about:
+        if shown and self.about:
             yield Sentence(self.about)
         yield from self.parts
 
