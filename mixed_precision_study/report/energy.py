@@ -10,8 +10,9 @@ from .section import Section
 from .tables import Tables
 from .words import listed, short, span
 
-ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in the timed epochs. The host
-is not included. The percentages compare with TF32, or with fp32 where TF32 was not run. A run counts from {SHORTEST_FOR_ENERGY:g} s of timed training on, because NVML counts in coarse steps."""
+ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in timed epochs, without the
+host. Percentages compare with TF32, or with fp32 where TF32 was not run. A run counts if it was timed for at least
+{SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:

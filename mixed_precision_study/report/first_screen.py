@@ -212,9 +212,9 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     elif equal:
         screen.table(equal, caption="The training time of equal runs, which differ by nothing but chance")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        if not tables.on_cpu and (cards := cards_of(tables, bars)):
-            screen.parts.append(Cards(cards))
         figures = opening(bars)
+        if not tables.on_cpu and (cards := cards_of(tables, bars)):
+            screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
         screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
         screen.say(opening_note(bars))
     return screen

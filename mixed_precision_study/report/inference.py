@@ -39,7 +39,8 @@ def finding(bars: pd.DataFrame) -> str:
     if both.empty:
         return "Inference: latency of one sample, and throughput of a batch"
     slower, faster = (int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate"))
-    cases = f"on one sample in {slower} of {len(both)} comparisons, but faster on a batch in {faster}"
+    many = f"all {slower}" if slower == len(both) else f"{slower} of {len(both)}"
+    cases = f"on one sample in {many} comparisons, but faster on a batch in {faster}"
     return f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
 
 

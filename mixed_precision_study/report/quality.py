@@ -27,7 +27,7 @@ SAME_CURVE = 0.05  # of the fall of fp32's loss
 def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
     section = Section("Quality: these runs cannot judge it", folded=True)
-    if tables.on_cpu or tables.trainings.metric.isna().all():
+    if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
         return section
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
     cases = tables.quality

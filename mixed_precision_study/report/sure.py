@@ -93,13 +93,13 @@ def footnote(tables: Tables, ratios) -> str:
     fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
     if len(fallen):
         said.append(
-            f"\\* marks {count(len(fallen), 'difference')} that {'is' if len(fallen) == 1 else 'are'} not significant after"
-            f" Holm's correction for testing all {len(tested)} ratios of this report."
+            f"\\* marks {count(len(fallen), 'ratio')} whose difference is not significant after Holm's correction for"
+            f" testing all {len(tested)} ratios of this report."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
         said.append(
-            "Eager times depend on the host, so their intervals hold for this host and not for every one with this card."
+            "Eager times depend on the host, so their intervals hold for this host and not for others with this card."
         )
     differing = [text for texts in ratios.differences for text in texts]
     cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]

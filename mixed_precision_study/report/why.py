@@ -55,13 +55,14 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
         step += f" of {listed(names, 'and')}"
     if len(waiting):
         without = len(graphs) > 0 and graphs.waits.max() < BUSY
-        shares = f"up to {waiting.waits.max():.0%}"
+        shares = f"up to {waiting.waits.max():.0%} of {step}"
         if len(waiting) <= 3 and not waiting["name"].duplicated().any():
             shares = listed([f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and")
+            shares = shares.replace(" (", f" of {step} (", 1)
         fp32 = steps[steps.precision == "fp32"].set_index("comparison").arithmetic
         shorter = (of_half.arithmetic / of_half.comparison.map(fp32)).max() <= SHORTER
         where = "without a graph" if without else "in eager mode"
-        title = f"Why: {where}, the GPU waits for the CPU during {shares} of {step}"
+        title = f"Why: {where}, the GPU waits for the CPU during {shares}"
         return title, GRAPH if without and shorter else ""
     share = of_half.arithmetic / of_half.ms
     if share.max() < 0.5 and of_half.waits.max() < BUSY:
