@@ -22,12 +22,12 @@ from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import span
 
-ABOUT = """The table compares each precision with the next simpler one, because only that tells what the precision adds;
-memory and energy are shares of that one's. A training loss may end 0.02 nats higher: 2% of perplexity, fixed before any
-run. It is inconclusive where equal runs differ by its distance from that bar, and may be from a longer training."""
-ABOUT_LARGEST = (
-    "Ratios are per sample, because the batches differ. A larger batch is another training: see its last metric."
-)
+ABOUT = """The table compares each precision with the next simpler one, because only that shows what the precision
+itself adds. A training loss may end 0.02 nats higher, or 2% in perplexity; this bar was fixed before any run. A loss is
+inconclusive where equal runs scatter by as much as its distance from the bar."""
+ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the largest that fits.
+Ratios are per sample, because the batches differ. A larger batch is another training, so see its last metric."""
+LOSS_BAR = 0.02  # nats that the last training loss may be above the simpler precision's
 LENGTHS = ("epochs", "lr", "max_steps")  # settings of a training that may change with the width of its model
 SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
     "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
@@ -148,27 +148,33 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
+    name, task = title.split("\n")
+    axes.set_title(name, pad=34, weight="bold", size=10.5)
+    axes.annotate(task, (0, 1), (0, 21), "axes fraction", "offset points")
     axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    figure.legend(loc="outside lower right", ncols=4, handlelength=1.6)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0, handlelength=1.2, columnspacing=1)
     return figure
 
 
 def finding_of(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its precision is faster, or its ratios where nothing is judged."""
+    """Return from which size of each family on its precision is faster, or how one changes if nothing is judged."""
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
-    judged = pairs.outcome.isin(OUTCOMES).any()
+    families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
     claims = []
-    for (family, axis), one in pairs.groupby(["family", "axis"], sort=False):
-        sizes = [SIZES[axis].format(size) for size in one["size"]]
+    for one in families:
+        sizes = [SIZES[one.axis.iloc[0]].format(size) for size in one["size"]]
         faster = list(one.outcome.isin((FASTER, LITTLE_FASTER)))
-        claim = f"{one.ratio.iloc[0]:.2f} times as fast at {sizes[0]} and {one.ratio.iloc[-1]:.2f} at {sizes[-1]}"
-        if judged and not any(faster):
-            claim = f"at no size up to {sizes[-1]}"
-        elif judged:  # only where it holds at all larger sizes is it a size from which on
+        claim = f"at no size up to {sizes[-1]}"
+        if any(faster):  # only where it holds at all larger sizes is it a size from which on
             on = all(faster[faster.index(True) :])
             claim = f"from {sizes[faster.index(True)]} on" if on else f"at {sum(faster)} of {len(sizes)} sizes"
-        claims.append(f"{claim} ({family.split()[0]})")
-    return f"{own} is faster than {base} {', '.join(claims)}" if judged else f"{own} over {base}: {', '.join(claims)}"
+        claims.append(f"{claim} ({one.family.iloc[0].split()[0]})")
+    if pairs.outcome.isin(OUTCOMES).any():
+        return f"Compared with {base}, {own} is faster {', '.join(claims)}"
+    one = max(families, key=lambda one: abs(math.log(one.ratio.iloc[-1] / one.ratio.iloc[0])))
+    first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[place]) for place in (0, -1))
+    change = f"from {one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f} times as fast as {base}"
+    return f"From {first} to {last}, {own} goes {change} ({one.family.iloc[0].split()[0]})"
 
 
 def texts(column: Iterable, form: str) -> list[str]:
@@ -185,8 +191,8 @@ def ratio_texts(rows: pd.DataFrame, start: str = "") -> list[str]:
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table over what the study lets grow, the largest batches, and the loss scales."""
-    section = Section()
-    if families := families_of(tables) if len(tables.comparisons) else []:
+    section = Section(link="Growth")
+    if families := families_of(tables):
         add_growth(section, tables, families)
     if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
         add_largest(section, tables)
@@ -215,9 +221,11 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         colours = zip(fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False)
         looks = {name: (name.split()[0], colour) for name, colour in colours}
         figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
-    section.chart(figures, "growth", section.title)
-    dashed = " A line is dashed where a point has one process." * any(lines.low.isna().any() for lines in drawn)
-    section.say(f"Upright lines are 95% intervals.{dashed} {ABOUT}")
+    section.chart(figures, "growth", section.title or "Speed-up over what grows")
+    dashes = "A line is dashed where a point has no interval, because one process shows no scatter."
+    solid = "Upright lines are 95% intervals; most are shorter than a marker."
+    known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
+    section.say(" ".join([solid] * bool(known.notna().any()) + [dashes] * bool(known.isna().any()) + [ABOUT]))
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)],
@@ -227,8 +235,8 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "outcome": pairs.outcome.str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
-        "loss, nats above": texts(pairs.above, "{:+.3f}"),
-        "the bar": pairs.loss_outcome.fillna("–"),
+        "loss, nats": texts(pairs.above, "{:+.3f}"),
+        "beside the bar": pairs.loss_outcome.fillna("–"),
     }
     section.table(pd.DataFrame(cells).to_dict("records"), "Every size in numbers")
 
@@ -272,7 +280,7 @@ def add_scales(section: Section, tables: Tables) -> None:
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
     said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
     section.title = section.title or said
-    section.say(f"{said}, so the table shows what the others skipped.")
+    section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),

@@ -11,17 +11,18 @@ from matplotlib.figure import Figure
 
 from ..analysis.student import MANY_RATIOS, stand_together
 from ..analysis.verdict import DIFFERENT
-from .charts import INK, SOFT, STATUS
-from .growth import ratio_texts, several, start_panel, texts
-from .names import COLOURS, ORDER, precision_name, setting_name, way_name
+from .charts import INK, PANEL, SOFT, STATUS
+from .growth import ratio_texts, texts
+from .names import COLOURS, ORDER, WAYS, bare, in_way, precision_name, setting_name, short_name, way_name
+from .panels import add_panels
 from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import listed
 
 USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
 USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
-ABOUT = """A bar is the speed beside the first step, and the number behind it is that step's own gain over the last one.
-Thin lines are 95% intervals; ~: the one of a gain includes 1. A larger batch is another training, so it is no step."""
+ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
+multiply to the total. Thin lines are 95% intervals; ~ means that the interval of a gain includes 1."""
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -49,17 +50,22 @@ def steps_of(tables: Tables) -> pd.DataFrame:
 
     `ratio` and its limits are over the first step, `gain` and those that begin with gain_ over the step before.
     """
-    settings = {name for step in tables.show.get("steps", []) for name in step} - {"label", "precision"}
-    families = [family for _, family in alike(tables.comparisons, *settings)] if settings else []
+    named = {step["label"]: len(chosen(step.get("precision"))) for step in tables.show.get("steps", ())}
+    settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
     rows = []
     for place, family in enumerate(families):
         first: list[dict] = []
         before: list[dict] = []
         for label, number, precision in ladder_of(tables, family):
-            own, bars = tables.runs(number, precision), bars_of(tables, [number])
-            over, gain = tables.between(own, first) or {}, tables.between(own, before) or {}
-            first, before = first or own, own or before
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {"ladder": place, "label": label}
+            bars = bars_of(tables, [number])
+            row = bars[bars.precision == precision].iloc[0].to_dict() | {
+                "ladder": family["name"].iloc[0],
+                "label": label,
+                "formats": named[label],
+            }
+            own = tables.runs(number, precision)
+            first, over = first or own, (tables.between(own, first) if first else None) or {}
+            gain = (tables.between(own, before) if before else None) or {}
             row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
             rows.append(row)
     return pd.DataFrame(rows)
@@ -75,24 +81,23 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
             axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
         if pd.notna(step.gain_ratio):
             text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
-        total = f" = {ratio:.1f}×" if place and step.Index == ratios[ratios > 0].index[-1] else ""
-        axes.barh(place, ratio, height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
-        style: dict[str, Any] = {"weight": "bold", "color": INK} if total else {"color": SOFT}
-        end = ratio if pd.isna(step.high) else step.high
-        axes.annotate(text + total, (end, place), (4, 0), textcoords="offset points", va="center", **style)
-    far = steps.high.astype(float).fillna(ratios).max()
-    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.75 * max(far, 1)), ylim=(len(steps) - 0.5, -0.5))
-    axes.set_yticks(range(len(steps)), steps.label)
-    axes.locator_params(axis="x", nbins=5, integer=True)
+        total = f" = {ratios[index]:.1f}×" if index in last and place else ""
+        style = {"weight": "bold", "color": INK} if total else {"color": SOFT}
+        axes.annotate(text + total, (ends[index], place), (4, 0), textcoords="offset points", va="center", **style)
+    names = steps.label + (" (" + steps.precision.map(short_name) + ")").where(steps.formats > 1, "")
+    axes.set_yticks(range(len(steps)), names)
+    axes.set_title(steps.ladder.iloc[0], weight="bold", size=10.5)
+    axes.set(xlabel="times as fast as the first step", xlim=(0, 1.6 * ends.max()))
+    axes.set_ylim(len(steps) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     return figure
 
 
 def adds(setting: str, before: Any, after: Any) -> bool:
-    """Return whether the second value of a setting adds something to the first, as a compiled graph does to a graph."""
-    if setting == "execution":
-        return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
-    return before == USUAL[setting] and after not in (before, None)
+    """Return whether the second value of a setting adds to the first. A way of execution keeps what the first has."""
+    if setting != "execution":
+        return before == USUAL[setting] and after not in (before, None)
+    return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
@@ -121,17 +126,40 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     return ways
 
 
+def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
+    """Return what the setting with the largest gain gains for each model, at best."""
+    sure = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)]
+    best = (sure if len(sure) else ways).sort_values("ratio", ascending=False)
+    top = best.iloc[0]
+    models = best[best.added == top.added].drop_duplicates("name")
+    gains = [f"{bare(row.name)} {row.ratio:.1f}" for row in models.itertuples()]
+    gains[0] = f"{bare(models['name'].iloc[0])} trains {models.ratio.iloc[0]:.1f}"
+    executed = top.added in WAYS.values()
+    how, than = (
+        (in_way(top.added), in_way(tables.comparisons.way[top.before]))
+        if executed
+        else (f"with {top.added}", "without it")
+    )
+    more = "" if len(sure) else f" ({top.outcome})"
+    return f"{how[0].upper()}{how[1:]}, {listed(gains, 'and')} times as fast as {than}{more}"
+
+
 def section(tables: Tables) -> Section:
     """Return the charts and the table of the steps, and the table of the ways of execution."""
     section = Section()
     steps = steps_of(tables)
     if len(steps):
-        ladders = [one for _, one in steps.groupby("ladder")]
-        ends = pd.concat([one.dropna(subset="ratio").iloc[-1:] for one in ladders])[["model", "ratio"]].values
-        claims = [f"{model.partition(',')[0]} {ratio:.1f} times" for model, ratio in ends if not tables.on_cpu]
-        section.title = f"Step by step: {listed(claims, 'and')} as fast in all" if claims else "Step by step"
+        ladders = [one for _, one in steps.groupby("ladder", sort=False)]
+        ends = [(bare(one.ladder.iloc[0]), one.ratio.dropna().iloc[-1:]) for one in ladders]
+        claims = [f"{name} {float(end.iloc[0]):.1f}" for name, end in ends if len(end)]
+        claims = [claim.replace(" ", " trains ", 1) if not place else claim for place, claim in enumerate(claims)]
+        first = precision_name(steps.precision.iloc[0])
+        section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {first}"
         section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
         section.say(ABOUT)
+        batches = [size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))]
+        if batches:
+            section.say(f"A larger batch ({listed(batches)}) is another training, so it is not a step here.")
         cells = {
             "model": steps.model,
             "step": steps.label,
@@ -146,13 +174,15 @@ def section(tables: Tables) -> Section:
         section.table(pd.DataFrame(cells).to_dict("records"), "Every step in numbers")
     ways = ways_of(tables, steps)
     if len(ways):
-        best = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)].nlargest(1, "ratio")
-        for one in best.itertuples():
-            name = f"{tables.comparisons['name'][one.before]} in {precision_name(one.precision)}"
-            section.title = section.title or f"{name} is {one.ratio:.1f} times as fast with another way: {one.added}"
-        section.title = section.title or "One setting changed"
+        ways = ways.assign(
+            name=ways.before.map(tables.comparisons["name"]), task=ways.before.map(tables.comparisons.task)
+        )
+        section.title = section.title or finding_of(tables, ways)
+        bars = ways.assign(comparison=ways.after, block="with " + ways.added, value=ways.ratio, note="")
+        add_panels(section, bars.assign(label=ways.ratio.map("{:.2f}×".format)), "ways")
         cells = {
-            "training": [tables.comparisons.title[number] for number in ways.before],
+            "model": ways.name + ", " + ways.task,
+            "run": [", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]])) for number in ways.before],
             "with": ways.added,
             "precision": ways.precision.map(precision_name),
             "times as fast": ratio_texts(ways),
@@ -160,6 +190,6 @@ def section(tables: Tables) -> Section:
             "outcome": ways.outcome,
             "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),
         }
-        section.say("Both trainings of a row differ in this setting alone, so its ratio is what the setting gains.")
+        section.say("Two trainings that differ in one setting alone are compared, so the ratio is what it gains.")
         section.table(pd.DataFrame(cells).to_dict("records"), "One setting changed")
     return section

@@ -12,7 +12,7 @@ ROWS_OPEN = 24  # a longer table is folded
 
 def section(tables: Tables) -> Section:
     """Return a row for each precision of each comparison, whose first cell links to a record, and the CSV files."""
-    section = Section("All numbers")
+    section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
         idle = tables.trainings[tables.trainings.timed].groupby(["comparison", "precision"]).idle.median()
@@ -36,8 +36,8 @@ def section(tables: Tables) -> Section:
         rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
         section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", sortable=True)
         section.say(
-            "GiB is the peak of PyTorch's memory without the data set. [trainings.csv](trainings.csv) has a row for"
-            " each training with all that was recorded, [ratios.csv](ratios.csv) one for each ratio."
+            "GiB is PyTorch's peak of memory without the data set. [trainings.csv](trainings.csv) has a row for each"
+            " training with all that was recorded, and [ratios.csv](ratios.csv) has one for each ratio."
         )
     section.parts += [File(name, content) for name, content in tables.csv().items()]
     return section

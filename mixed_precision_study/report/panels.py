@@ -58,7 +58,7 @@ def add_panels(section: Section, bars: pd.DataFrame, name: str, parts: dict[str,
     section.chart(figures, name, " ".join(says))
     every = bars.comparison.nunique()
     if len(drawn) < every:
-        section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would hide each other.")
+        section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would crowd the page.")
 
 
 def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, legend: bool) -> Figure:
@@ -69,7 +69,7 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
     ncols = 3 if len(parts or ()) <= 3 else 2
     foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)  # also where the legend is not drawn, because panels align
     left = 0.1 + LETTER * names.str.len().max()
-    labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 0.8)
+    labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
     bars_end = labels_end - LETTER * rows.label.str.len().max() - 0.05
     height = 0.5 + foot + 0.19 * y.max()
     with plt.rc_context({"font.size": 9}):

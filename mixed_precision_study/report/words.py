@@ -2,8 +2,7 @@
 
 import html
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from ..errors import printable
 
@@ -17,11 +16,6 @@ def plain(text: object) -> str:
 def count(number: int, word: str) -> str:
     """Return "1 run" or "2 runs"."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def tally(words: Iterable[str], form: str = "{} in {}") -> str:
-    """Return how often each word occurs, the commonest first: "faster in 3, slower in 1"."""
-    return ", ".join(form.format(word, number) for word, number in Counter(words).most_common())
 
 
 def listed(values: list, word: str = "or") -> str:
