@@ -252,14 +252,8 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
         return re.sub("|".join(THEME), lambda found: f"var(--{THEME[found[0]]}, {found[0]})", text)
 
     text = opened.getvalue()
-    text = re.sub(
-        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text[text.index("<svg") :], flags=re.S
-    )
-    text = re.sub(r"'Arial'[^;\"]*", "var(--font, sans-serif)", text)
-    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)  # the texts keep their decimals
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(
-        r"#[0-9a-f]{6}", lambda found: f"var(--{THEME[found[0]]}, {found[0]})" if found[0] in THEME else found[0], text
-    )
-    text = re.sub(r' width="[^"]*pt"| height="[^"]*pt"', "", text, count=2)
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<[^>]+>", of_the_page, text)  # the tags alone: names and numbers of labels stay what they are
+    text = re.sub(r' (width|height)="[^"]*pt"', "", text, count=2)
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(says)}" ', 1)
