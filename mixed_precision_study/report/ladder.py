@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from itertools import permutations, product
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -26,6 +26,10 @@ multiply to the total. Thin lines are 95% intervals; ~ means that the interval o
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
+def chosen(value: Any) -> list:
+    return value if isinstance(value, list) else [value]
+
+
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield (label, comparison, precision) of the steps that the study names and these comparisons have, in order.
 
@@ -34,28 +38,28 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
     family = family[family.batch == family.batch.min()]
-    precisions, before = ORDER, (-1, "")
+    precisions: Any = ORDER
+    before: tuple[Any, Any] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
-        fits = [all(one.get(name, value) in several(value) for name, value in state.items()) for one in family.settings]
+        fits = [all(one.get(name, value) in chosen(value) for name, value in state.items()) for one in family.settings]
         rows = tables.trainings[tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains]
-        rows = rows[rows.precision.isin(several(step.get("precision", precisions)))]
-        if len(rows) and before != (before := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            precisions = [before[1]]
-            yield step["label"], *before
+        rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
+        if len(rows) and before != (found := (rows.comparison.iloc[0], rows.precision.iloc[0])):
+            before, precisions = found, found[1]
+            yield step["label"], *found
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() all ladders, a row for each step, with the number of its `ladder` and its `label`.
+    """Return the bars_of() all ladders, a row for each step, with its `ladder`, the name of the model, and its `label`.
 
     `ratio` and its limits are over the first step, `gain` and those that begin with gain_ over the step before.
     """
     named = {step["label"]: len(chosen(step.get("precision"))) for step in tables.show.get("steps", ())}
     settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
     rows = []
-    for place, family in enumerate(families):
-        first: list[dict] = []
-        before: list[dict] = []
+    for _, family in alike(tables.comparisons, *settings) if settings else ():
+        first = before = None
         for label, number, precision in ladder_of(tables, family):
             bars = bars_of(tables, [number])
             row = bars[bars.precision == precision].iloc[0].to_dict() | {
@@ -65,20 +69,24 @@ def steps_of(tables: Tables) -> pd.DataFrame:
             }
             own = tables.runs(number, precision)
             first, over = first or own, (tables.between(own, first) if first else None) or {}
-            gain = (tables.between(own, before) if before else None) or {}
+            gain: dict = (tables.between(own, before) if before else None) or {}
             row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
+            before = own or before
             rows.append(row)
     return pd.DataFrame(rows)
 
 
 def draw_ladder(steps: pd.DataFrame) -> Figure:
     """Draw the speed of each step beside the first as a bar, from above, with what the step itself gains behind it."""
-    figure, axes = start_panel(f"{steps.model.iloc[0]}\n{steps.task.iloc[0]}", 0.9 + 0.3 * len(steps))
-    ratios = steps.ratio.astype(float).fillna(1.0).where(steps.seconds.notna(), 0.0)
-    for place, (step, ratio) in enumerate(zip(steps.itertuples(), ratios, strict=True)):
-        text = "" if ratio else STATUS.get(step.status, step.status)
+    figure, axes = plt.subplots(figsize=(PANEL, 0.75 + 0.3 * len(steps)), layout="constrained")
+    ratios = steps.ratio.astype(float).fillna((steps.seconds.notna() & (steps.index == steps.index[0])).astype(float))
+    ends = steps.high.astype(float).fillna(ratios)
+    last = steps.index[steps.seconds.notna()][-1:]
+    for place, (index, step) in enumerate(steps.iterrows()):
+        axes.barh(place, ratios[index], height=0.74, color=COLOURS[step.precision], gid=f"step {step.label}")
         if pd.notna(step.low):
             axes.hlines(place, step.low, step.high, color=INK, linewidth=1.1)
+        text = STATUS.get(step.status, step.status) if pd.isna(step.seconds) else ""
         if pd.notna(step.gain_ratio):
             text = f"{'~' if step.gain_low <= 1 <= step.gain_high else ''}×{step.gain_ratio:.1f}"
         total = f" = {ratios[index]:.1f}×" if index in last and place else ""
@@ -103,7 +111,7 @@ def adds(setting: str, before: Any, after: Any) -> bool:
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each precision in which one changed setting was run, but the steps of a ladder.
 
-    The ratio is that of `after` over `before`, comparisons that are equal in all else; `memory` is a share of before's.
+    The ratio is that of `after` over `before`, two comparisons that are equal in all else, and so is `memory`.
     """
     climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
     peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
@@ -116,8 +124,9 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
                 found = tables.between(own, base) if own != base else None
                 if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
-                    name = way_name if setting == "execution" else partial(setting_name, setting)
-                    row = {"before": before, "after": after, "precision": precision, "added": name(values[after])}
+                    value = values[after]
+                    added = way_name(value) if setting == "execution" else setting_name(setting, value)
+                    row = {"before": before, "after": after, "precision": precision, "added": added}
                     rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
     ways = pd.DataFrame(rows)
     if len(tests := ways.p.dropna() if len(ways) else ()) > MANY_RATIOS:
@@ -161,12 +170,14 @@ def section(tables: Tables) -> Section:
         if batches:
             section.say(f"A larger batch ({listed(batches)}) is another training, so it is not a step here.")
         cells = {
-            "model": steps.model,
+            "model": steps.ladder,
             "step": steps.label,
             "precision": steps.precision.map(precision_name),
             "s per epoch": texts(steps.seconds, "{:.2f}"),
             "over the first step": ratio_texts(steps),
-            "over the step before": ratio_texts(steps, "gain_"),
+            "over the step before": ratio_texts(
+                steps[["gain_ratio", "gain_low", "gain_high"]].set_axis(LIMITS[:3], axis=1)
+            ),
             "outcome": steps.gain_outcome.fillna("–"),
             "peak, GiB": texts(steps.gib, "{:.2f}"),
             "last metric": texts(steps.metric, "{:.3g}"),

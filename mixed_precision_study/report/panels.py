@@ -70,7 +70,7 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
     foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)  # also where the legend is not drawn, because panels align
     left = 0.1 + LETTER * names.str.len().max()
     labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
-    bars_end = labels_end - LETTER * rows.label.str.len().max() - 0.05
+    bars_end = max(left + 0.2, labels_end - LETTER * rows.label.str.len().max() - 0.05)
     height = 0.5 + foot + 0.19 * y.max()
     with plt.rc_context({"font.size": 9}):
         figure = plt.figure(figsize=(WIDTH, height))
@@ -81,7 +81,7 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
             colours = parts[part] if parts else list(rows.precision.map(COLOURS))
             axes.barh(y, rows[part].fillna(0), 0.72, start, color=colours, linewidth=0)
             start = start + rows[part].fillna(0)
-        axes.set(xlim=(0, start.max()), ylim=(y.max() + 0.6, 0.6))
+        axes.set(xlim=(0, start.max() or 1), ylim=(y.max() + 0.6, 0.6))
         axes.set_axis_off()
         beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
         columns = [(inch - left) / width for inch in (0, labels_end, WIDTH)]
