@@ -28,9 +28,9 @@ NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "
 NAMED_APART |= {"units", "layers", "image_height", "image_width"}  # the names of model and task hold them
 USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
+COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
 COLUMNS = {  # of the tables, also where they have no row
-    "comparisons": ["notebook", "model", "name", "task", "way", "device", "data", "batch", "execution", "settings"]
-    + ["precisions", "more", "title"],
+    "comparisons": COMPARISONS.split(),
     "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "stands"],
     "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
 }
