@@ -109,8 +109,9 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
             pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]
             for (before, after), precision in product(pairs, ORDER):
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
-                found = tables.between(own, base) if own != base else None
-                if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
+                steps_both = {(before, precision), (after, precision)} <= climbed
+                found = tables.between(own, base) if own != base and not steps_both else None
+                if found and found["processes"]:
                     name = way_name if setting == "execution" else partial(setting_name, setting)
                     row = {"before": before, "after": after, "precision": precision, "added": name(values[after])}
                     rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
