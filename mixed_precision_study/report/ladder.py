@@ -122,8 +122,9 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
             pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]
             for (before, after), precision in product(pairs, ORDER):
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
-                found = tables.between(own, base) if own != base else None
-                if found and found["processes"] and not {(before, precision), (after, precision)} <= climbed:
+                climbs = {(before, precision), (after, precision)} <= climbed
+                found = tables.between(own, base) if own != base and not climbs else None
+                if found and found["processes"]:
                     value = values[after]
                     added = way_name(value) if setting == "execution" else setting_name(setting, value)
                     row = {"before": before, "after": after, "precision": precision, "added": added}

@@ -19,9 +19,11 @@ PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are
 def ok_trainings(tables: Tables) -> pd.DataFrame:
     """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in the report's order.
 
-    A block of a chart is a comparison, named by its way of execution and by what tells it from the others.
+    A block of a chart is a comparison, named by its way of execution and by what tells it from the others. A study of
+    executions compares them in one precision, too.
     """
-    chosen = tables.charted[tables.charted.batch.astype(str) != "max"]
+    chosen = tables.comparisons if tables.show.get("execution") else tables.charted
+    chosen = chosen[chosen.batch.astype(str) != "max"]
     parts = chosen[["way", "more", "device"][: 3 if chosen.device.nunique() > 1 else 2]]
     blocks = [" · ".join(filter(None, texts)) for texts in parts.itertuples(index=False)]
     names = chosen[["name", "task", "way"]].assign(block=blocks)
