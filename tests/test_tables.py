@@ -14,7 +14,6 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 
 from mixed_precision_study import __version__
 from mixed_precision_study.record import NOT_WRITTEN, RunRecord, write_record
-from mixed_precision_study.report import verdicts
 
 ALL = (*EXPERIMENTS, "summary")
 
@@ -173,7 +172,7 @@ def test_the_headline_compares_graphs_with_graphs_and_names_the_faster_amp_mode(
 
 
 def test_an_outcome_that_does_not_stand_among_all_ratios_is_marked(monkeypatch):
-    monkeypatch.setattr(verdicts, "MANY_RATIOS", 0)  # so that few are corrected, too
+    monkeypatch.setattr(figures, "MANY_RATIOS", 0)  # so that few are corrected, too
     rows = {}
     for seconds in ([1.0, 1.1, 1.2], [1.0, 1.0001, 1.0002]):  # alone both are faster
         amp = [run("amp_fp16", value, repeat=repeat) for repeat, value in enumerate(seconds)]
