@@ -71,8 +71,7 @@ def chart_style() -> Iterator[None]:
 def opening(bars: pd.DataFrame) -> list[Figure]:
     """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
 
-    A panel holds eight bars at most, so a model with more blocks has further panels on the same scale. All panels have
-    the same bars in width and the same room for names, so they stand on one line.
+    A panel holds eight bars at most, so a model with more blocks has further panels. All share the width of a bar.
     """
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
     panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
@@ -225,9 +224,7 @@ def picture_of(figures: list[Figure]) -> bytes:
     for place, image in enumerate(images):
         whole.paste(image, (place % columns * wide + gap // 2, place // columns * high + gap // 2))
     small = io.BytesIO()
-    whole.quantize(96, PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE).save(
-        small, format="png", optimize=True
-    )
+    whole.quantize(96, PIL.Image.Quantize.MAXCOVERAGE, dither=0).save(small, format="png", optimize=True)
     return small.getvalue()
 
 
@@ -239,9 +236,8 @@ def drawing_of(figure: Figure, name: str, says: str) -> str:
             opened, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
     text = opened.getvalue()
-    text = re.sub(
-        r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text[text.index("<svg") :], flags=re.S
-    )
+    text = text[text.index("<svg") :]
+    text = re.sub(r"(?s)<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|\n\s*", "", text)
     text = re.sub(r"'Arial'[^;\"]*", "var(--font, sans-serif)", text)
     text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), text)  # the texts keep their decimals
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
