@@ -73,8 +73,7 @@ def chart_style() -> Iterator[None]:
 def opening(bars: pd.DataFrame) -> list[Figure]:
     """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
 
-    A panel holds eight bars at most, so a model with more blocks has further panels on the same scale. All panels have
-    the same bars in width and the same room for names, so they stand on one line.
+    A panel holds eight bars at most, so a model with more blocks has further panels. All share the width of a bar.
     """
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
     panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
