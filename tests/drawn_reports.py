@@ -1,25 +1,17 @@
-"""Reports for the tests: the executed summary, and the sections of a report with their charts."""
+"""Reports for the tests: the executed summary, and the sections of made-up records."""
 
-import functools
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
-from matplotlib.text import Text
 
 from mixed_precision_study.record import NOT_WRITTEN, write_record
-from mixed_precision_study.report.load import load
 from mixed_precision_study.report.section import Chart, Sentence, Table
-from mixed_precision_study.report.sections import SECTIONS
-from mixed_precision_study.report.style import chart_style
-
-SECTION = {module.__name__.rpartition(".")[2]: chart_style()(module.section) for module in SECTIONS}
+from mixed_precision_study.report.sections import sections_of
+from mixed_precision_study.report.tables import read_tables
 
 
 def execute(folder):
@@ -42,28 +34,17 @@ def shown(notebook, kind="text/plain"):
     return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs(notebook)])
 
 
-def explore(folder, *names):
-    """Return the report of a folder and the drawn charts of its sections, or of those named."""
-    report, charts = load(str(folder)), {}
-    for name in names or SECTION:
-        charts |= {part.name: part.figure for part in SECTION[name](report) if isinstance(part, Chart)}
-    with chart_style():
-        for figure in charts.values():
-            figure.draw_without_rendering()
-    return report, charts
-
-
-@functools.cache
-def drawn(write, *names):
-    """Return the same for the records that `write(folder)` writes; one session draws them once."""
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        return explore(folder, *names)
-
-
 def write_all(folder, *records):
     for record in records:
         write_record(record, folder)
+
+
+def read_all(folder, *records, **show):
+    """Write records and return their Tables; `show` is what the study shows."""
+    write_all(folder, *records)
+    tables = read_tables(folder)
+    tables.show |= show
+    return tables
 
 
 def flat(record, path="made up"):
@@ -72,34 +53,28 @@ def flat(record, path="made up"):
     return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
 
 
-def said_in(name, report):
-    """Return the sentences of a section, one in a line."""
-    return "\n".join(part.text for part in SECTION[name](report).parts if isinstance(part, Sentence))
+def parts_of(section, kind):
+    return [part for part in section.parts if isinstance(part, kind)]
 
 
-def tables_of(name, report):
+def said_in(section):
+    """Return the title of a section and its sentences, one in a line."""
+    return "\n".join([section.title, section.about, *(part.text for part in parts_of(section, Sentence))])
+
+
+def rows_in(section):
     """Return the tables of a section, each a list of rows."""
-    return [part.rows for part in SECTION[name](report) if isinstance(part, Table)]
+    return [part.rows for part in parts_of(section, Table)]
 
 
-def overlapping(figure):
-    """Return the pairs of texts in one panel that lie on each other."""
-    pairs = []
-    for axes in figure.axes:
-        boxes = [(text.get_text(), text.get_window_extent().padded(-1)) for text in axes.texts]
-        pairs += [(a, b) for (a, box), (b, other) in itertools.combinations(boxes, 2) if box.overlaps(other)]
-    return pairs
+def charts_in(section):
+    return {part.name: part.figures for part in parts_of(section, Chart)}
 
 
-def texts(figure):
-    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
-
-
-def bars_at(axes, x):
-    """Return [(foot, height)] of the bars around x, from below."""
-    bars = [bar for bar in axes.patches if bar.get_x() < x < bar.get_x() + bar.get_width()]
-    return sorted((bar.get_y(), bar.get_height()) for bar in bars)
-
-
-def panel_of(figure, title):
-    return next(axes for axes in figure.axes if title in axes.get_title(loc="left"))
+def failures_in(tables):
+    """Return what the sections say that could not be drawn, after showing every part as a notebook does."""
+    sections = list(sections_of(tables))
+    for part in (part for section in sections for part in section):
+        if hasattr(part, "_repr_mimebundle_"):
+            part._repr_mimebundle_()
+    return [line for section in sections for line in said_in(section).splitlines() if "could not be drawn" in line]

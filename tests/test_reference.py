@@ -15,10 +15,8 @@ from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, p
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
-from mixed_precision_study.report.comparisons import group_runs
-from mixed_precision_study.report.load import load
-from mixed_precision_study.report.verdicts import speedup_of
-from mixed_precision_study.report.widths import OUTSIDE, WITHIN, judge_loss
+from mixed_precision_study.report.growth import families_of, judge_loss, pairs_of
+from mixed_precision_study.report.tables import group, read_tables
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
@@ -144,12 +142,14 @@ def test_on_the_whole_text_fp8_is_faster_at_2048_and_its_loss_within_the_bar():
         of_width = [record for record in whole if record["units"] == units]
         assert len(of_width) == 12 and len({record["gpu_uuid"] for record in of_width}) == 1
         assert all(after < before for record in of_width for before, after in itertools.pairwise(record["metric"]))
-    (family,) = (one for one in load(OUTPUTS / "crossover-h200").widths if one.model.startswith("Transformer"))
-    group = family.for_loss("fp8", "amp_bf16")[2048]
-    assert len(group["runs"]["fp8"][0]["epoch_seconds"]) == 4
-    assert judge(speedup_of(group, "fp8", "amp_bf16")) == "faster"
-    assert judge_loss(group, "fp8", "amp_bf16") == WITHIN
-    assert judge_loss(group, "bf16_true", "amp_bf16") == OUTSIDE
+    tables = read_tables(OUTPUTS / "crossover-h200")
+    (family,) = (one for one in families_of(tables) if one.model.iloc[0] == "transformer")
+    fp8 = pairs_of(tables, family).set_index(["precision", "size"]).loc[("fp8", 2048)]
+    runs = {name: tables.runs(fp8.loss_comparison, name) for name in ("fp8", "amp_bf16", "bf16_true")}
+    assert {len(run["epoch_seconds"]) for run in runs["fp8"]} == {4}
+    assert tables.between(runs["fp8"], runs["amp_bf16"])["outcome"] == "faster"
+    assert fp8.loss_outcome == "within"
+    assert judge_loss(runs["bf16_true"], runs["amp_bf16"])["loss_outcome"] == "outside"
 
 
 def test_each_width_of_the_vit_ran_on_one_gpu_and_fp8_took_all_but_its_last_layer():
@@ -221,12 +221,13 @@ def test_every_reference_record_explains_itself():
 
 
 def test_what_a_process_of_its_own_explained_reaches_the_timed_runs():
-    groups = group_runs([dict(record) for record in read_folder("reference-h100")])  # it fills records in
+    records = [dict(record) for record in read_folder("reference-h100")]
     explained = {}
-    for group in groups:
-        timed = [run for runs in group["runs"].values() for run in runs]
-        key = (timed[0]["model"], timed[0]["execution"])
-        explained[key] = sum(bool(run["kernel_family_fractions"] and run["ledger_activations_mib"]) for run in timed)
+    for run, _ in group(records, {}):  # it fills records in
+        if not is_explanation(run):
+            key = (run["model"], run["execution"])
+            known = bool(run["kernel_family_fractions"] and run["ledger_activations_mib"])
+            explained[key] = explained.get(key, 0) + known
     assert explained == {
         (model, way): 12 for model in ("resnet18", "tf_efficientnet_b0") for way in ("eager", "cuda_graph")
     } | {

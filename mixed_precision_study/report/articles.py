@@ -51,9 +51,9 @@ def section(tables: Tables) -> Section:
         times = times.assign(theirs=times.value_baseline / times.value, own=[found[0]["ratio"] for found in times.ours])
         times["name"] = [found[0]["name"] for found in times.ours]
         same = times.theirs.map(direction) == times.own.map(direction)
-        section.title = f"{same.sum()} of {count(len(times), 'speed-up')} have the direction of the article's"
+        section.title = f"{same.sum()} of {count(len(times), 'published speed-up')} have the same direction here"
         others = [
-            f"{name} ({span(rows.theirs, TWO)}x on {card}, here {span(rows.own, TWO)}x)"
+            f"{name} ({span(rows.theirs, TWO)}× on {card}, here {span(rows.own, TWO)}×)"
             for (name, card), rows in times[~same].groupby(["name", "card"], sort=False)
         ]
         said = f"The direction differs for {listed(others, 'and')}." if others else "No direction differs."
@@ -61,7 +61,7 @@ def section(tables: Tables) -> Section:
         section.say(said)
     section.table(table_rows(matched))
     rest = f"{len(articles) - len(matched)} of {len(articles)} published figures"
-    section.say(f"{rest} have no counterpart here, so they stand in `report/articles.csv` alone.")
+    section.say(f"{rest} have no counterpart here, so only `report/articles.csv` holds them.")
     return section
 
 
@@ -173,7 +173,7 @@ def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
         axes.set(xscale="log", xlim=ends, ylim=(len(groups) - 0.45, -0.75), yticks=[])
         axes.set_xlabel("times as fast as fp32\nring: the article, diamond: here")
         axes.set_xticks([tick for tick in (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20) if ends[0] < tick < ends[1]])
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}x"))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}×"))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.spines["left"].set_visible(False)
     return figure
@@ -225,16 +225,16 @@ def ours_text(quantity: str, ours: list[dict]) -> str:
     found = ours[0]
     if len(ours) > 1:
         ratios = [one["ratio"] for one in ours]
-        return f"{'' if quantity == 'time' else quantity} {min(ratios):.2f} to {max(ratios):.2f}x".strip()
+        return f"{'' if quantity == 'time' else quantity} {min(ratios):.2f} to {max(ratios):.2f}×".strip()
     text = text_of(quantity, found.get("value"), found.get("base"), found["ratio"])
     return f"{text} ({found['low']:.2f} to {found['high']:.2f})" if found.get("low") else text
 
 
 def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:
     if quantity == "time":
-        return f"{ratio:.2f}x"
+        return f"{ratio:.2f}×"
     if quantity == "largest batch":
-        return f"{quantity} {ratio:.2f}x"
+        return f"{quantity} {ratio:.2f}×"
     if "memory" in quantity:
         name = "card memory" if quantity == "card memory" else "memory"
         change = "" if pd.isna(base) else f"{ratio - 1:+.0%}".replace("-", "−")

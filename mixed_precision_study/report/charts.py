@@ -35,7 +35,7 @@ DOTS = 120  # per inch of a PNG
 COLOURS_OF_A_PNG = 64  # its commonest ones; more make the file larger
 PIXELS = 100  # per inch, at which a PNG is shown
 BLOCK_GAP = 0.6  # of a bar
-MOST_BARS = 8  # of a panel
+FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
 STATUS = {
@@ -80,15 +80,14 @@ def chart_style() -> Iterator[None]:
 def opening(bars: pd.DataFrame) -> list[Figure]:
     """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
 
-    A panel holds eight bars at most, so a model with more blocks has further panels on the same scale.
+    A panel holds eight bars at most, so a model with more blocks has further panels. All share the width of a bar.
     """
-    figures = []
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
+    panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
+    room = max(FEWEST_BARS, *(panel.x.max() + 1 for panel in panels))
+    lines = max(name.count("\n") for panel in panels for name in panel.block)
     with chart_style():
-        for (model, task), rows in bars.groupby(["model", "task"], sort=False):
-            tallest = {part: rows[[part, high]].max(axis=None) for part, high in PARTS}
-            figures += [draw_panel(model, task, panel, tallest) for panel in panels_of(rows)]
-    return figures
+        return [draw_panel(panel, room, lines) for panel in panels]
 
 
 def opening_note(bars: pd.DataFrame) -> str:
@@ -97,7 +96,7 @@ def opening_note(bars: pd.DataFrame) -> str:
     others = bars[~bars.precision.isin(["fp32", "tf32"]) | bars.ratio.notna() & (bars.precision != bars.baseline)]
     texts = []
     if others.ratio.notna().any():
-        texts.append(f"Labels compare with {' or '.join(baselines)} of the same block.")
+        texts.append(f"The labels on the bars compare with {' or '.join(baselines)} of the same block.")
     lacking = list(bars[bars.baseline == "fp32"].model.unique())
     if len(baselines) == 2:
         texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
@@ -106,7 +105,7 @@ def opening_note(bars: pd.DataFrame) -> str:
     if (others.ratio.notna() & others.low.isna()).any():
         texts.append("A ratio in grey has no interval, because a single process was run.")
     if others.stands.fillna(False).astype(bool).any():
-        texts.append("Bold marks the fastest of a block, where that is significant.")
+        texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
         texts.append("A thin line reaches from the fastest to the slowest run.")
     texts.append("Memory is PyTorch's peak without the data set.")
@@ -114,31 +113,33 @@ def opening_note(bars: pd.DataFrame) -> str:
 
 
 def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split the bars of a model into panels of whole blocks; `x` is the place of a bar, in bars from the left."""
+    """Split the bars of a model into panels of whole blocks, with the columns that say how a bar is drawn.
+
+    `x` is the place of a bar, in bars from the left, and `block` the name below it.
+    """
+    rows = rows.assign(**{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in PARTS})
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
         block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
         if not panels or sum(map(len, panels[-1])) + len(block) > MOST_BARS:
             panels.append([])
         start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
-        panels[-1].append(block.assign(x=[start + place for place in range(len(block))]))
+        name = " · ".join(filter(None, block[["way", "more"]].iloc[0]))
+        x = [start + place for place in range(len(block))]
+        panels[-1].append(block.assign(x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1))))
     return [pd.concat(blocks, ignore_index=True) for blocks in panels]
 
 
-def draw_panel(model: str, task: str, bars: pd.DataFrame, tallest: dict[str, float]) -> Figure:
+def draw_panel(bars: pd.DataFrame, room: float, lines: int) -> Figure:
     """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory."""
-    task = textwrap.fill(task, 46)
-    names = {
-        block.x.mean(): textwrap.fill(" · ".join(filter(None, block[["way", "more"]].iloc[0])), 6 * len(block) - 1)
-        for _, block in bars.groupby("comparison", sort=False)
-    }
-    lines = max(name.count("\n") for name in names.values())
+    task = textwrap.fill(bars.task.iloc[0], 46)
     names_below = 28 if "bf16_true" in set(bars.precision) else 18  # points; "pure bf16" takes two lines
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
     total = head + SECONDS_HIGH + foot + GIB_HIGH + 0.04
     figure = plt.figure(figsize=(PANEL, total))
-    figure.text(0, 1 - 0.02 / total, model, size=12, weight="bold", va="top")
-    figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, va="top", linespacing=1.25)
+    name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
+    figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
+    figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     for (part, high), title in zip(PARTS, ("seconds per epoch", "peak memory, GiB"), strict=True):
         top, inches = tops[part]
@@ -146,16 +147,23 @@ def draw_panel(model: str, task: str, bars: pd.DataFrame, tallest: dict[str, flo
         figure.text(0, (top + 0.34) / total, title, size=9, color=SOFT)
         known = bars.dropna(subset=part)
         if len(known):
-            bar = {
-                "width": 0.88,
-                "dodge": False,
-                "native_scale": True,
-                "errorbar": None,
-                "saturation": 1,
-                "linewidth": 0,
-            }
-            sns.barplot(known, x="x", y=part, hue="precision", palette=COLOURS, legend=False, ax=axes, **bar)
-        axes.set(xlim=(-0.5, MOST_BARS + BLOCK_GAP - 0.5), ylim=(0, tallest[part] if tallest[part] > 0 else 1))
+            sns.barplot(
+                known,
+                x="x",
+                y=part,
+                hue="precision",
+                palette=COLOURS,
+                saturation=1,
+                ax=axes,
+                width=0.88,
+                dodge=False,
+                native_scale=True,
+                errorbar=None,
+                legend=False,
+                linewidth=0,
+            )
+        most = bars[f"most_{part}"].iloc[0]
+        axes.set(xlim=(-0.5, room - 0.5), ylim=(0, most if most > 0 else 1))
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
         axes.spines["left"].set_visible(False)
         label_bars(axes, bars, part, high, inches)
@@ -163,8 +171,8 @@ def draw_panel(model: str, task: str, bars: pd.DataFrame, tallest: dict[str, flo
     below = {"textcoords": "offset points", "ha": "center", "va": "top", "annotation_clip": False}
     for bar in bars.itertuples():
         axes.annotate(short_name(bar.precision).replace(" ", "\n"), (bar.x, 0), (0, -3), color=SOFT, **below)
-    for x, name in names.items():
-        axes.annotate(name, (x, 0), (0, -names_below), size=9.5, **below)
+    for _, block in bars.groupby("comparison", sort=False):
+        axes.annotate(block.block.iloc[0], (block.x.mean(), 0), (0, -names_below), size=9.5, **below)
     return figure
 
 

@@ -4,14 +4,15 @@ import pandas as pd
 
 from ..analysis.conditions import fairly_timed
 from ..record import SHORTEST_FOR_ENERGY
-from .names import precision_name
+from .names import bare, in_way, precision_name
 from .panels import add_panels, ok_trainings
 from .section import Section
 from .tables import Tables
 from .words import listed, short, span
 
-ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in the timed epochs. The host
-is not in it. A run counts from {SHORTEST_FOR_ENERGY:g} s of timed training on, because NVML counts in coarse steps."""
+ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in timed epochs, without the
+host. Percentages compare with TF32, or with fp32 where TF32 was not run. A run counts if it was timed for at least
+{SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
@@ -33,19 +34,19 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
 
 def finding(bars: pd.DataFrame) -> str:
     """Return the title: the share of TF32's energy that AMP needs, in the format and way with most comparisons."""
-    amp = bars[bars.precision.isin(["amp_fp16", "amp_bf16"]) & bars.way.isin(["eager", "CUDA graph"])]
+    amp = bars[bars.precision.isin(["amp_fp16", "amp_bf16"])]
     sizes = amp.dropna(subset="share").groupby(["baseline", "precision", "way"]).size()
     if sizes.empty:
         return "Energy: joules per 1,000 samples"
-    weight = lambda key: sizes[key] * (2 if key[2] == "CUDA graph" else 1)  # noqa: E731  # graphs are what is advised
+    weight = lambda key: sizes[key] * (2 if "graph" in key[2] else 1)  # noqa: E731  # graphs are what is advised
     best = max(sizes.index, key=lambda key: (weight(key), key))  # of as many, TF32 and fp16 come first
     own = amp.groupby(["baseline", "precision", "way"]).get_group(best)
     base, precision = map(precision_name, best[:2])
-    what = f"{precision}{' as a CUDA graph' if best[2] == 'CUDA graph' else ' in eager mode'} needs"
+    what = f"{precision} {in_way(best[2])} needs"
     if len(own) > 3 or own["name"].duplicated().any():
         shares = span([100 * share for share in own.share], "{:.0f}")
         return f"Energy: {what} {shares}% of {base}'s joules in {len(own)} comparisons"
-    texts = [f"{row.share:.0%} for {row.name.partition(',')[0]}" for row in own.itertuples()]
+    texts = [f"{row.share:.0%} for {bare(row.name)}" for row in own.itertuples()]
     texts[0] = texts[0].replace(" for", f" of {base}'s joules for", 1)
     return f"Energy: {what} {listed(texts, 'and')}"
 

@@ -6,6 +6,8 @@ than that, the card says by how much. On a CPU nothing is judged.
 """
 
 import re
+import statistics
+from datetime import datetime
 
 import pandas as pd
 
@@ -13,8 +15,8 @@ from ..analysis.conditions import said_of_made_up
 from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..analysis.speedup import FEWEST_PROCESSES
 from .charts import opening, opening_note
-from .names import precision_name
-from .section import Cards, Heading, Section
+from .names import bare, in_way, model_name, precision_name, way_name
+from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
 from .words import count, listed, plain, span
 
@@ -22,6 +24,7 @@ BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
 MOST_MODELS = 6  # with more models the study's own figure opens the report
 SAME = 0.02  # a memory or ratio within this share is called the same
+NOTHING = "These runs compare no precision with fp32 or TF32"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
@@ -41,11 +44,6 @@ def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
 
-def in_way(way: str) -> str:
-    """Return a way of execution as the beginning of a clause."""
-    return "in eager mode" if way == "eager" else f"as a {way}" if "graph" in way else way
-
-
 def finding(tables: Tables, bars: pd.DataFrame) -> str:
     """Return the title: how many times as fast each 16-bit format trains as TF32, in the way in which it is fastest."""
     if tables.on_cpu:
@@ -53,18 +51,16 @@ def finding(tables: Tables, bars: pd.DataFrame) -> str:
     best = best_of(tables, bars)
     amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return tables.description or tables.name or "Mixed precision"
+        return NOTHING
     ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
-    shown = amp[amp.way == way]
-    parts = []
-    for precision in (name for name in FORMATS if name in set(shown.precision)):
-        ratios = shown[shown.precision == precision].ratio
-        parts.append(f"{precision_name(precision)} trains {span(list(ratios), '{:.1f}')} times as fast as ")
-    base = precision_name(shown.baseline.iloc[0])
-    text = (
-        parts[0] + base + "".join(f", {part.removesuffix(' as fast as ').replace(' trains', '')}" for part in parts[1:])
-    )
+    shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]  # TF32 where it was run
+    spans = shown.sort_values("precision", ascending=False).groupby("precision", sort=False).ratio.agg(span, "{:.1f}")
+    (first, ratios), *others = spans.items()
+    text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
+    text += "".join(f", {precision_name(name)} {ratios} times" for name, ratios in others)
+    if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
+        text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
     if len(set(bars.way)) > 1 and "graph" in way:
         return f"Capture the training step as a {way}: {text}"
     begin = in_way(way)
@@ -73,40 +69,49 @@ def finding(tables: Tables, bars: pd.DataFrame) -> str:
 
 def memory_of(bars: pd.DataFrame) -> str:
     """Return how much memory the 16-bit formats save beside their baseline, a clause for each model."""
+    found = bars[bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())]
     clauses = []
-    for model, found in bars[bars.precision.isin(FORMATS) & bars.saved.notna()].groupby("model", sort=False):
-        saved, model = list(found.saved), model.partition(",")[0]
-        if max(map(abs, saved)) < SAME:
-            clauses.append(f"{model} as much")
-        elif min(saved) > 0:
-            clauses.append(f"{model} {span([100 * one for one in saved], '{:.0f}')}% less")
-        elif max(saved) < 0:
-            clauses.append(f"{model} {span([-100 * one for one in saved], '{:.0f}')}% more")
-        else:
-            clauses.append(f"{model} {span([-100 * one for one in saved], '{:+.0f}')}%")
-    if not clauses:
+    for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
+        more = saved.mean() < 0
+        how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
+        clauses.append(f"{'as much' if saved.abs().max() < 100 * SAME else how} for {bare(model)}")
+    if not 0 < len(clauses) <= MOST_MODELS:
         return ""
-    return f"Compared with {precision_name(bars.baseline.iloc[0])}, AMP needs this memory: {listed(clauses, 'and')}."
+    clauses[0] = clauses[0].replace(" for", " memory for", 1)
+    return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
 
 
 def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
-    """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode."""
+    """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
+
+    Below the title of a study's own figure, and where nothing is compared, stands what the study is about.
+    """
     said = [said_of_made_up(list(tables.trainings.record))]
-    if tables.on_cpu or not title.count("times as fast"):
-        return " ".join(filter(None, [*said, tables.description if title != tables.description else ""]))
+    if bars.empty or title != finding(tables, bars) or "times as fast" not in title:
+        return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
+        said.append("PyTorch already uses TF32 in convolutions and RNNs, so TF32 is the fair baseline.")
         over = tables.ratios[(tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)]
         over = over[over.comparison.isin(bars[bars.way.map(lambda way: way in title)].comparison)]
-        text = "PyTorch already uses TF32 in convolutions and RNNs, so TF32 is the fair baseline"
-        said.append(
-            text + (f"; strict fp32 is slower by {span(list(over.ratio), '{:.1f}')} times." if len(over) else ".")
-        )
+        if len(over):
+            said.append(f"Compared with strict fp32, AMP is {span(list(over.ratio), '{:.1f}')} times as fast.")
     said.append(memory_of(bars))
     eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if len(eager) and "graph" in title:
         ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, and another host gives other eager times.")
+        said.append(f"In eager mode AMP is only {ratios} times as fast as {base}, and that depends on the host.")
     return " ".join(filter(None, said))
+
+
+def equal_runs(tables: Tables) -> pd.DataFrame:
+    """Return a row for each set of equal trainings: how many there are, and how far apart their times are."""
+    rows = pd.DataFrame(record for record in tables.trainings.record if record["epoch_seconds"])
+    rows = rows.assign(model=[model_name(one) for one in rows.to_dict("records")], run=rows.execution.map(way_name))
+    rows = rows.assign(precision=rows.precision.map(precision_name), seconds=rows.epoch_seconds.map(statistics.fmean))
+    names = ["model", "run", "precision"]
+    found = rows.groupby([*names, "batch_size"], sort=False).seconds.agg(["size", "min", "max"]).query("size > 1")
+    found = found.assign(apart=found["max"] / found["min"]).round(2).reset_index()
+    return found.set_axis([*names, "batch", "runs", "fastest, s per epoch", "slowest", "slowest over fastest"], axis=1)
 
 
 def quality_line(tables: Tables, number: int, precision: str) -> str:
@@ -115,11 +120,11 @@ def quality_line(tables: Tables, number: int, precision: str) -> str:
     if len(found):
         found = found[(found.comparison == number) & (found.precision == precision)]
     if found.empty:
-        return "Quality: not compared with fp32"
+        return "Quality not compared with fp32"
     one = found.iloc[0]
     name = one.metric.replace("_", " ").capitalize()
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
-        return f"{name}: not judged, {count(one.seeds, 'seed')} of {FEWEST_SEEDS_FOR_OUTCOME} needed"
+        return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
     return f"{name}: {within}, {one.seeds} seeds"
 
@@ -156,30 +161,40 @@ def facts(tables: Tables) -> str:
     versions = listed(
         sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
     )
-    days = sorted({(one["finished_at"] or "")[:10] for one in records} - {""})
+    dates = sorted({datetime.fromisoformat(one["finished_at"]).date() for one in records if one["finished_at"]})
+    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*dates[:1], *dates[-1:])))
+    if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
+        days[0] = days[0].split()[0]
     hosts = len(set(tables.trainings.host) - {""})
     parts = [devices, f"PyTorch {versions}" if versions else "", count(len(tables.trainings), "run")]
-    parts += [count(hosts, "host") if hosts else "", " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""]
+    parts += [count(hosts, "host") if hosts else "", " to ".join(days)]
     return " · ".join(filter(None, parts))
 
 
 def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
-    found = finding(tables, bars) if len(bars) else tables.description or "Equal runs, which compare no precisions"
-    title = subject.title if subject and subject.parts and not tables.on_cpu else found
+    found = title = finding(tables, bars) if len(bars) else NOTHING
+    opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
+    equal = equal_runs(tables) if found == NOTHING else []
+    if opened:
+        title = opened.title
+    elif len(equal):
+        title = f"Equal runs differ by up to {equal['slowest over fastest'].max():.2f} times"
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
-    if text := said_below(tables, bars, title) if len(bars) else "":
+    if text := said_below(tables, bars, title):
         screen.say(plain(text))
-    if subject and subject.parts:
-        screen.parts += subject.parts
-        if found != title and not tables.on_cpu:
-            screen.say(f"**Time and memory.** {plain(found)}.")
+    if opened:
+        screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]
+        if "times as fast" in found and found != title:
+            screen.say(f"**Time.** {plain(found)}.")
+    elif len(equal):
+        screen.table(equal.to_dict("records"), caption="Training times of equal runs, which differ by chance alone")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        if not tables.on_cpu and (cards := cards_of(tables, bars)):
-            screen.parts.append(Cards(cards))
         figures = opening(bars)
+        if not tables.on_cpu and (cards := cards_of(tables, bars)):
+            screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
         screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
         screen.say(opening_note(bars))
     return screen

@@ -2,18 +2,18 @@
 
 import math
 import re
+import statistics
 from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import NullLocator
 
-from ..analysis.training_loss import judge_loss
+from ..analysis.speedup import FEWEST_PROCESSES
+from ..analysis.trained import has_learned
 from ..analysis.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from ..divergence import skipped_fraction
 from .charts import PANEL, SOFT, STATUS
@@ -22,12 +22,12 @@ from .section import Section
 from .tables import Tables, alike, bars_of
 from .words import span
 
-ABOUT = """The table compares each precision with the next simpler one, because only that tells what the precision adds;
-memory and energy are shares of that one's. A training loss may end 0.02 nats higher: 2% of perplexity, fixed before any
-run. It is inconclusive where equal runs differ by its distance from that bar, and may be from a longer training."""
-ABOUT_LARGEST = (
-    "Ratios are per sample, because the batches differ. A larger batch is another training: see its last metric."
-)
+ABOUT = """The table compares each precision with the next simpler one, because only that shows what the precision
+itself adds. A training loss may end 0.02 nats higher, or 2% in perplexity; this bar was fixed before any run. A loss is
+inconclusive where equal runs scatter by as much as its distance from the bar."""
+ABOUT_LARGEST = """Less memory for each sample allows a larger batch, so each precision ran at the largest that fits.
+Ratios are per sample, because the batches differ. A larger batch is another training, so see its last metric."""
+LOSS_BAR = 0.02  # nats that the last training loss may be above the simpler precision's
 LENGTHS = ("epochs", "lr", "max_steps")  # settings of a training that may change with the width of its model
 SIMPLER = {  # the precision that one is compared with; where that was not run, the one before it
     "tf32": "fp32", "amp_fp16": "tf32", "amp_bf16": "tf32", "o2_fp16": "amp_fp16", "o3_fp16": "amp_fp16",
@@ -37,10 +37,6 @@ VIT = {"tiny": 192, "small": 384, "base": 768, "large": 1024, "huge": 1280}  # t
 SIZES = {"width": "width {:,}", "layers": "{:,} layers", "batch size": "batch {:,}"}  # {axis: a size in a sentence}
 APART = 1.4  # factor between two sizes of which both are written below a chart
 TOLD = ("ratio", "low", "high", "outcome", "above", "loss_outcome", "loss_comparison")  # NaN where unknown
-
-
-def several(value: Any) -> list:
-    return value if isinstance(value, list) else [value]
 
 
 def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
@@ -60,17 +56,16 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     Each is a part of `comparisons` in order of `size`, with its `axis` and its name, `family`. Of several at one size
     the first is that of most precisions, energies and runs.
     """
+    over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
     most = {"modes": ("precision", "nunique"), "energies": ("joules", "count"), "runs": ("seed", "size")}
     found: dict[str, pd.DataFrame] = {}
-    for setting in several(tables.show.get("over", [])):
+    for setting in [over] if isinstance(over, str) else over:
         sizes = tables.comparisons.settings.map(lambda one, setting=setting: size_of(setting, one)).dropna()
         rows = tables.comparisons.loc[sizes.index]
         rows = rows.assign(**{name: sizes.str[place] for place, name in enumerate(("axis", "size", "kind"))})
         for (axis, _), kind in rows.groupby(["axis", "kind"], sort=False):
-            for _, family in alike(
-                kind, setting, *several(tables.show.get("with", [])), *(LENGTHS if axis == "width" else ())
-            ):
+            for _, family in alike(kind, setting, *more, *(LENGTHS if axis == "width" else ())):
                 runs = timed[timed.comparison.isin(family.index)]
                 if family["size"].nunique() < 3 or runs.precision.nunique() < 2:
                     continue
@@ -84,6 +79,29 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
                 name += f" ({len(found)})" * (name in found)
                 found[name] = family.assign(family=name)
     return list(found.values())
+
+
+def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
+    """Return by how many nats (above) the last losses of ok runs are above those of a base in the median, or None.
+
+    loss_outcome says what this is beside the bar. It is inconclusive where equal runs differ by as much as its distance
+    from the bar (scatter). The pair that tells most has the largest `certain`.
+    """
+    ends = [[run["train_loss"][-1] for run in runs if run["train_loss"]] for runs in (own, base)]
+    if not all(ends):
+        return None
+    above = statistics.median(ends[0]) - statistics.median(ends[1])
+    scatter = max(max(losses) - min(losses) for losses in ends)
+    runs = min(FEWEST_PROCESSES, *map(len, ends))
+    learned = has_learned(own) or has_learned(base)
+    outcome = "within" if above < LOSS_BAR else "outside"
+    if not learned:
+        outcome = "hardly trained"
+    elif runs < FEWEST_PROCESSES:
+        outcome = "fewer than three runs"
+    elif scatter >= abs(above - LOSS_BAR):
+        outcome = "inconclusive"
+    return {"above": above, "scatter": scatter, "loss_outcome": outcome, "certain": (learned, runs, -scatter)}
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
@@ -123,23 +141,15 @@ def lines_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     return bars.assign(size=bars.comparison.map(sizes), **family.iloc[0][["axis", "family"]])
 
 
-def start_panel(title: str, height: float) -> tuple[Figure, Axes]:
-    """Return a figure, so many inches high, with one panel below a title of two lines, which may be the wider one."""
-    layout = ConstrainedLayoutEngine(rect=(0, 0, 1, 1 - 0.42 / height))
-    figure, axes = plt.subplots(figsize=(PANEL, height), layout=layout)
-    figure.text(0.01, 0.99, title, va="top", size=9.5)
-    return figure, axes
-
-
 def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], title: str, label: str) -> Figure:
     """Draw ratios over the size, a line for each value of a column in `looks`; dashed where a point has no interval."""
-    figure, axes = start_panel(title, 3.0)
+    figure, axes = plt.subplots(figsize=(PANEL, 2.8), layout="constrained")
     axes.axhline(1, color=SOFT, linewidth=1)
     for name, (text, colour) in looks.items():
         line = rows[(rows[by] == name) & rows.ratio.notna()].astype({"low": float, "high": float})
-        dash = "--" if line.low.isna().any() else "-"
+        style = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "--" if line.low.isna().any() else "-"}
         if len(line):
-            axes.plot(line["size"], line.ratio, f"o{dash}", color=colour, markersize=4, label=text, gid=f"line {name}")
+            axes.plot(line["size"], line.ratio, label=text, gid=f"line {name}", **style)
             axes.vlines(line["size"], line.low, line.high, color=colour, linewidth=1.5)
     axes.set_xscale("log")
     ticks: list[int] = []
@@ -148,27 +158,33 @@ def draw_lines(rows: pd.DataFrame, by: str, looks: dict[str, tuple[str, str]], t
     axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=rows.axis.iloc[0], ylabel=label)
+    name, task = title.split("\n")
+    axes.set_title(name, pad=34, weight="bold", size=10.5)
+    axes.annotate(task, (0, 1), (0, 21), "axes fraction", "offset points")
     axes.set_ylim(min(0.75, 0.95 * rows.ratio.min()), max(1.25, 1.1 * rows.ratio.max()))
-    figure.legend(loc="outside lower right", ncols=4, handlelength=1.6)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, borderpad=0, handlelength=1.2, columnspacing=1)
     return figure
 
 
 def finding_of(pairs: pd.DataFrame) -> str:
-    """Return from which size of each family on its precision is faster, or its ratios where nothing is judged."""
+    """Return from which size of each family on its precision is faster, or how one changes if nothing is judged."""
     own, base = precision_name(pairs.precision.iloc[0]), precision_name(pairs.base.iloc[0])
-    judged = pairs.outcome.isin(OUTCOMES).any()
+    families = [one for _, one in pairs.groupby(["family", "axis"], sort=False)]
     claims = []
-    for (family, axis), one in pairs.groupby(["family", "axis"], sort=False):
-        sizes = [SIZES[axis].format(size) for size in one["size"]]
+    for one in families:
+        sizes = [SIZES[one.axis.iloc[0]].format(size) for size in one["size"]]
         faster = list(one.outcome.isin((FASTER, LITTLE_FASTER)))
-        claim = f"{one.ratio.iloc[0]:.2f} times as fast at {sizes[0]} and {one.ratio.iloc[-1]:.2f} at {sizes[-1]}"
-        if judged and not any(faster):
-            claim = f"at no size up to {sizes[-1]}"
-        elif judged:  # only where it holds at all larger sizes is it a size from which on
+        claim = f"at no size up to {sizes[-1]}"
+        if any(faster):  # only where it holds at all larger sizes is it a size from which on
             on = all(faster[faster.index(True) :])
             claim = f"from {sizes[faster.index(True)]} on" if on else f"at {sum(faster)} of {len(sizes)} sizes"
-        claims.append(f"{claim} ({family.split()[0]})")
-    return f"{own} is faster than {base} {', '.join(claims)}" if judged else f"{own} over {base}: {', '.join(claims)}"
+        claims.append(f"{claim} ({one.family.iloc[0].split()[0]})")
+    if pairs.outcome.isin(OUTCOMES).any():
+        return f"Compared with {base}, {own} is faster {', '.join(claims)}"
+    one = max(families, key=lambda one: abs(math.log(one.ratio.iloc[-1] / one.ratio.iloc[0])))
+    first, last = (SIZES[one.axis.iloc[0]].format(one["size"].iloc[place]) for place in (0, -1))
+    change = f"from {one.ratio.iloc[0]:.2f} to {one.ratio.iloc[-1]:.2f} times as fast as {base}"
+    return f"From {first} to {last}, {own} goes {change} ({one.family.iloc[0].split()[0]})"
 
 
 def texts(column: Iterable, form: str) -> list[str]:
@@ -176,21 +192,20 @@ def texts(column: Iterable, form: str) -> list[str]:
     return ["–" if value is None or pd.isna(value) else form.format(value).replace("-", "−") for value in column]
 
 
-def ratio_texts(rows: pd.DataFrame, start: str = "") -> list[str]:
-    """Return "1.52 (1.50–1.54)" for each row, or "1.52", or "–"; names of the columns begin with `start`."""
-    ratios, lows, highs = (rows[f"{start}{name}"].astype(float) for name in ("ratio", "low", "high"))
-    limits = [f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in zip(lows, highs, strict=True)]
-    return [ratio + limit for ratio, limit in zip(texts(ratios, "{:.2f}"), limits, strict=True)]
+def ratio_texts(rows: pd.DataFrame) -> list[str]:
+    """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there is no ratio."""
+    limits = [f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in rows[["low", "high"]].to_numpy(float)]
+    return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
 
 
 def section(tables: Tables) -> Section:
     """Return the charts and the table over what the study lets grow, the largest batches, and the loss scales."""
-    section = Section()
-    if families := families_of(tables) if len(tables.comparisons) else []:
+    section = Section(link="Growth")
+    if families := families_of(tables):
         add_growth(section, tables, families)
     if len(tables.comparisons) and (tables.comparisons.batch == "max").any():
         add_largest(section, tables)
-    if "loss_scale" in several(tables.show.get("over")):
+    if "loss_scale" in (tables.show.get("over") or []):
         add_scales(section, tables)
     return section
 
@@ -201,23 +216,24 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
     told = pairs.dropna(subset="ratio")
     own = next((name for name in ("fp8", "amp_fp16", "amp_bf16", "tf32") if name in set(told.precision)), None)
     headline = told[told.precision == own]
-    section.title = "Speed-up over what grows"
     if len(headline) and not tables.on_cpu:
         section.title = finding_of(headline[headline.base == headline.base.iloc[0]])
     drawn = [lines for family in families if len(lines := lines_of(tables, family))]
     fp8 = told[(told.precision == "fp8") & (told.base == "amp_bf16")]
-    looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
     figures = []
     for lines in drawn:
+        looks = {name: (short_name(name), COLOURS[name]) for name in ORDER}
         label = f"times as fast as {short_name(lines.baseline.iloc[0])}"
         figures.append(draw_lines(lines, "precision", looks, lines.family.iloc[0], label))
     if len(fp8):
         colours = zip(fp8.family.unique(), (COLOURS["fp8"], SOFT, COLOURS["amp_bf16"]), strict=False)
         looks = {name: (name.split()[0], colour) for name, colour in colours}
         figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
-    section.chart(figures, "growth", section.title)
-    dashed = " A line is dashed where a point has one process." * any(lines.low.isna().any() for lines in drawn)
-    section.say(f"Upright lines are 95% intervals.{dashed} {ABOUT}")
+    section.chart(figures, "growth", section.title or "Speed-up over what grows")
+    dashes = "A line is dashed where a point has no interval, because one process shows no scatter."
+    solid = "Upright lines are 95% intervals; most are shorter than a marker."
+    known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
+    section.say(" ".join([solid] * bool(known.notna().any()) + [dashes] * bool(known.isna().any()) + [ABOUT]))
     cells = {
         "model": pairs.family.str.partition("\n")[0],
         "size": [SIZES[axis].format(size) for axis, size in zip(pairs.axis, pairs["size"], strict=True)],
@@ -227,25 +243,33 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         "outcome": pairs.outcome.str.partition(":")[0],
         "memory": texts(pairs.memory, "{:.0%}"),
         "energy": texts(pairs.energy, "{:.0%}"),
-        "loss, nats above": texts(pairs.above, "{:+.3f}"),
-        "the bar": pairs.loss_outcome.fillna("–"),
+        "loss, nats": texts(pairs.above, "{:+.3f}"),
+        "beside the bar": pairs.loss_outcome.fillna("–"),
     }
     section.table(pd.DataFrame(cells).to_dict("records"), "Every size in numbers")
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() trainings at the largest `batch` that fits; `too_large` is the next, which did not."""
+    """Return the bars_of() trainings at the largest batch that fits: their `batch`, and the baseline's (base_batch).
+
+    `too_large` is the smallest batch above it that ran out of memory.
+    """
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.precision) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]
     failed = [[probe[0] for run in one for probe in run["batch_probes"] if probe[1] == "oom"] for one in runs]
-    both = zip(rows.batch, failed, strict=True)
-    return rows.assign(too_large=[min((one for one in sizes if one > batch), default=None) for batch, sizes in both])
+    above = zip(rows.batch, failed, strict=True)
+    rows["too_large"] = [min((size for size in sizes if size > batch), default=math.nan) for batch, sizes in above]
+    sizes = rows.set_index(["comparison", "precision"]).batch
+    return rows.assign(base_batch=[sizes.get(key) for key in zip(rows.comparison, rows.baseline, strict=True)])
 
 
 def add_largest(section: Section, tables: Tables) -> None:
+    """Add the table of the largest batches: how far each precision comes, and what that gains per sample."""
     rows = largest_of(tables)
-    section.title = section.title or "The largest batch that fits in each precision"
+    gain = (rows.batch / rows.base_batch)[rows.precision.isin(("amp_fp16", "amp_bf16"))].dropna()
+    if len(gain) and not section.title:
+        section.title = f"At its largest batch, AMP takes {span(list(gain), '{:.1f}')} times the samples at once"
     section.say(ABOUT_LARGEST)
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
@@ -272,7 +296,7 @@ def add_scales(section: Section, tables: Tables) -> None:
     scales, well = rows.fixed.dropna(), int((rows.status[rows.fixed.notna()] == "ok").sum())
     said = f"{well} of {len(scales)} trainings at fixed loss scales from {span(list(scales), '{:,.10g}')} ended well"
     section.title = section.title or said
-    section.say(f"{said}, so the table shows what the others skipped.")
+    section.say(f"{said}. The table shows how many steps each skipped.")
     cells = {
         "training": [tables.comparisons.title[number] for number in rows.comparison],
         "precision": rows.precision.map(precision_name),

@@ -18,9 +18,7 @@ FIELDS |= {"apart": "inference_difference_fraction"}
 def inference_bars(tables: Tables) -> pd.DataFrame:
     """Return a row per comparison and precision with `FIELDS`: medians over runs, of p10 the least, of p90 the most."""
     rows = ok_trainings(tables)
-    values = pd.DataFrame(
-        [[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, list(FIELDS)
-    )
+    values = pd.DataFrame([[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, [*FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(FIELDS, "median") | {"low": "min", "high": "max"}
     pooled = rows.groupby(["comparison", "precision"]).agg(how)
@@ -39,7 +37,8 @@ def finding(bars: pd.DataFrame) -> str:
     if both.empty:
         return "Inference: latency of one sample, and throughput of a batch"
     slower, faster = (int((both[key, "amp_fp16"] > both[key, "tf32"]).sum()) for key in ("value", "rate"))
-    cases = f"on one sample in {slower} of {len(both)} comparisons, and faster on a batch in {faster}"
+    many = f"all {slower}" if slower == len(both) else f"{slower} of {len(both)}"
+    cases = f"on one sample in {many} comparisons, but faster on a batch in {faster}"
     return f"Inference: {precision_name('amp_fp16')} is slower than {precision_name('tf32')} {cases}"
 
 
@@ -50,9 +49,11 @@ def section(tables: Tables) -> Section:
     if bars.empty:
         return Section("Inference")
     section = Section(finding(bars), ABOUT)
-    ranges = [f"{low:.3g}\u2013{high:.3g}" for low, high in zip(bars.low, bars.high, strict=True)]
-    add_panels(section, bars.assign(label=bars.value.map(short) + " ms", note=ranges), "inference_latency")
+    ranges = [f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)]
+    latency = bars.assign(label=bars.value.map(short) + " ms", note=ranges, task="latency of one sample")
+    add_panels(section, latency, "inference_latency")
     rate = bars.assign(value=bars.rate, label=bars.rate.map(short, na_action="ignore").fillna("-") + "/s", note="")
+    rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
     table["precision"] = bars.precision.map(precision_name)

@@ -59,6 +59,11 @@ def model_name(record: dict) -> str:
     return model
 
 
+def bare(model: str) -> str:
+    """Return the name of a model without its size, for a sentence."""
+    return model.partition(",")[0]
+
+
 def task_name(record: dict) -> str:
     """Return data and batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
     key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
@@ -73,6 +78,11 @@ def task_name(record: dict) -> str:
 def way_name(execution: str | None) -> str:
     """Return how steps were executed, in words."""
     return WAYS.get(execution or "eager", str(execution))
+
+
+def in_way(way: str) -> str:
+    """Return a way of execution as a clause."""
+    return "in eager mode" if way == "eager" else f"as a {way}" if "graph" in way else way
 
 
 def setting_name(name: str, value: object) -> str:
@@ -91,9 +101,7 @@ def setting_name(name: str, value: object) -> str:
         return f"{value} rounding"
     if name == "optimizer":
         return str(value)
-    return (
-        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, int | float) else f"{name.replace('_', ' ')} {value}"
-    )
+    return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
 
 
 def names_of(precisions: Iterable[str], word: str = "and") -> str:

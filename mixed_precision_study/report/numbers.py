@@ -1,5 +1,7 @@
 """Section: all numbers in one table, and the files trainings.csv and ratios.csv."""
 
+from pathlib import Path, PurePosixPath
+
 import pandas as pd
 
 from .names import METRICS, precision_name
@@ -12,13 +14,19 @@ ROWS_OPEN = 24  # a longer table is folded
 
 def section(tables: Tables) -> Section:
     """Return a row for each precision of each comparison, whose first cell links to a record, and the CSV files."""
-    section = Section("All numbers")
+    section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
         idle = tables.trainings[tables.trainings.timed].groupby(["comparison", "precision"]).idle.median()
         metrics = tables.trainings[tables.trainings.timed].drop_duplicates("comparison").set_index("comparison").record
-        rows = []
+        paths = (
+            tables.trainings.drop_duplicates(["comparison", "precision"]).set_index(["comparison", "precision"]).path
+        )
+        rows, links = [], []
         for bar in bars.itertuples():
+            path = str(paths[bar.comparison, bar.precision])
+            beside = not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
+            links.append(path if beside else "")  # none into an archive
             metric = metrics[bar.comparison]["metric_name"] if bar.comparison in metrics else None
             row = {"model": bar.model, "task": bar.task, "run": ", ".join(filter(None, (bar.way, bar.more)))}
             row |= {"precision": precision_name(bar.precision)}
@@ -34,10 +42,11 @@ def section(tables: Tables) -> Section:
             row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
             rows.append(row)
         rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
-        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", sortable=True)
+        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", links=links, sortable=True)
+        ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(
-            "GiB is the peak of PyTorch's memory without the data set. [trainings.csv](trainings.csv) has a row for"
-            " each training with all that was recorded, [ratios.csv](ratios.csv) one for each ratio."
+            "GiB is PyTorch's peak of memory without the data set. [trainings.csv](trainings.csv) has a row for"
+            f" each training with all that was recorded{ratios}."
         )
     section.parts += [File(name, content) for name, content in tables.csv().items()]
     return section

@@ -19,9 +19,11 @@ PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are
 def ok_trainings(tables: Tables) -> pd.DataFrame:
     """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in the report's order.
 
-    A block of a chart is a comparison, named by its way of execution and by what tells it from the others.
+    A block of a chart is a comparison, named by its way of execution and by what tells it from the others. A study of
+    executions compares them in one precision, too.
     """
-    chosen = tables.charted[tables.charted.batch.astype(str) != "max"]
+    chosen = tables.comparisons if tables.show.get("execution") else tables.charted
+    chosen = chosen[chosen.batch.astype(str) != "max"]
     parts = chosen[["way", "more", "device"][: 3 if chosen.device.nunique() > 1 else 2]]
     blocks = [" · ".join(filter(None, texts)) for texts in parts.itertuples(index=False)]
     names = chosen[["name", "task", "way"]].assign(block=blocks)
@@ -58,7 +60,7 @@ def add_panels(section: Section, bars: pd.DataFrame, name: str, parts: dict[str,
     section.chart(figures, name, " ".join(says))
     every = bars.comparison.nunique()
     if len(drawn) < every:
-        section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would hide each other.")
+        section.say(f"The charts show {len(drawn)} of {every} comparisons, because more would crowd the page.")
 
 
 def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, legend: bool) -> Figure:
@@ -69,8 +71,8 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
     ncols = 3 if len(parts or ()) <= 3 else 2
     foot = 0.16 + 0.18 * -(-len(parts or ()) // ncols)  # also where the legend is not drawn, because panels align
     left = 0.1 + LETTER * names.str.len().max()
-    labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 0.8)
-    bars_end = labels_end - LETTER * rows.label.str.len().max() - 0.05
+    labels_end = WIDTH - LETTER * (rows.note.str.len().max() + 1.4)
+    bars_end = max(left + 0.2, labels_end - LETTER * rows.label.str.len().max() - 0.05)
     height = 0.5 + foot + 0.19 * y.max()
     with plt.rc_context({"font.size": 9}):
         figure = plt.figure(figsize=(WIDTH, height))
@@ -81,7 +83,7 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
             colours = parts[part] if parts else list(rows.precision.map(COLOURS))
             axes.barh(y, rows[part].fillna(0), 0.72, start, color=colours, linewidth=0)
             start = start + rows[part].fillna(0)
-        axes.set(xlim=(0, start.max()), ylim=(y.max() + 0.6, 0.6))
+        axes.set(xlim=(0, start.max() or 1), ylim=(y.max() + 0.6, 0.6))
         axes.set_axis_off()
         beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
         columns = [(inch - left) / width for inch in (0, labels_end, WIDTH)]

@@ -38,8 +38,8 @@ NAMED = 3  # files that are no records; of more their number is given
 
 def section(tables: Tables) -> Section:
     """Return what ended badly, what was left out, the hardware and the method, folded."""
-    section = Section("Method, hardware and records", folded=True)
-    section.say(said_of_found(tables))
+    section = Section("Method, hardware and records", folded=True, link="Method")
+    section.say(plain(" ".join(filter(None, (tables.description, said_of_found(tables))))))
     rows = tables.trainings
     failed = rows[rows.status != "ok"]
     if len(failed):
@@ -74,9 +74,7 @@ def section(tables: Tables) -> Section:
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
-            section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}, so ratios.csv says which ratios do."
-            )
+            section.say(f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv says which ratios do.")
     section.say(METHOD)
     return section
 

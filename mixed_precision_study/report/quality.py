@@ -28,7 +28,7 @@ def section(tables: Tables) -> Section:
     """Return the differences from fp32, or why quality cannot be judged, and how the trainings went."""
     section = Section("Quality: these runs cannot judge it", folded=True)
     if tables.on_cpu or tables.comparisons.empty or tables.trainings.metric.isna().all():
-        return Section()
+        return section
     labels = tables.comparisons[["name", "way", "more"]].apply(lambda row: ", ".join(filter(None, row)), axis=1)
     cases = tables.quality
     if len(cases):
@@ -37,10 +37,13 @@ def section(tables: Tables) -> Section:
     if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        many += f" cases, and a loss in {lost}" if lost else " cases"
-        section = Section(f"Quality: no loss beyond the margin in {many}", ABOUT)
+        more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))
+        section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
-        section.chart(draw(cases), "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
+        ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
+        widest = min(WIDEST, max(1.5, ends.max() + 0.2))
+        figures = [draw(one, widest) for _, one in cases.groupby("comparison", sort=False)]
+        section.chart(figures, "quality", "; ".join(", ".join(row.values()) for row in rows) + ".")
         section.table(rows)
     else:
         section.say(f"These runs cannot judge quality, because {why_not_judged(tables.quality)}.")
@@ -91,38 +94,29 @@ def row_of(case: dict) -> dict[str, str]:
 
 
 @chart_style()
-def draw(cases: pd.DataFrame) -> list[Figure]:
-    """Draw a panel per model with a row per case: the 90% interval in margins, from worse to better."""
+def draw(cases: pd.DataFrame, widest: float) -> Figure:
+    """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
-    widest = min(WIDEST, max(1.5, ends.abs().max(axis=None) + 0.2))
-    figures = []
-    for _, rows in cases.groupby("model", sort=False):
-        lines = len(rows) + 1.4 * rows.comparison.nunique()
-        figure, axes = plt.subplots(figsize=(PANEL, 0.9 + 0.22 * lines), layout="constrained")
-        axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
-        axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
-        place, ticks = 0.0, {}
-        for number, group in rows.groupby("comparison", sort=False):
-            place += 0.7 * (len(group.label.iloc[0]) // 40)
-            axes.text(-widest, place + 0.35, textwrap.fill(group.label.iloc[0], 40), weight="bold")
-            for index, precision in group.precision.items():
-                place += 1
-                ticks[place] = short_name(precision)
-                mean, *limits = ends.loc[index].clip(-widest, widest)
-                marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
-                line = {"color": COLOURS[precision], "linewidth": 2.5, "gid": f"{number} {precision}"}
-                axes.plot([min(limits), mean, max(limits)], [place] * 3, solid_capstyle="butt", **line)
-                axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
-            place += 1.4
-        axes.set(xlim=(-widest, widest), ylim=(place - 0.8, -0.7), xlabel="difference from fp32, in margins")
-        axes.set_yticks(list(ticks), list(ticks.values()))
-        axes.xaxis.set_major_locator(MultipleLocator(1))
-        axes.grid(visible=False, axis="y")
-        axes.set_title("← worse", loc="left", color=SOFT)
-        axes.set_title("better →", loc="right", color=SOFT)
-        figures.append(figure)
-    return figures
+    figure, axes = plt.subplots(figsize=(PANEL, 1.15 + 0.26 * len(cases)), layout="constrained")
+    axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
+    axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
+    for place, (index, precision) in enumerate(cases.precision.items()):
+        mean, *limits = ends.loc[index].clip(-widest, widest)
+        marker = "o" if mean == ends.difference[index] else "<" if mean < 0 else ">"
+        style = {"color": COLOURS[precision], "gid": f"{cases.comparison[index]} {precision}"}
+        axes.plot([min(limits), mean, max(limits)], [place] * 3, linewidth=2.5, solid_capstyle="butt", **style)
+        axes.plot(mean, place, marker=marker, markersize=7, color=COLOURS[precision], clip_on=False)
+    axes.set(
+        xlim=(-widest, widest), ylim=(len(cases) - 0.4, -0.6), xlabel="difference from fp32, in margins (shaded: ±1)"
+    )
+    axes.set_yticks(range(len(cases)), cases.precision.map(short_name))
+    axes.xaxis.set_major_locator(MultipleLocator(1))
+    axes.grid(visible=False, axis="y")
+    axes.set_title("← worse", loc="left", color=SOFT)
+    axes.set_title("better →", loc="right", color=SOFT)
+    figure.suptitle(textwrap.fill(cases.label.iloc[0], 44), x=0, ha="left", size=10.5, weight="bold")
+    return figure
 
 
 def say_unlearned(section: Section, tables: Tables) -> None:
@@ -131,9 +125,8 @@ def say_unlearned(section: Section, tables: Tables) -> None:
         gains = [(name, gain_over_chance(run)) for name in ORDER for run in tables.runs(number, name)]
         lost = [name for name, gain in gains if gain is not None and gain <= 0]
         if lost:
-            section.say(
-                f"{plain(title)}: {len(lost)} of {len(gains)} runs ended at chance or worse ({names_of(lost)})."
-            )
+            who = f"{len(lost)} of {count(len(gains), 'run')} ended no better than chance ({names_of(lost)})"
+            section.say(f"{who}: {plain(title)}.")
 
 
 def say_curves(section: Section, tables: Tables) -> None:
@@ -155,10 +148,12 @@ def say_curves(section: Section, tables: Tables) -> None:
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
-        how = f"because in the second half their median losses differ by at most {max(same):.1%} of its fall"
-        section.say(f"{'Most' if others else 'All'} trainings follow the curve of fp32, {how}.")
+        how = f"in the second half of training, medians differ by at most {max(same):.1%} of the fall of fp32's loss"
+        section.say(f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}.")
     if others:
-        section.say(f"Further away from the curve of fp32 in the second half: {'; '.join(others)}.")
+        section.say(
+            f"In the second half of training, these losses are further from those of fp32: {'; '.join(others)}."
+        )
 
 
 def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:

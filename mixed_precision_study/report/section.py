@@ -24,6 +24,7 @@ from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
+LONG = 22  # letters; a longer cell may take two lines
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -110,7 +111,7 @@ def is_numeric(column: Iterable[object]) -> bool:
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
     """Return a cell of a table as HTML, with its text escaped."""
-    kind = ' class="number"' if numeric else ""
+    kind = ' class="number"' if numeric else ' class="long"' if len(str(value)) > LONG else ""
     text = html.escape(printable(str(value)))
     if href:
         text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
@@ -125,6 +126,7 @@ class Cards:
     """
 
     cards: list[dict]
+    over: bool = False  # whether the panel of a chart stands below each card, so that its name is said already
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         cells, texts = [], []
@@ -140,7 +142,7 @@ class Cards:
             )
         rows = [cells[start : start + 3] for start in range(0, len(cells), 3)]
         body = "".join(f"<tr>{''.join(f'<td>{one}</td>' for one in row)}</tr>" for row in rows)
-        page = f'<table class="cards {NO_FORMULA}"><tbody>{body}</tbody></table>'
+        page = f'<table class="cards{" over" * self.over} {NO_FORMULA}"><tbody>{body}</tbody></table>'
         return {"text/html": page, "text/plain": "\n".join(texts)}
 
 
@@ -192,7 +194,7 @@ Part = Heading | Sentence | Table | Cards | Chart | File
 class Section:
     """A section of the report: its title, what it is about, and its parts in the order in which they are read.
 
-    A section without parts is absent: neither its title nor what it is about is shown.
+    A section that shows nothing is absent: neither its title nor what it is about is shown.
     """
 
     title: str = ""
@@ -202,9 +204,10 @@ class Section:
     link: str = ""  # see Heading
 
     def __iter__(self) -> Iterator[Part]:
-        if self.parts and self.title:
+        shown = any(not isinstance(part, File) for part in self.parts)
+        if shown and self.title:
             yield Heading(self.title, self.folded, link=self.link)
-        if self.parts and self.about:
+        if shown and self.about:
             yield Sentence(self.about)
         yield from self.parts
 

@@ -12,8 +12,8 @@ from .section import Chart, Section
 from .tables import Tables
 from .words import plain
 
-SUBJECTS = {"articles": articles, "quality": quality, "steps": ladder, "over": growth, "inference": inference}
-SUBJECTS["execution"] = ladder
+SUBJECTS = {"articles": articles, "steps": ladder, "over": growth, "inference": inference, "execution": ladder}
+SUBJECTS["quality"] = quality
 SECTIONS = (why, sure, ladder, growth, quality, memory, energy, inference, articles, numbers, provenance)
 
 

@@ -5,7 +5,7 @@ from ..analysis.verdict import DIFFERENT
 from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
-from .words import count, listed
+from .words import count
 
 FEWEST_HOSTS = 3  # below, a ratio in eager mode belongs to its host
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
@@ -27,25 +27,17 @@ def section(tables: Tables) -> Section:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
     section.title = title_of(tables, ratios)
-    rows = []
-    for number, comparison in tables.charted.iterrows():
-        cells = ratios[ratios.comparison == number].set_index(["precision", "baseline"])
-        row = {
-            "model": comparison["name"],
-            "task": comparison.task,
-            "run": ", ".join(filter(None, (comparison.way, comparison.more))),
-        }
-        for precision in ORDER:
-            for baseline in ("tf32", "fp32"):
-                if (precision, baseline) in cells.index:
-                    row[f"{short_name(precision)} over {short_name(baseline)}"] = cell_of(
-                        cells.loc[(precision, baseline)]
-                    )
-        rows.append(row)
-    ratios_named = list(dict.fromkeys(name for row in rows for name in list(row)[3:]))
-    ratios_named.sort(key=lambda name: name.endswith("over fp32"))
-    names = ["model", "task", "run", *ratios_named]
-    section.table([{name: row.get(name, "-") for name in names} for row in rows], "Ratios" if len(rows) > 12 else "")
+    columns = [f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER]
+    over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
+    cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
+    cells = cells.pivot(index="comparison", columns="over", values="cell")
+    charted = tables.charted.rename(columns={"name": "model"})
+    charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
+    alone = charted.groupby("model").task.nunique().max() == 1  # then the name says the task
+    rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
+        cells[[*filter(cells.__contains__, columns)]]
+    )
+    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "")
     section.say(footnote(tables, ratios))
     return section
 
@@ -63,15 +55,13 @@ def title_of(tables: Tables, ratios) -> str:
     """Return how far graphs and eager runs repeat, as the half width of their intervals."""
     known = ratios.dropna(subset=["low"])
     if known.empty:
-        return "How sure: these are single runs, so no ratio has an interval"
+        return "How sure: no ratio has an interval, because each rests on one or two processes"
     graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
     half = known.high / known.ratio - 1
-    said = [
-        f"{name} ratios are known within {half[rows].max():.0%}"
-        for name, rows in (("CUDA graph", graph), ("eager", ~graph))
-        if rows.any()
-    ]
-    return f"How sure: {listed(said, 'and')}"
+    known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
+    if len(known_to) == 2:
+        return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
+    return f"How sure: ratios are known within {known_to[0]}"
 
 
 def footnote(tables: Tables, ratios) -> str:
@@ -87,29 +77,27 @@ def footnote(tables: Tables, ratios) -> str:
         )
     if len(few):
         said.append(
-            f"{count(len(few), 'ratio')} of one or two processes have no interval, because"
-            " nothing is known about how processes differ."
+            f"{count(len(few), 'ratio')} of one or two processes have no interval, because so few do not show how far"
+            " processes differ."
         )
     tested = tables.ratios.dropna(subset=["p"])
     fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
     if len(fallen):
         said.append(
-            f"* marks {count(len(fallen), 'difference')} that Holm's correction for all"
-            f" {len(tested)} ratios of this report does not keep."
+            f"\\* marks {count(len(fallen), 'ratio')} whose difference is not significant after Holm's correction for"
+            f" testing all {len(tested)} ratios of this report."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
         said.append(
-            "Eager times belong to their host, so an interval holds for this host and not for every one with this card."
+            "Eager times depend on the host, so their intervals hold for this host and may not hold for others."
         )
     differing = [text for texts in ratios.differences for text in texts]
     cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
     if any(" against " in one and "clock" not in one for one in differing):
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
-        said.append(
-            f"Caution, for some ratios: {'; '.join(cautions)}. The column *differences* of ratios.csv names them."
-        )
+        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. See *differences* in ratios.csv.")
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU.")

@@ -19,7 +19,7 @@ from ..analysis.verdict import DIFFERENT, SAME_TO, judge
 from ..divergence import find_diverged
 from ..errors import UserError
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
-from .names import ORDER, model_name, setting_name, task_name, way_name
+from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
 from .reading import find_records, of_other_code, sort_out
 from .words import natural
 
@@ -28,6 +28,12 @@ NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "
 NAMED_APART |= {"units", "layers", "image_height", "image_width"}  # the names of model and task hold them
 USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
+COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
+COLUMNS = {  # of the tables, also where they have no row
+    "comparisons": COMPARISONS.split(),
+    "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "stands"],
+    "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
+}
 
 
 @dataclass
@@ -47,9 +53,9 @@ class Tables:
     description: str = ""
     show: dict = field(default_factory=dict)  # what the study shows, see studies.yaml
     trainings: pd.DataFrame = field(default_factory=pd.DataFrame)
-    comparisons: pd.DataFrame = field(default_factory=pd.DataFrame)
-    ratios: pd.DataFrame = field(default_factory=pd.DataFrame)
-    quality: pd.DataFrame = field(default_factory=pd.DataFrame)
+    comparisons: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["comparisons"]))
+    ratios: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["ratios"]))
+    quality: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=COLUMNS["quality"]))
     left_out: list[tuple[str, str]] = field(default_factory=list)  # (path, reason) of records that are not used
     other_code: list[dict] = field(default_factory=list)  # records of other code than the newest of their notebook
     on_cpu: bool = False  # every run was on the CPU, so nothing is judged
@@ -68,7 +74,7 @@ class Tables:
     @property
     def charted(self) -> pd.DataFrame:
         """The comparisons that compare precisions, or all where none does."""
-        several = self.comparisons[self.comparisons.precisions > 1] if len(self.comparisons) else self.comparisons
+        several = self.comparisons[self.comparisons.precisions > 1]
         return several if len(several) else self.comparisons
 
     def csv(self) -> dict[str, bytes]:
@@ -160,7 +166,8 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
 def place_of(runs: list[dict]) -> list:
     """Return a sort key of comparisons: by experiment, then by card, data and model, then by execution."""
     first = runs[0]
-    execution = ("eager", "compile", "cuda_graph", "compile_cuda_graph").index(first.get("execution") or "eager")
+    way = str(first.get("execution") or "eager")
+    execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
     texts = (first["notebook"], first["gpu_name"], first["dataset_used"], model_name(first), first["batch_size"])
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
@@ -260,14 +267,14 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
     for row in rows:
         parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
         row["title"] = " · ".join(filter(None, parts))
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
 
 
 def told_apart(settings: dict, peers: list[dict]) -> list[str]:
     """Return the settings in which a comparison differs from its peers, as labels; a memory limit is always named."""
     labels = []
     for name, value in settings.items():
-        found = {json.dumps(peer[name]) for peer in peers if name in peer}
+        found = {json.dumps(peer.get(name)) for peer in peers}
         limit = name == "memory_limit_gib" and value
         if limit or (name not in NAMED_APART and len(found) > 1 and (name, value) not in USUAL):
             labels.append(setting_name(name, value))
@@ -315,9 +322,9 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                     saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
                     rows.append(row | found | {"saved": saved, "test": id(found)})
+    if not rows:
+        return pd.DataFrame(columns=COLUMNS["ratios"])
     table = pd.DataFrame(rows)
-    if table.empty:
-        return table
     tests = table.dropna(subset="p").drop_duplicates("test")
     stands = dict(zip(tests.test, stand_together(list(tests.p)), strict=True))
     if len(tests) <= MANY_RATIOS:
@@ -381,7 +388,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
                 else not quality_lost(own, base)
             )
             rows.append(row | {name: found[name] for name in QUALITY} | {"diverged": diverged, "usable": usable})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=COLUMNS["quality"])
 
 
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import pandas as pd
 
 from ..analysis.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
 from ..analysis.explained import NOT_YET, TIME_ALONE
-from .names import ORDER, precision_name, short_name
+from .names import ORDER, bare, precision_name, short_name
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
@@ -21,25 +21,22 @@ PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60
 BUSY = 0.1  # a GPU that idles less hardly waits
 SHORTER = 0.8  # of the arithmetic of fp32
 MEASURED = {  # what a footnote calls missing: (the field that knows it, the field with the reason)
-    "the profile of a step": ("gpu_busy_fraction", "profile_reason"),
-    "what fills the memory": ("ledger_activations_mib", "ledger_reason"),
+    "a profile": ("gpu_busy_fraction", "profile_reason"),
+    "the breakdown of memory": ("ledger_activations_mib", "ledger_reason"),
     "energy": ("joules_per_1000_samples", "energy_reason"),
 }
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the middle profiled training per comparison and precision, with `PARTS` and `ms` in milliseconds."""
-    steps = middle_runs(
-        ok_trainings(tables), lambda record: record["kernel_family_fractions"] and record["gpu_busy_fraction"]
-    )
+    steps = middle_runs(ok_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"])
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)
     share = pd.Series([min(1, sum(found.get(name, 0) for name in ARITHMETIC)) for found in families], steps.index)
     ms = steps.step_ms.astype(float)
     steps = steps.assign(ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record])
-    return steps.assign(
-        **{"arithmetic": ms * busy * share, "other kernels": ms * busy * (1 - share), "idle": ms * (1 - busy)}
-    )
+    other = {"other kernels": ms * busy * (1 - share)}
+    return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
 
 def finding(steps: pd.DataFrame) -> tuple[str, str]:
@@ -50,18 +47,19 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
     waiting = eager[(eager.limit == "kernel launches") & (eager.waits >= IDLE)]
     models = eager if len(waiting) else of_half
     step = f"{'an' if half == 'amp_fp16' else 'a'} {short_name(half or '')} step"
-    names = list(models["name"].unique())
-    if 0 < len(names) < min(3, steps["name"].nunique()):
+    names = list(models["name"].map(bare).unique())
+    if 0 < len(names) < min(3, steps["name"].nunique()) and waiting.empty:
         step += f" of {listed(names, 'and')}"
     if len(waiting):
         without = len(graphs) > 0 and graphs.waits.max() < BUSY
-        shares = span([100 * share for share in waiting.waits], "{:.0f}")
-        if len(waiting) < len(eager):
-            shares = f"up to {100 * waiting.waits.max():.0f}"
+        shares = f"up to {waiting.waits.max():.0%} of {step}"
+        if len(waiting) <= 3 and not waiting["name"].duplicated().any():
+            shares = listed([f"{row.waits:.0%} ({bare(row.name)})" for row in waiting.itertuples()], "and")
+            shares = shares.replace(" (", f" of {step} (", 1)
         fp32 = steps[steps.precision == "fp32"].set_index("comparison").arithmetic
         shorter = (of_half.arithmetic / of_half.comparison.map(fp32)).max() <= SHORTER
         where = "without a graph" if without else "in eager mode"
-        title = f"Why: {where}, the GPU waits for the CPU during {shares}% of {step}"
+        title = f"Why: {where}, the GPU waits for the CPU during {shares}"
         return title, GRAPH if without and shorter else ""
     share = of_half.arithmetic / of_half.ms
     if share.max() < 0.5 and of_half.waits.max() < BUSY:
@@ -78,8 +76,8 @@ def missing(tables: Tables) -> str:
         why = Counter(one[reason] or "no reason given" for one in lacking if one[reason] not in (NOT_YET, TIME_ALONE))
         if why and len(lacking) < len(rows):
             reasons = [plain(text) + (f" in {number}" if len(why) > 1 else "") for text, number in why.most_common()]
-            texts.append(f"{what} in {why.total()} ({', '.join(reasons)})")
-    return f"Of {count(len(rows), 'training')} some did not measure everything: {', '.join(texts)}." if texts else ""
+            texts.append(f"{what} is missing in {why.total()} ({', '.join(reasons)})")
+    return f"Of {count(len(rows), 'training')}, {'; '.join(texts)}." if texts else ""
 
 
 def section(tables: Tables) -> Section:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from golden.series import differences, plain, series_of  # noqa: E402
 
+from mixed_precision_study.analysis import verdict  # noqa: E402
+from mixed_precision_study.analysis.training_loss import LOSS_BAR  # noqa: E402
 from mixed_precision_study.record import comparison_key  # noqa: E402
 from mixed_precision_study.report import growth, sections, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
@@ -28,8 +30,8 @@ from mixed_precision_study.report.section import Chart  # noqa: E402
 
 INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
 REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation
-CODES = {"the same within 5%": "same", "faster, by less than 5%": "little faster"}
-CODES |= {"slower, by less than 5%": "little slower", tables.NOT_PAIRED: "not paired"}
+CODES = {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired"}
+CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
 
 
 def figures_of(folder):
@@ -42,7 +44,7 @@ def figures_of(folder):
 
     with mock.patch.object(tables, "ratio_between", noting), chart_style():
         report = tables.read_tables(str(folder))
-        for module in sections.SECTIONS:
+        for module in (sections.first_screen, *sections.SECTIONS):
             for part in (part for part in module.section(report).parts if isinstance(part, Chart)):
                 charts[f"{module.__name__.partition('report.')[2]}: {part.name}"] = list(map(series_of, part.figures))
     values = {}
@@ -53,7 +55,7 @@ def figures_of(folder):
     standing = {(row.ratio, row.p) for row in report.ratios.itertuples() if row.stands}
     ratios = {}
     for own, base, one in (each for each in noted if each[2]):  # the first of a key is that of the table
-        outcome = tables.ON_CPU if report.on_cpu else tables.judge(one)
+        outcome = tables.ON_CPU if report.on_cpu else verdict.judge(one)
         row = {name: one[name] for name in INTERVAL} | {"outcome": CODES.get(outcome, outcome)}
         row["reasons"] = [name for name in REASONS if one[name]]
         row["stands"] = (one["ratio"], one["p"]) in standing
@@ -74,6 +76,11 @@ def quality_of(report, names):
     for row in report.quality.to_dict("records"):
         sides = [report.runs(row["comparison"], name, ok=False) for name in (row["precision"], "fp32")]
         yield key_of(*sides, names), {name: row[name] for name in (*tables.QUALITY, "metric")}
+    for family in growth.families_of(report):
+        for row in growth.pairs_of(report, family).dropna(subset="above").itertuples():
+            sides = [report.runs(row.loss_comparison, name) for name in (row.precision, row.base)]
+            found = {"difference": row.above, "margin": LOSS_BAR, "outcome": row.loss_outcome}
+            yield f"training loss, {key_of(*sides, names)}", found
 
 
 def compared(pairs, entries):
@@ -85,8 +92,11 @@ def compared(pairs, entries):
         by = [one for one, wanted in patterns if texts == wanted or all(map(fnmatchcase, texts, wanted))]
         used += by
         lines += [] if by else ["{}: {:.200} became {:.200}".format(*texts)]
-    mine = [one for one in entries if any(fnmatchcase(name, one["path"].partition("/")[0]) for name in pairs)]
-    return lines + [f"differences.yaml allows what does not differ: {one}" for one in mine if one not in used]
+    names = [path.stem for path in (ROOT / "tests" / "golden" / "figures").glob("*.json")]
+    for one in (one for one in entries if one not in used):  # where each folder that it is for was compared
+        if pairs.keys() >= {name for name in names if fnmatchcase(name, one["path"].partition("/")[0])}:
+            lines.append(f"differences.yaml allows what does not differ: {one}")
+    return lines
 
 
 def main():

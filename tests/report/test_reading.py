@@ -8,19 +8,19 @@ import zipfile
 import made_up_records as made_up
 import pytest
 from conftest import ROOT
-from drawn_reports import flat, said_in, tables_of, write_all
+from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.report.comparisons import group_runs
-from mixed_precision_study.report.environment import data_of
-from mixed_precision_study.report.load import found, load
+from mixed_precision_study.report import provenance
+from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.runner import estimates, notebook_file
 
 
 def test_missing_folder_ends_in_one_line(tmp_path):
     with pytest.raises(UserError, match="records_dir") as caught:
-        load(str(tmp_path / "gone"))
+        read_tables(str(tmp_path / "gone"))
     assert "\n" not in str(caught.value)
     assert len(caught.value._render_traceback_()) == 1
 
@@ -31,18 +31,18 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     for name in ("published", "mine-h200", "repeatability"):
         write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
-    report = load("outputs")
-    assert report.folder == "../outputs"
-    assert found(report) == "1 record found below ../outputs: 1 used, 0 left out."
+    tables = read_tables("outputs")
+    assert (tables.folder, len(tables.trainings)) == ("../outputs", 1)
     write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
-    assert load("outputs").folder == "outputs"
-    assert len(load("../outputs/mine-h200").used) == 1
+    assert read_tables("outputs").folder == "outputs"
+    assert len(read_tables("../outputs/mine-h200").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks" / "outputs")
     shutil.rmtree(tmp_path / "outputs" / "quick")
-    assert load("outputs").used == []  # what is published alone is no answer
+    with pytest.raises(UserError, match="records_dir"):
+        read_tables("outputs")  # what is published alone is no answer
     write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
-    assert (load("outputs").folder, len(load("outputs").used)) == (".", 1)
+    assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
 def test_what_a_report_writes_beside_committed_records_is_ignored():
@@ -58,11 +58,11 @@ def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
     write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
     for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
         (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
-    report = load(tmp_path)
-    assert len(report.used) == 1
-    assert dict(report.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
-    assert found(report).startswith("1 record found") and "5 JSON files" in found(report)
-    ((row,),) = tables_of("load", report)
+    tables = read_tables(tmp_path)
+    assert len(tables.trainings) == 1
+    assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
+    assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
+    (row,) = next(rows for rows in rows_in(provenance.section(tables)) if "left out" in rows[0])
     assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
@@ -75,7 +75,7 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
-    assert [path for path, reason in load(tmp_path).left_out if "copy of" not in reason] == []
+    assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,16 @@ def test_figures_that_older_versions_got_wrong_are_corrected():
 
 @pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
 def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
-    for record in load(ROOT / "outputs" / folder).used:
+    for record in read_tables(ROOT / "outputs" / folder).trainings.record:
         if (fraction := record["compute_limit_fraction"]) is not None:
             reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
             assert fraction == pytest.approx(reached, rel=1e-6)
         if None not in (record["device_used_mib"], record["peak_reserved_mib"]):
             assert record["device_used_mib"] >= record["peak_reserved_mib"]
+
+
+def comparisons_in(records):
+    return len({number for _, number in group(records, {})})
 
 
 def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
@@ -137,16 +141,17 @@ def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
     folder = "dogs"
     other = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
     used, _ = sort_out([flat(cats, "a"), flat(own, "b")])
-    assert len(group_runs(used)) == 1
+    assert comparisons_in(used) == 1
     used, _ = sort_out([flat(cats, "a"), flat(other, "b")])
-    assert [data_of(record) for record in used] == ["cats", "dogs"]
-    assert len(group_runs(used)) == 2
+    assert [task_name(record).partition(",")[0] for record in used] == ["cats", "dogs"]
+    assert comparisons_in(used) == 2
 
 
 def test_data_are_called_by_their_name_and_made_up_data_say_so():
     names = [("synthetic", True), ("my-synthetic-set", True), ("synthetic_faces", False), ("cats", False)]
-    said = [data_of({"dataset_used": used, "synthetic": made_up}) for used, made_up in names]
-    assert said == ["(synthetic)", "my-synthetic-set (synthetic)", "synthetic_faces", "cats"]
+    said = [task_name({"dataset_used": used, "synthetic": made_up, "batch_size": 8}) for used, made_up in names]
+    named = ["made-up data", "my-synthetic-set (made up)", "synthetic_faces", "cats"]
+    assert said == [f"{name}, batch 8" for name in named]
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
@@ -154,12 +159,13 @@ def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
     one = made_up.make("cifar_resnet", "fp32")
     two = made_up.make("cifar_resnet", "fp32", device=made_up.TURING)
     used, left_out = sort_out([flat(killed, "a"), flat(one, "b")])
-    assert left_out == [] and len(group_runs(used)) == 1
+    assert left_out == [] and comparisons_in(used) == 1
     used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
-    assert len(group_runs(used)) == 3
+    assert comparisons_in(used) == 3
     killed.gpu_uuid = "GPU-2"  # what run_all.py knows: the GPU, not yet the data
     used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
-    assert [group["device"] for group in group_runs(used)] == ["H200", "RTX 2080 Ti"]
+    assert comparisons_in(used) == 2
+    assert sorted(map(device_name, used)) == ["H200", "RTX 2080 Ti", "RTX 2080 Ti"]
 
 
 def test_real_data_is_kept_though_a_synthetic_copy_is_newer():
@@ -180,21 +186,10 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     write("other_code-old", "old", 1, "tf32")  # not yet measured again
     write("elsewhere", "old", 2, "amp_fp16")
     write("elsewhere", None, 1, "amp_bf16")  # by hand, or before the hash was noted
-    report = load(tmp_path)
-    assert {one["precision"] for one in report.others} == {"tf32", "amp_fp16"}
-    assert {one["precision"] for one in report.used} == {"fp32", "amp_fp16", "amp_bf16"}
-    assert "1 record that run_all.py had set aside" in said_in("load", report)
-
-
-def test_runs_of_one_name_on_two_machines_are_all_used_and_only_the_stuck_one_is_marked(tmp_path):
-    for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
-        gpu = {**made_up.H200, "gpu_uuid": machine}
-        good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
-        write_all(tmp_path / machine, good, made_up.make("cifar_resnet", "amp_fp16", device=gpu, metric=metric))
-    report = load(tmp_path)
-    ends = {(run["gpu_uuid"], run["precision"]): run["status"] for run in report.used}
-    assert len(ends) == 4 and not report.left_out and len(report.every_group) == 1
-    assert [key for key, status in ends.items() if status != "ok"] == [("stuck", "amp_fp16")]
+    tables = read_tables(tmp_path)
+    assert {one["precision"] for one in tables.other_code} == {"tf32", "amp_fp16"}
+    assert set(tables.trainings.precision) == {"fp32", "amp_fp16", "amp_bf16"}
+    assert "2 records of 3" in said_in(provenance.section(tables))
 
 
 @pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
@@ -214,8 +209,8 @@ def test_a_later_date_from_elsewhere_replaces_no_record(tmp_path, theirs):
         (mine / theirs).mkdir()
         (mine / theirs / "x.json").write_text(late, encoding="utf-8")
     places = [str(mine), str(tmp_path / "theirs")] if theirs.startswith("..") else str(mine)
-    report = load(places)
-    assert [used["path"] for used in report.used] == ["newer.json"]
-    reasons = dict(report.left_out)
+    tables = read_tables(places)
+    assert tables.trainings.path.tolist() == ["newer.json"]
+    reasons = dict(tables.left_out)
     assert reasons[path.name] == "older copy of newer.json"
     assert reasons[f"{theirs}/x.json"].startswith("copy of newer.json")

@@ -5,24 +5,21 @@ import sys
 
 import made_up_records as made_up
 from conftest import ENVIRONMENT, ROOT
-from drawn_reports import SECTION
 
 from mixed_precision_study.parameters import PRECISION_NAMES
-from mixed_precision_study.report.load import load
+from mixed_precision_study.report.names import ORDER
 from mixed_precision_study.report.section import Chart
-from mixed_precision_study.report.style import PRECISIONS
+from mixed_precision_study.report.sections import sections_of
+from mixed_precision_study.report.tables import read_tables
 
 DRAW = """
 import os, sys
 import matplotlib
 before = dict(matplotlib.rcParams)
-from mixed_precision_study.report import results
-from mixed_precision_study.report.sections import SECTIONS
+from mixed_precision_study.report import results, sections, tables
 assert dict(matplotlib.rcParams) == before, "a setting of Matplotlib was changed by an import"
-from mixed_precision_study.report.load import load
-report = load(sys.argv[1])
-parts = [part for section in SECTIONS for part in section.section(report)]
-assert len(parts) > 50 and report.comparisons
+parts = [part for section in sections.sections_of(tables.read_tables(sys.argv[1])) for part in section]
+assert len(parts) > 20
 assert dict(matplotlib.rcParams) == before, "a setting of Matplotlib was changed by a chart"
 assert not os.listdir(), "a file was written"
 loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "timm", "torchvision"})
@@ -31,26 +28,22 @@ assert not loaded, loaded
 
 
 def test_the_report_is_drawn_without_pytorch_and_leaves_nothing_behind(tmp_path):
-    folder = ROOT / "outputs" / "first-h200"
-    command = [sys.executable, "-c", DRAW, str(folder)]
+    command = [sys.executable, "-c", DRAW, str(ROOT / "outputs" / "first-h200")]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
 
 
-def test_a_section_that_is_drawn_again_is_the_same(tmp_path):
-    made_up.write_ladder(tmp_path)
-    report = load(tmp_path)
-    for name, section in SECTION.items():
-        first, second = (list(section(report)) for _ in range(2))
-        assert [type(part) for part in first] == [type(part) for part in second], name
-        for one, other in zip(first, second, strict=True):
-            if not isinstance(one, Chart):
-                assert one == other
-            elif name in ("ladder", "articles"):
-                assert (one.name, one.png) == (other.name, other.png)
+def test_a_report_that_is_drawn_again_is_the_same(tmp_path):
+    made_up.write_batches(tmp_path)
+    tables = read_tables(tmp_path)
+    first, second = ([part for section in sections_of(tables) for part in section] for _ in range(2))
+    assert len(first) == len(second) > 8
+    for one, other in zip(first, second, strict=True):
+        assert type(one) is type(other)
+        assert (one.name, one.png) == (other.name, other.png) if isinstance(one, Chart) else one == other
 
 
 def test_precisions_have_one_order_everywhere():
-    assert list(PRECISIONS) == list(PRECISION_NAMES)
+    assert list(ORDER) == list(PRECISION_NAMES)

@@ -1,0 +1,155 @@
+"""The first screen: title, cards and opening figure say the numbers of ratios.csv."""
+
+import io
+import re
+
+import made_up_records as made_up
+import pandas as pd
+import pytest
+from drawn_reports import charts_in, parts_of, read_all, rows_in, said_in
+
+from mixed_precision_study.report import first_screen, sections, sure
+from mixed_precision_study.report.section import Cards, Heading, Section
+from mixed_precision_study.report.tables import Tables
+
+SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
+PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}  # with 150 MiB of data
+
+
+def runs(factor=1.0, way="eager", notebook="cifar_resnet", names=tuple(SECONDS), processes=3, **fields):
+    for name in names:
+        for repeat in range(processes):
+            values = {"repeat": repeat, "execution": way, **fields.get("parameters", {})}
+            time = SECONDS[name] * (factor if name.startswith("amp") else 1) * (1 + 0.001 * repeat)
+            rest = {"peak": PEAKS[name], "data_on_device_mib": 150.0, **fields, "parameters": values}
+            yield made_up.make(notebook, name, seconds=[time] * 3, **rest)
+
+
+def screen_of(found):
+    section = first_screen.section(found)
+    return (
+        section,
+        parts_of(section, Heading)[0].title,
+        [one for part in parts_of(section, Cards) for one in part.cards],
+    )
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than TF32 in eager mode."""
+    records = [*runs(), *runs(0.5, "cuda_graph")]
+    records += [*runs(2.5, notebook="lstm_language_model"), *runs(1.1, "cuda_graph", "lstm_language_model")]
+    return read_all(tmp_path_factory.mktemp("screen"), *records)
+
+
+def ratios_in_csv(found):
+    table = pd.read_csv(io.BytesIO(found.csv()["ratios.csv"]))
+    table["notebook"] = table.notebook.str.partition("_")[0]
+    return table.set_index(["notebook", "execution", "precision", "baseline"])
+
+
+def test_the_title_has_both_formats_over_tf32_as_ratios_csv_has_them(found):
+    _, title, _ = screen_of(found)
+    ratios = ratios_in_csv(found).ratio
+    spans = {}
+    for name in ("amp_fp16", "amp_bf16"):
+        values = [f"{ratios[model, 'cuda_graph', name, 'tf32']:.1f}" for model in ("lstm", "cifar")]
+        spans[name] = " to ".join(values)
+    assert spans == {"amp_fp16": "1.8 to 4.0", "amp_bf16": "1.4 to 3.0"}
+    assert re.findall(r"\d\.\d to \d\.\d", title) == list(spans.values())
+    assert title.index("fp16 AMP") < title.index("TF32") < title.index("bf16 AMP") and "graph" in title
+
+
+def test_a_card_is_the_fastest_format_in_its_fastest_way_with_the_numbers_of_ratios_csv(found):
+    _, _, cards = screen_of(found)
+    table = ratios_in_csv(found)
+    assert [card["name"].split()[0].strip(",") for card in cards] == ["ResNet-18", "LSTM"]
+    for card, model in zip(cards, ("cifar", "lstm"), strict=True):
+        row = table.loc[(model, "cuda_graph", "amp_fp16", "tf32")]
+        assert card["number"] == f"{row.ratio:.1f}×"
+        over = table.loc[(model, "cuda_graph", "amp_fp16", "fp32")].ratio
+        assert re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
+        assert f"{row.saved:.0%}" in card["lines"][1] and card["lines"][0] == "fp16 AMP, CUDA graph"
+
+
+def test_the_bars_are_those_of_ratios_csv(found):
+    section, _, _ = screen_of(found)
+    figures, table, seen = charts_in(section)["time_and_memory"], ratios_in_csv(found), 0
+    for number, comparison in found.comparisons.iterrows():
+        for name in ("amp_fp16", "amp_bf16"):
+            row = table.loc[(comparison.notebook.split("_")[0], comparison.execution, name, "tf32")]
+            texts = {one.get_gid(): one.get_text() for figure in figures for axes in figure.axes for one in axes.texts}
+            digits = 2 if row.ratio < 0.995 else 1
+            assert texts[f"label seconds {number} {name}"] == f"{row.ratio:.{digits}f}×"
+            change = round(-100 * row.saved)
+            assert texts[f"label gib {number} {name}"] == (f"{change:+d}%".replace("-", "−") if change else "same")
+            seen += 1
+    assert seen == 8
+
+
+def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says_by_how_much(tmp_path):
+    records = list(runs(2.5, names=("tf32", "amp_fp16", "amp_bf16")))  # 7.5 s and 10 s against 6 s
+    _, _, (card,) = screen_of(read_all(tmp_path, *records))
+    assert card["number"] == "0.80×" and card["lines"][0].endswith("TF32 is 25% faster")
+    lost = made_up.over_seeds([-0.01, -0.011, -0.009, -0.01, -0.01], "amp_fp16")
+    kept = made_up.over_seeds([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "amp_bf16")
+    for one in kept[1::2]:
+        one.epoch_seconds = [4.0] * 3
+    _, _, (card,) = screen_of(read_all(tmp_path / "lost", *lost, *kept[1::2]))
+    assert card["lines"][0] == "bf16 AMP, eager" and card["lines"][2].endswith("5 seeds")
+
+
+def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_path):
+    records = list(runs(names=("tf32", "amp_bf16")))
+    for record, time in zip(records[3:], (4.0, 6.0, 9.0), strict=True):
+        record.epoch_seconds = [time] * 3
+    found = read_all(tmp_path, *records)
+    assert screen_of(found)[2][0]["number"] == "~1.0×"
+    ((row,),) = rows_in(sure.section(found))
+    assert row["bf16 over TF32"].startswith("~1.00 (0.")
+    alone = read_all(tmp_path / "alone", *runs(names=("tf32", "amp_bf16"), processes=1))
+    assert "1 run" in screen_of(alone)[2][0]["lines"][0]
+    assert rows_in(sure.section(alone))[0][0]["bf16 over TF32"] == "1.50"
+
+
+def test_the_table_of_ratios_has_those_of_ratios_csv(found):
+    table = ratios_in_csv(found)
+    (rows,) = rows_in(sure.section(found))
+    assert len(rows) == len(found.comparisons)
+    for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
+        for base, name in (("TF32", "tf32"), ("fp32", "fp32")):
+            one = table.loc[(comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", name)]
+            assert row[f"bf16 over {base}"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
+
+
+def test_on_a_cpu_nothing_is_judged_and_the_title_says_so(tmp_path):
+    found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
+    section, title, cards = screen_of(found)
+    assert title == first_screen.CPU and not cards and not sure.section(found).parts
+    assert not re.search(r"\d×|times as fast", said_in(section))
+
+
+def test_made_up_data_are_the_first_sentence(tmp_path):
+    fake = {"synthetic": True, "dataset_used": "synthetic", "parameters": {"dataset": "auto"}}
+    section, _, _ = screen_of(read_all(tmp_path, *runs(names=("fp32", "tf32"), processes=1, **fake)))
+    assert said_in(section).strip().startswith("2 of 2 runs trained on made-up data")
+
+
+def test_the_studys_own_figure_opens_the_report_where_it_has_one(found):
+    subject = Section("Step by step: 3 times", parts=["its chart"])
+    parts = first_screen.section(found, subject).parts
+    assert (parts[0].title, "its chart" in parts) == (subject.title, True) and not [
+        p for p in parts if isinstance(p, Cards)
+    ]
+    assert screen_of(found)[1] != subject.title
+
+
+def test_every_kind_of_folder_has_a_title(tmp_path):
+    failed = [made_up.make_failed("cifar_resnet", name, "oom", "no room") for name in ("fp32", "amp_fp16")]
+    for place, records in enumerate(
+        (failed, [made_up.make("cifar_resnet", "fp32")], list(runs(names=("fp32", "tf32"))))
+    ):
+        found = read_all(tmp_path / str(place), *records)
+        assert not screen_of(found)[2] and screen_of(found)[1]
+    found = Tables(trainings=found.trainings)
+    assert screen_of(found)[1] and sections.drawn(first_screen, found).parts

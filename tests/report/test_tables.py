@@ -1,0 +1,311 @@
+"""The tables of made-up records, whose ratios are known beforehand, and the CSV files."""
+
+import csv
+import io
+import itertools
+import math
+
+import made_up_records as made_up
+import pandas as pd
+import pytest
+from drawn_reports import failures_in, flat, read_all, rows_in, write_all
+
+from mixed_precision_study.analysis.speedup import paired_ratio
+from mixed_precision_study.analysis.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SAME, SLOWER, judge
+from mixed_precision_study.report import numbers, tables
+from mixed_precision_study.report.sections import sections_of
+from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
+
+GIB = {"fp32": 1.0, "tf32": 1.0, "amp_fp16": 0.5}
+STUDENT, STUDENT_90 = 4.302653, 2.919986  # quantiles for three processes
+
+
+def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
+    parameters = {"repeat": repeat, "seed": seed, **fields.pop("parameters", {})}
+    peak = 150 + 1024 * GIB.get(precision, 1.0)  # with 150 MiB of data, which do not count
+    times = {"seconds": [seconds] * 3, "peak": peak, "samples_per_epoch": 48_000}
+    return made_up.make("cifar_resnet", precision, parameters=parameters, **times | fields)
+
+
+def three_each(factor=1.1):
+    """fp32, TF32 twice as fast, and fp16 AMP four times as fast, but by this factor more or less in two processes."""
+    for repeat, part in enumerate((1 / factor, 1.0, factor)):
+        yield from (run("fp32", 8.0, repeat), run("tf32", 4.0, repeat), run("amp_fp16", 2.0 / part, repeat))
+
+
+def ratio(found, precision, baseline="fp32", comparison=0):
+    return found.ratios.set_index(["comparison", "precision", "baseline"]).loc[(comparison, precision, baseline)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    failed = made_up.make_failed("cifar_resnet", "amp_bf16", "oom", "CUDA out of memory")
+    return read_all(tmp_path_factory.mktemp("tables"), *three_each(), failed)
+
+
+def read(found, name):
+    return pd.read_csv(io.BytesIO(found.csv()[name]))
+
+
+def test_a_training_is_a_row_of_seconds_and_gib_and_a_failed_one_has_none(found):
+    rows = found.trainings
+    assert rows.groupby("precision").size().to_dict() == {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
+    fp32 = rows[rows.precision == "fp32"].iloc[0]
+    assert (fp32.seconds, fp32.seconds_low, fp32.seconds_high, fp32.samples_per_second) == (8.0, 8.0, 8.0, 6000.0)
+    assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
+    assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
+    (failed,) = rows[~rows.timed].itertuples()
+    assert (failed.status, failed.reason, failed.comparison) == ("oom", "CUDA out of memory", 0)
+    assert pd.isna(failed.seconds) and pd.isna(failed.gib)
+
+
+def test_a_ratio_has_students_interval_over_the_processes_and_the_memory_saved(found):
+    assert set(zip(found.ratios.precision, found.ratios.baseline, strict=True)) == {
+        ("tf32", "fp32"),
+        ("amp_fp16", "fp32"),
+        ("amp_fp16", "tf32"),
+    }
+    tf32 = ratio(found, "tf32")
+    assert [tf32[name] for name in ("ratio", "low", "high", "saved")] == pytest.approx([2, 2, 2, 0])
+    amp = ratio(found, "amp_fp16", "tf32")
+    half, half90 = (math.exp(one * math.log(1.1) / math.sqrt(3)) for one in (STUDENT, STUDENT_90))
+    limits = [amp[name] for name in ("ratio", "low", "high", "low90", "high90")]
+    assert limits == pytest.approx([2, 2 / half, 2 * half, 2 / half90, 2 * half90], rel=1e-5)
+    assert (amp["processes"], amp["outcome"], amp["stands"], amp["saved"]) == (3, FASTER, True, 0.5)
+    assert ratio(found, "amp_fp16")["ratio"] == pytest.approx(4)
+
+
+def test_bars_divide_to_the_ratio_over_tf32(found):
+    bars = bars_of(found).set_index("precision")
+    assert set(bars.baseline) == {"tf32"}
+    assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
+    assert (bars.seconds_low["amp_fp16"], bars.gib["amp_fp16"]) == pytest.approx((2 / 1.1, 0.5))
+    assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(0.5, SLOWER), (1.0, SAME)])
+def test_slower_and_the_same_are_outcomes_and_the_cpu_has_none(tmp_path, factor, outcome):
+    for place, device in enumerate((made_up.H200, made_up.CPU)):
+        seconds = {"fp32": 4.0, "amp_bf16": 4.0 / factor}
+        runs = [run(name, time, repeat, device=device) for name, time in seconds.items() for repeat in range(3)]
+        found = read_all(tmp_path / str(place), *runs)
+        assert ratio(found, "amp_bf16")["outcome"] == (tables.ON_CPU if found.on_cpu else outcome)
+
+
+@pytest.mark.parametrize(("many", "stands"), [(0, False), (3, True)])
+def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkeypatch, many, stands):
+    monkeypatch.setattr(tables, "MANY_RATIOS", many)
+    runs = [run("fp32", time, repeat) for repeat, time in enumerate((2.3, 2.4, 2.5))]
+    runs += [run(name, 2.0, repeat) for name in ("tf32", "amp_fp16") for repeat in range(3)]
+    found = read_all(tmp_path, *runs)
+    over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
+    assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)  # of three ratios, so 0.0171 x 3 > 0.05
+    assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
+
+
+def test_runs_of_other_gpus_are_not_paired_and_repetitions_are_paired_with_their_own(tmp_path):
+    other = {**made_up.H200, "gpu_uuid": "GPU-9"}
+    found = read_all(tmp_path / "a", run("fp32", 6.0), run("tf32", 3.0, device=other))
+    row = ratio(found, "tf32")
+    assert (row["ratio"], row["processes"], row["outcome"]) == (2.0, 0, NOT_PAIRED) and pd.isna(row["low"])
+    runs = [
+        run(name, factor * (1 + seed + repeat), repeat, seed)
+        for name, factor in (("fp32", 2.0), ("tf32", 1.0))
+        for seed, repeat in itertools.product((0, 1), (0, 1))
+    ]
+    row = ratio(read_all(tmp_path / "b", *runs), "tf32")
+    assert [row[name] for name in ("ratio", "low", "high")] == pytest.approx([2, 2, 2])  # else they would spread
+    assert (row["processes"], row["seeds"]) == (4, 2)
+
+
+HOSTS = {3: (2.0, 3.0, 8.0), 5: (2.0, 2.0, 3.0, 4.0, 4.0)}  # ratios, each of two processes that scatter
+
+
+def pairs_of(execution, ratios):
+    """Two pairs of runs on each host; the processes of a host scatter by a tenth to both sides."""
+    for (host, one), part in itertools.product(enumerate(ratios), (1.1, 1 / 1.1)):
+        where = {"host_id": f"host{host}", "gpu_uuid": f"GPU-{host}", "parameters": {"execution": execution}}
+        yield flat(run("tf32", 4.0 / (one * part), **where)), flat(run("fp32", 4.0, **where))
+
+
+def test_three_hosts_have_a_median_and_a_range_in_eager_mode_but_no_interval():
+    found = paired_ratio(list(pairs_of("eager", HOSTS[3])))
+    assert [found[name] for name in ("ratio", "lowest", "highest")] == pytest.approx([3, 2, 8])
+    assert (found["hosts"], found["processes"], found["low"], judge(found)) == (3, 6, None, FEW_HOSTS)
+
+
+def test_from_five_hosts_on_the_interval_is_over_hosts():
+    found = paired_ratio(list(pairs_of("eager", HOSTS[5])))
+    logarithms = [math.log(one) for one in HOSTS[5]]
+    middle = sum(logarithms) / 5
+    deviation = math.sqrt(sum((one - middle) ** 2 for one in logarithms) / 4)
+    half = math.exp(2.776445 * deviation / math.sqrt(5))
+    assert (found["ratio"], found["hosts"]) == (pytest.approx(3), 5)
+    assert [found["low"], found["high"]] == pytest.approx([math.exp(middle) / half, math.exp(middle) * half], rel=1e-5)
+
+
+def test_a_cuda_graph_keeps_its_processes_and_fewer_hosts_too():
+    graph = paired_ratio(list(pairs_of("cuda_graph", HOSTS[3])))
+    assert (graph["ratio"], graph["processes"]) == (pytest.approx(48 ** (1 / 3)), 6) and graph["low"] is not None
+    eager = paired_ratio(list(pairs_of("eager", HOSTS[3][:2])))
+    assert (eager["ratio"], eager["hosts"]) == (pytest.approx(6**0.5), 2) and eager["low"] is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "usable"),
+    [
+        ([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "equivalent", True),
+        ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", False),
+        ([0.01, 0.011, 0.009, 0.01, 0.01], "better", True),
+        ([0.01, -0.01, 0.02, -0.02, 0.0], "inconclusive", True),
+        ([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6], "inconclusive", True),  # the last seed diverged
+    ],
+)
+def test_quality_is_the_difference_over_equal_seeds_beside_its_margin(tmp_path, changes, outcome, usable):
+    (row,) = read_all(tmp_path, *made_up.over_seeds(changes)).quality.to_dict("records")
+    kept = [one for one in changes if one > -0.5]
+    assert row["difference"] == pytest.approx(sum(kept) / len(kept))
+    assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, len(kept), len(changes) - len(kept))
+    assert (row["outcome"], row["usable"], row["metric"]) == (outcome, usable, "accuracy")
+
+
+def test_only_comparisons_of_several_precisions_are_charted_or_all_where_there_are_none(tmp_path):
+    graph = {"parameters": {"execution": "cuda_graph"}}
+    found = read_all(tmp_path, run("fp32"), run("amp_fp16"), run("amp_fp16", **graph))
+    assert (list(found.charted.way), len(found.comparisons)) == (["eager"], 2)
+    alone = read_all(tmp_path / "alone", run("amp_fp16"), run("amp_fp16", **graph))
+    assert list(alone.charted.way) == ["eager", "CUDA graph"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "labels"),
+    [
+        ([{"channels_last": True}, {"channels_last": False}], {"channels_last", "without channels_last"}),
+        ([{"execution": "eager"}, {"execution": "compile"}], {""}),  # a way, which has a column of its own
+        ([{}, {"dropout": 0.5}], {"", "dropout 0.5"}),
+        ([{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}], {""}),  # no peers differ in epochs
+        ([{"loss_scale": 1048576.0}, {"loss_scale": "dynamic"}], {"loss scale 1.04858e+06", ""}),
+        ([{"memory_limit_gib": 11.0}], {"at most 11 GiB"}),  # though nothing differs
+        ([{"dataset": "auto"}, {"dataset": "cifar10"}], {""}),  # asked for in two ways, so it is one comparison
+    ],
+)
+def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, labels):
+    found = read_all(tmp_path, *(run("fp32", parameters=one) for one in parameters))
+    assert set(found.comparisons.more) == labels
+    assert found.comparisons.title.is_unique
+    assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
+
+
+def test_what_was_not_recorded_is_named_so():
+    names = (("memory_limit_gib", None), ("memory_limit_gib", 0.0), ("data_fingerprint", None))
+    assert [setting_name(*one) for one in names] == ["memory_limit_gib unknown", "whole card", "data not recorded"]
+
+
+def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):
+    settings = (("nearest", 0.1), ("stochastic", 0.1), ("stochastic", 1.0))
+    nearest, stochastic, other = ({"parameters": {"rounding": way, "lr": rate}} for way, rate in settings)
+    runs = [run(name, 4.0, **nearest) for name in ("fp32", "tf32", "amp_bf16", "bf16_true")]
+    found = read_all(tmp_path, *runs, run("bf16_true", 5.0, **stochastic), run("bf16_true", 8.0, **other))
+    ways = [(one["rounding"], one["lr"]) for one in found.comparisons.settings]
+    lent, strange = (ways.index(one) for one in settings[1:])
+    own = found.ratios[found.ratios.comparison == lent].set_index(["precision", "baseline"]).ratio
+    assert own.to_dict() == pytest.approx({("tf32", "fp32"): 1, ("bf16_true", "fp32"): 0.8, ("bf16_true", "tf32"): 0.8})
+    assert strange not in set(found.ratios.comparison)  # another learning rate is lent nothing
+    assert len(found.trainings) == 6 + 2 and found.trainings.record.map(id).nunique() == 6
+
+
+def test_a_run_that_only_explains_gives_its_profile_and_none_of_its_times(tmp_path):
+    timed = {"parameters": {"purpose": "time"}, "explained": False}
+    runs = [run(name, time, repeat, **timed) for repeat in range(3) for name, time in (("fp32", 6.0), ("tf32", 3.0))]
+    explaining = run("tf32", 99.0, 3, parameters={"purpose": "explain"})
+    found = read_all(tmp_path, *runs, explaining)
+    rows = found.trainings
+    assert (ratio(found, "tf32")["ratio"], ratio(found, "tf32")["processes"]) == (2.0, 3)
+    assert rows[rows.explains].timed.tolist() == [False] and rows[rows.timed].seconds.max() == 6.0
+    assert rows[rows.timed & (rows.precision == "tf32")].idle.round(6).tolist() == [0.1] * 3
+    alone = read_all(tmp_path / "alone", explaining)
+    assert alone.trainings.comparison.tolist() == [-1] and failures_in(alone) == []
+
+
+def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
+    ways = {"eager": 6.0, "cuda_graph": 3.0}
+    runs = [
+        run("fp32", time, repeat, parameters={"execution": way}) for way, time in ways.items() for repeat in (0, 1, 2)
+    ]
+    records = read_all(tmp_path, *runs).trainings.record
+    assert {one["execution"]: one.get("graph_gain") for one in records} == {
+        "eager": "2.00x (2.00 to 2.00)",
+        "cuda_graph": None,
+    }
+
+
+@pytest.mark.parametrize("others", [[], ["fp32"], ["fp32", "amp_bf16"]])
+def test_equal_runs_are_read_and_compared_with_nothing_and_every_section_is_drawn(tmp_path, others):
+    equal = [run("amp_bf16", 6.0, number, parameters={"purpose": "aa"}) for number in range(4)]
+    found = read_all(tmp_path, *equal, *map(run, others))
+    assert (len(found.trainings), len(found.comparisons), len(found.ratios)) == (
+        4 + len(others),
+        bool(others),
+        len(others) // 2,
+    )
+    for name, columns in tables.COLUMNS.items():
+        assert set(columns) == set(getattr(found, name).columns), name
+    assert failures_in(found) == [] and [section.title for section in sections_of(found) if section.parts]
+    assert len(read(found, "trainings.csv")) == 4 + len(others)
+
+
+def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_is_marked(tmp_path):
+    for machine, metric in (("learned", [0.5, 0.9]), ("stuck", [0.1, 0.1])):
+        gpu = {**made_up.H200, "gpu_uuid": machine}
+        good = made_up.make("cifar_resnet", "fp32", device=gpu, metric=[0.5, 0.9])
+        write_all(tmp_path / machine, good, made_up.make("cifar_resnet", "amp_fp16", device=gpu, metric=metric))
+    found = read_tables(tmp_path)
+    diverged = [one for one in found.trainings.record if one["status"] == "diverged"]
+    assert (len(found.trainings), len(found.comparisons), found.left_out) == (4, 1, [])
+    assert [(one["gpu_uuid"], one["precision"]) for one in diverged] == [("stuck", "amp_fp16")]
+
+
+# The CSV files
+
+
+def test_trainings_csv_has_a_row_for_each_run_with_its_run_id_and_all_that_was_recorded(found):
+    rows = read(found, "trainings.csv").set_index("run_id")
+    assert list(rows.index) == list(found.trainings.run_id) and len(rows) == 10 and "record" not in rows
+    assert rows.precision.value_counts()["tf32"] == 3  # the key, not the name for people
+    assert rows.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
+    assert set(rows.reason.dropna()) == {"CUDA out of memory"}
+
+
+def test_ratios_csv_has_a_row_for_each_ratio_with_the_quality_over_fp32(tmp_path):
+    found = read_all(tmp_path, *made_up.over_seeds([0.001, 0.002, 0.003]))
+    (row,) = read(found, "ratios.csv").to_dict("records")
+    assert (row["precision"], row["baseline"], row["notebook"]) == ("tf32", "fp32", "cifar_resnet")
+    assert (row["ratio"], row["quality_difference"]) == pytest.approx((6.1 / 3, 0.002))
+    assert (row["quality_seeds"], row["processes"], row["model"], row["batch"]) == (3, 3, "resnet18", 128)
+
+
+def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
+    texts = {"note": "=HYPERLINK(1)", "=1+1": "@SUM(1)", "-2": "+3", "tab": "\t=1", "number": -0.5, "plain": "a=1"}
+    content = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts)).csv()["trainings.csv"]
+    rows = list(csv.reader(io.StringIO(content.decode())))
+    assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@", "\t")) or cell == "-2"]
+    row = dict(zip(*rows, strict=True))
+    assert row["'=1+1"] == "'@SUM(1)" and (row["number"], row["plain"]) == ("-0.5", "a=1")
+
+
+def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
+    section = numbers.section(found)
+    (rows,) = rows_in(section)
+    assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16 AMP", "bf16 AMP"]
+    assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
+    assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1]["s per epoch"] == "oom"
+    links = next(part for part in section.parts if getattr(part, "links", None)).links
+    first = found.trainings.drop_duplicates("precision").set_index("precision").path
+    assert links == [first[name] for name in ("fp32", "tf32", "amp_fp16", "amp_bf16")]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "records.zip/one.json", "javascript:alert(1)", "gone.json"])
+def test_what_cannot_be_linked_to_has_no_link(tmp_path, path):
+    found = read_all(tmp_path, run("fp32"))
+    found.trainings["path"] = path
+    assert next(part for part in numbers.section(found).parts if hasattr(part, "links")).links == [""]
