@@ -176,7 +176,7 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     bars = bars_of(tables)
     found = title = finding(tables, bars) if len(bars) else NOTHING
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
-    equal = equal_runs(tables) if found == NOTHING else []
+    equal = equal_runs(tables) if found == NOTHING else pd.DataFrame()
     if opened:
         title = opened.title
     elif len(equal):

@@ -31,7 +31,7 @@ def section(tables: Tables) -> Section:
     over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
-    charted = tables.charted.rename(columns={"name": "model"})
+    charted = tables.charted.assign(model=tables.charted["name"])
     charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
     alone = charted.groupby("model").task.nunique().max() == 1  # then the name says the task
     rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
@@ -97,7 +97,7 @@ def footnote(tables: Tables, ratios) -> str:
     if any(" against " in one and "clock" not in one for one in differing):
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
-        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. See *differences* in ratios.csv.")
+        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which.")
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU.")
