@@ -29,7 +29,10 @@ NAMED_APART |= {"units", "layers", "image_height", "image_width"}  # the names o
 USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COLUMNS = {  # of the tables, also where they have no row
-    "comparisons": "notebook model name task way device data batch execution settings precisions more title".split(),
+    "comparisons": [
+        *("notebook", "model", "name", "task", "way", "device", "data", "batch", "execution"),
+        *("settings", "precisions", "more", "title"),
+    ],
     "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "stands"],
     "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
 }

@@ -2,8 +2,7 @@
 
 import html
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from ..errors import printable
 
@@ -17,11 +16,6 @@ def plain(text: object) -> str:
 def count(number: int, word: str) -> str:
     """Return "1 run" or "2 runs"."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
-
-
-def tally(words: Iterable[str], form: str = "{} in {}") -> str:
-    """Return how often each word occurs, the commonest first: "faster in 3, slower in 1"."""
-    return ", ".join(form.format(word, number) for word, number in Counter(words).most_common())
 
 
 def listed(values: list, word: str = "or") -> str:
@@ -48,18 +42,3 @@ def gibibytes(number: float) -> str:
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
-
-
-def short_span(numbers: Collection[float]) -> str:
-    """Return "smallest to largest" in three significant digits, or one number where both look alike.
-
-    Whole numbers, such as epochs, have no decimals.
-    """
-    whole = all(float(number).is_integer() for number in numbers)
-    ends = min(numbers), max(numbers)
-    return " to ".join(dict.fromkeys(f"{number:,.0f}" if whole else short(number) for number in ends))
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage, or "-" where it is unknown."""
-    return "-" if share is None else f"{share:.0%}"
