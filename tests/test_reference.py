@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import statistics
+import subprocess
 
 import figures
 import pytest
@@ -192,6 +193,25 @@ def test_three_stored_runs_are_seldom_called_faster_than_three_others_of_the_sam
             words.append(judge(paired_ratio(pairs)))
     assert len(words) >= 20
     assert sum(word in DIFFERENT for word in words) <= 0.1 * len(words)
+
+
+def test_what_a_report_writes_beside_committed_records_is_ignored():
+    names = ("time_and_memory.png", "logs/summary.log", "summary.ipynb")
+    paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
+    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == paths
+    kept = ["outputs/quick-h200/README.md", "outputs/quick-h200/results.csv"]
+    assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
+
+
+@pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
+def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
+    for record in read_tables(ROOT / "outputs" / folder).trainings.record:
+        if (fraction := record["compute_limit_fraction"]) is not None:
+            reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
+            assert fraction == pytest.approx(reached, rel=1e-6)
+        if None not in (record["device_used_mib"], record["peak_reserved_mib"]):
+            assert record["device_used_mib"] >= record["peak_reserved_mib"]
 
 
 # outputs/first-h200

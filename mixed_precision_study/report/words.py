@@ -37,8 +37,3 @@ def short(number: float) -> str:
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage, or "-" where it is unknown."""
-    return "-" if share is None else f"{share:.0%}"
