@@ -24,7 +24,7 @@ from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
-LONG = 22  # letters; a longer cell may take two lines
+LONG, SHORT_HEAD = 22, 8  # letters of a cell and of a heading; a longer one takes two lines where that saves width
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -113,7 +113,9 @@ def is_numeric(column: Iterable[object]) -> bool:
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
     """Return a cell of a table as HTML, with its text escaped."""
-    kind = ' class="number"' if numeric else ' class="long"' if len(str(value)) > LONG else ""
+    kind = ' class="number"' if numeric else ""
+    if len(str(value)) > (SHORT_HEAD if tag == "th" else LONG):
+        kind += f' style="white-space: var(--wrap); min-width: {min(44, 2.4 + 0.25 * len(str(value))):.0f}em"'
     text = html.escape(printable(str(value)))
     if href:
         text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'

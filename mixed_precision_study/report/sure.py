@@ -31,7 +31,7 @@ def section(tables: Tables) -> Section:
     over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
     cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
     cells = cells.pivot(index="comparison", columns="over", values="cell")
-    charted = tables.charted.rename(columns={"name": "model"})
+    charted = tables.charted.assign(model=tables.charted["name"])
     charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
     alone = charted.groupby("model").task.nunique().max() == 1  # then the name says the task
     rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
