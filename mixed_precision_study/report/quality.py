@@ -36,7 +36,7 @@ def section(tables: Tables) -> Section:
     if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * (good < len(cases))
+        more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))
         section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin

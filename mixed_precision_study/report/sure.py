@@ -97,7 +97,7 @@ def footnote(tables: Tables, ratios) -> str:
     if any(" against " in one and "clock" not in one for one in differing):
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
-        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. See *differences* in ratios.csv.")
+        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which.")
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU.")
