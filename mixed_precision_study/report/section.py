@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from ..errors import printable
 from ..files import written_whole
-from .charts import PIXELS, drawing_of, picture_of
+from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
@@ -177,7 +177,8 @@ class Chart:
         drawings = [drawing_of(one, f"{self.name}{place}", self.alt) for place, one in enumerate(self.figures)]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
-        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}, "chart": chart}
+        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}  # as PNG has it
+        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": shown, "chart": chart}
 
 
 @dataclass
