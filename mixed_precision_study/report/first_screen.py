@@ -161,8 +161,8 @@ def facts(tables: Tables) -> str:
     versions = listed(
         sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
     )
-    dates = sorted({datetime.fromisoformat(one["finished_at"]).date() for one in records if one["finished_at"]})
-    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*dates[:1], *dates[-1:])))
+    ends = sorted({datetime.fromisoformat(one["finished_at"]).date() for one in records if one["finished_at"]})
+    days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*ends[:1], *ends[-1:])))
     if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
         days[0] = days[0].split()[0]
     hosts = len(set(tables.trainings.host) - {""})

@@ -96,7 +96,10 @@ def setting_name(name: str, value: object) -> str:
     if name == "max_steps" and value == 0:
         return "whole epochs"
     if isinstance(value, bool):
+        name = {"keep_batchnorm_fp32": "fp32 BatchNorm"}.get(name, name)
         return name if value else f"without {name}"
+    if name == "scaler":
+        return "loss scaler on the GPU" if value == "device" else "usual loss scaler"
     if name == "rounding":
         return f"{value} rounding"
     if name == "optimizer":

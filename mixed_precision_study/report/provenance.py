@@ -1,5 +1,7 @@
 """Section: what the numbers rest on: runs that failed, records that were left out, hardware, software and method."""
 
+from textwrap import shorten
+
 import pandas as pd
 
 from ..record import NO_RECORD
@@ -50,7 +52,7 @@ def section(tables: Tables) -> Section:
                 "precision": precision_name(one.precision),
                 "seed": one.seed,
                 "status": one.status,
-                "reason": one.reason or "-",
+                "reason": shorten(one.reason or "-", 140, placeholder="…"),
             }
             for one in failed.itertuples()
         ]

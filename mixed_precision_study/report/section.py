@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 
 from ..errors import printable
 from ..files import written_whole
-from .charts import PIXELS, drawing_of, picture_of
+from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
-LONG = 22  # letters; a longer cell may take two lines
+LONG, SHORT_HEAD = 22, 8  # letters of a cell and of a heading; a longer one takes two lines where that saves width
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -111,7 +111,9 @@ def is_numeric(column: Iterable[object]) -> bool:
 
 def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "") -> str:
     """Return a cell of a table as HTML, with its text escaped."""
-    kind = ' class="number"' if numeric else ' class="long"' if len(str(value)) > LONG else ""
+    kind = ' class="number"' if numeric else ""
+    if len(str(value)) > (SHORT_HEAD if tag == "th" else LONG):
+        kind += f' style="white-space: var(--wrap); min-width: {min(44, 2.4 + 0.25 * len(str(value))):.0f}em"'
     text = html.escape(printable(str(value)))
     if href:
         text = f'<a href="{html.escape(urllib.parse.quote(href))}">{text}</a>'
@@ -173,7 +175,8 @@ class Chart:
         drawings = [drawing_of(one, f"{self.name}{place}", self.alt) for place, one in enumerate(self.figures)]
         widths = [round(one.get_figwidth() * PIXELS) for one in self.figures]
         chart = {"drawings": drawings, "widths": widths}
-        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": {"alt": self.alt}, "chart": chart}
+        shown = {"alt": self.alt, "width": int.from_bytes(self.png[16:20], "big") * PIXELS // DOTS}  # as PNG has it
+        return {"image/png": self.png, "text/plain": self.alt}, {"image/png": shown, "chart": chart}
 
 
 @dataclass

@@ -1,16 +1,13 @@
 """Section: why a precision is faster or not, as the milliseconds of a step and what limits them."""
 
-from collections import Counter
-
 import pandas as pd
 
 from ..analysis.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
-from ..analysis.explained import NOT_YET, TIME_ALONE
 from .names import ORDER, bare, precision_name, short_name
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
-from .words import count, listed, plain, short, span
+from .words import listed, short, span
 
 ABOUT = """One training step in milliseconds, on one scale per model. *Arithmetic* is convolution, matrix multiplication
 and attention. *Other kernels* normalise, convert layouts, copy, or work element by element. While the GPU is *idle*, no
@@ -20,11 +17,6 @@ launches the whole step at once, so the GPU hardly waits and the shorter arithme
 PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}  # legible on white and on black
 BUSY = 0.1  # a GPU that idles less hardly waits
 SHORTER = 0.8  # of the arithmetic of fp32
-MEASURED = {  # what a footnote calls missing: (the field that knows it, the field with the reason)
-    "a profile": ("gpu_busy_fraction", "profile_reason"),
-    "the breakdown of memory": ("ledger_activations_mib", "ledger_reason"),
-    "energy": ("joules_per_1000_samples", "energy_reason"),
-}
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
@@ -68,18 +60,6 @@ def finding(steps: pd.DataFrame) -> tuple[str, str]:
     return "Why: where the time of a step goes", ""
 
 
-def missing(tables: Tables) -> str:
-    """Return one sentence on what some trainings did not measure, with the reasons, or "" where all is there."""
-    rows, texts = ok_trainings(tables), []
-    for what, (field, reason) in MEASURED.items():
-        lacking = [record for record in rows.record if record[field] is None]
-        why = Counter(one[reason] or "no reason given" for one in lacking if one[reason] not in (NOT_YET, TIME_ALONE))
-        if why and len(lacking) < len(rows):
-            reasons = [plain(text) + (f" in {number}" if len(why) > 1 else "") for text, number in why.most_common()]
-            texts.append(f"{what} is missing in {why.total()} ({', '.join(reasons)})")
-    return f"Of {count(len(rows), 'training')}, {'; '.join(texts)}." if texts else ""
-
-
 def section(tables: Tables) -> Section:
     """Return the bars of a step, and the table of what limits it and what to try."""
     steps = steps_of(tables) if len(tables.comparisons) else pd.DataFrame()
@@ -98,6 +78,4 @@ def section(tables: Tables) -> Section:
         rows.append({"model": row.name, "way": row.block, "precision": precision_name(row.precision)})
         rows[-1] |= {"limited by": row.limit, "largest other kernels": longest_others(row.record), "try": advice or "-"}
     section.table(rows, "What limits each step, and what to try")
-    if footnote := missing(tables):
-        section.say(footnote)
     return section

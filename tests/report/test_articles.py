@@ -59,10 +59,10 @@ def test_a_ratio_stands_beside_that_of_the_article(tables):
 
 def test_size_and_direction_stand_in_one_row(tables):
     assert cells(tables, "WideResNet-28-10, batch 128, fp16", "T4")[0] == (
-        "1.83x, memory −42%",
-        "2.00x (2.00 to 2.00), memory −41%",
+        "1.83×, memory −42%",
+        "2.00× (2.00 to 2.00), memory −41%",
     )
-    assert cells(tables, "WideResNet-28-10, batch 128, fp16", "P100")[0][0] == "0.99x, memory +11%"
+    assert cells(tables, "WideResNet-28-10, batch 128, fp16", "P100")[0][0] == "0.99×, memory +11%"
     assert ("not converged", "best accuracy: 90.0% against 90.0%") in cells(
         tables, "WideResNet-28-10, batch 128, O3", "T4"
     )
@@ -98,5 +98,5 @@ def test_o2_and_fp16_amp_stand_in_for_each_other_and_intervals_are_told(tmp_path
     (row, *_) = parts(tables, Table)[0].rows
     assert (row["n"], row["Our card"], row["Article"]) == (3, "H200", "CIFAR-10 in FP16 with Tensor Cores, 2019")
     found = tables.ratios.set_index("precision").loc["amp_fp16"]
-    assert row["Here"].startswith(f"1.50x ({found.low:.2f} to {found.high:.2f})") and row["Here"].endswith(", in fp16")
+    assert row["Here"].startswith(f"1.50× ({found.low:.2f} to {found.high:.2f})") and row["Here"].endswith(", in fp16")
     assert pd.notna(found.low)

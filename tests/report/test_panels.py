@@ -74,12 +74,6 @@ def test_a_loader_that_is_waited_for_is_not_called_the_cpu_that_launches(tmp_pat
     assert "waits" not in why.section(tables_of(tmp_path, step("fp32", 0.9), late)).title
 
 
-def test_missing_measurements_are_one_sentence(tmp_path):
-    lacking = made_up.make("cifar_resnet", "tf32", explained=False, profile_reason="no kernel was seen")
-    assert "no kernel was seen" in why.missing(tables_of(tmp_path, step("fp32", 0.9), lacking))
-    assert why.missing(tables_of(tmp_path / "all", step("fp32", 0.9), step("tf32", 0.9))) == ""
-
-
 def test_the_parts_of_the_memory_fill_the_bar_and_the_card_stands_beside_it(tmp_path):
     names = [name for names in memory.FIELDS.values() for name in names]
     mib = {f"ledger_{name}_mib": 512.0 for name in names}
