@@ -37,15 +37,17 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
     family = family[family.batch == family.batch.min()]
-    precisions, before = ORDER, None
+    precisions: Any = ORDER
+    before: tuple[int, str] | None = None
     for step in steps:
         state |= {name: value for name, value in step.items() if name not in ("label", "precision")}
         fits = [all(one.get(name, value) in chosen(value) for name, value in state.items()) for one in family.settings]
         rows = tables.trainings[tables.trainings.comparison.isin(family.index[fits]) & ~tables.trainings.explains]
         rows = rows[rows.precision.isin(chosen(step.get("precision", precisions)))]
-        if len(rows) and before != (before := (rows.comparison.iloc[0], rows.precision.iloc[0])):
-            precisions = before[1]
-            yield step["label"], *before
+        here = (rows.comparison.iloc[0], rows.precision.iloc[0]) if len(rows) else before
+        if here and here != before:
+            before, precisions = here, here[1]
+            yield step["label"], *here
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
@@ -65,7 +67,7 @@ def steps_of(tables: Tables) -> pd.DataFrame:
             }
             own = tables.runs(number, precision)
             first, over = first or own, (tables.between(own, first) if first else None) or {}
-            gain = (tables.between(own, before) if before else None) or {}
+            gain: dict = (tables.between(own, before) if before else None) or {}
             row |= {name: over.get(name) for name in LIMITS} | {f"gain_{name}": gain.get(name) for name in LIMITS}
             before = own or before
             rows.append(row)
@@ -96,7 +98,7 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
 
 
 def adds(setting: str, before: Any, after: Any) -> bool:
-    """Return whether the second value of a setting adds something to the first: a way of execution keeps the other's."""
+    """Return whether the second value of a setting adds to the first: a way of execution keeps what it has."""
     if setting != "execution":
         return before == USUAL[setting] and after not in (before, None)
     return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))

@@ -37,7 +37,7 @@ def section(tables: Tables) -> Section:
             row |= {
                 "J per 1,000": cell(bar.joules),
                 "metric": cell(bar.metric),
-                "of": METRICS.get(metric, metric or "-"),
+                "of": METRICS.get(metric or "", metric or "-"),
             }
             row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
             rows.append(row)

@@ -322,7 +322,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                         max((one for run in runs[name] if (one := peak_gib(run)) is not None), default=None)
                         for name in (precision, baseline)
                     ]
-                    saved = 1 - peaks[0] / peaks[1] if all(peaks) else None
+                    saved = 1 - peaks[0] / peaks[1] if peaks[0] and peaks[1] else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
                     rows.append(row | found | {"saved": saved, "test": id(found)})
     if not rows:

@@ -39,6 +39,6 @@ def gibibytes(number: float) -> str:
     return f"{number:,.2f}"
 
 
-def span(numbers: Collection[float], form: str = "{}") -> str:
+def span(numbers: Collection, form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
