@@ -1,5 +1,7 @@
 """Section: how sure the ratios are. One row per model and way of execution, one-line cells, one merged footnote."""
 
+import pandas as pd
+
 from ..analysis.speedup import FEWEST_PROCESSES
 from ..analysis.verdict import DIFFERENT
 from .names import ORDER, short_name
@@ -42,7 +44,7 @@ def section(tables: Tables) -> Section:
     return section
 
 
-def cell_of(row) -> str:
+def cell_of(row: pd.Series) -> str:
     """Return a ratio with its interval in one line: "1.51 (1.49–1.53)", "~" where the interval includes 1."""
     if row.low is None or row.low != row.low:
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else " (unpaired)")
@@ -51,7 +53,7 @@ def cell_of(row) -> str:
     return f"{unsure}{row.ratio:.2f} ({row.low:.2f}–{row.high:.2f}){fallen}"
 
 
-def title_of(tables: Tables, ratios) -> str:
+def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
     """Return how far graphs and eager runs repeat, as the half width of their intervals."""
     known = ratios.dropna(subset=["low"])
     if known.empty:
@@ -64,7 +66,7 @@ def title_of(tables: Tables, ratios) -> str:
     return f"How sure: ratios are known within {known_to[0]}"
 
 
-def footnote(tables: Tables, ratios) -> str:
+def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
     """Return all cautions merged: what the numbers are, hosts, order, correction, disturbed runs."""
     known, few = ratios.dropna(subset=["low"]), ratios[(ratios.processes > 0) & (ratios.processes < FEWEST_PROCESSES)]
     said = []
