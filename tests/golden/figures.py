@@ -22,7 +22,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from golden.series import differences, plain, series_of  # noqa: E402
 
 from mixed_precision_study.analysis import verdict  # noqa: E402
-from mixed_precision_study.analysis.training_loss import LOSS_BAR  # noqa: E402
 from mixed_precision_study.record import comparison_key  # noqa: E402
 from mixed_precision_study.report import growth, sections, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
@@ -79,7 +78,7 @@ def quality_of(report, names):
     for family in growth.families_of(report):
         for row in growth.pairs_of(report, family).dropna(subset="above").itertuples():
             sides = [report.runs(row.loss_comparison, name) for name in (row.precision, row.base)]
-            found = {"difference": row.above, "margin": LOSS_BAR, "outcome": row.loss_outcome}
+            found = {"difference": row.above, "margin": growth.LOSS_BAR, "outcome": row.loss_outcome}
             yield f"training loss, {key_of(*sides, names)}", found
 
 
