@@ -72,9 +72,12 @@ def colour_of(artist):
 
 
 def plain(value):
-    """Return a value as JSON holds it: numbers with six significant digits, None where they are not finite."""
+    """Return a value as JSON holds it: numbers with six significant digits, None where they are not finite.
+
+    A dict lacks what is None or an empty list.
+    """
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: found for name, one in value.items() if (found := plain(one)) not in (None, [])}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(one) for one in value]
     if value is None or isinstance(value, str | bool):
