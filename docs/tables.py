@@ -5,7 +5,6 @@ python docs/tables.py --check   change nothing; list what is stale and exit with
 """
 
 import argparse
-import functools
 import json
 import re
 import subprocess
@@ -18,20 +17,18 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-sys.path[:0] = [str(ROOT / folder) for folder in ("docs", "benchmarks")]
-import equal_runs  # noqa: E402
+sys.path.insert(0, str(ROOT / "docs"))
 import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
-from mixed_precision_study.record import read_records  # noqa: E402
-from mixed_precision_study.report.articles import read_articles  # noqa: E402
 
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 MEND = "run: python docs/tables.py"
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
@@ -114,6 +111,7 @@ def stale_files(root, check=False):
     repository has changed nothing.
     """
     url, found_in = repository_url(root)
+    outputs = (root / "outputs").resolve()
     addresses = (url, None) if check and found_in == "origin" else (url,)
     paths = sorted((root / "notebooks").glob("*.ipynb"))
     for path in paths:
@@ -125,91 +123,39 @@ def stale_files(root, check=False):
         if not path.exists():
             continue
         now = path.read_text(encoding="utf-8")
-        text = with_blocks(now, blocks)
-        blocks_of_badges = [readme_badges(address, notebooks) for address in addresses]
+        text = with_blocks(now, blocks, lambda: figures.numbers(outputs))
+        blocks_of_badges = [badge_list(address, notebooks) for address in addresses]
         texts = [BADGES.sub(lambda _, badges=badges: badges, text) for badges in blocks_of_badges]
         if now not in texts:
             yield path, texts[0]
 
 
-def with_blocks(text, blocks):
-    """Return a document in which the text between `<!-- name -->` and `<!-- /name -->` is what {name: make} makes."""
+def with_blocks(text, blocks, numbers=dict):
+    """Return a document with its generated parts made anew.
+
+    blocks: {name: make} of the text between `<!-- name -->` and `<!-- /name -->`
+    numbers: returns {name: text} of what stands in a sentence, between <!--name--> and <!--/-->
+    """
     for name, make in blocks.items():
         block = re.compile(rf"<!-- {name} -->\n.*?<!-- /{name} -->", re.DOTALL)
         if block.search(text):
             made = f"<!-- {name} -->\n{make()}\n<!-- /{name} -->"
             text = block.sub(lambda _, made=made: made, text)
+    if INLINE.search(text):
+        known = numbers()
+        text = INLINE.sub(lambda found: f"<!--{found[1]}-->{known[found[1]]}<!--/-->", text)
     return text
-
-
-CARDS = ("reference-h200", "reference-h100")  # of the README's first table
-EAGER_BATCHES = (
-    "reference-h200",
-    "ladder-h200",
-    "first-h200",
-    "reference-h100",
-    "quick-h100",
-    "quick-earlier-h100",
-    "quick-h200",
-    "executed-h100",
-)
 
 
 def generated_blocks(root):
     """Return {document: {name of a block: what makes it}}."""
-    outputs = root / "outputs"
-
-    @functools.cache
-    def records(folder):
-        return read_records(outputs / folder)[0]
-
-    blocks = {
-        root / "README.md": {
-            "headline": lambda: figures.headline(
-                [records(name) for name in CARDS],
-                figures.over_batches([records(name) for name in EAGER_BATCHES]),
-                records("quality-h100"),
-            ),
-            "articles": lambda: figures.articles_list(read_articles()),
-        },
-        root / "docs" / "measurements.md": {
-            "fields": lambda: fields_list(root / "mixed_precision_study" / "record.py"),
-            "meter": lambda: figures.meter_list(outputs),
-            "cases": lambda: cases_table(root / "tests" / "built_cases"),
-        },
-        root / "docs" / "findings.md": {
-            "before": lambda: figures.before_table(records("reference-h200"), records("reference-h100")),
-            "referee": lambda: figures.referee_sentences(records("reference-h100"), records("quality-h100")),
-            "graphs": lambda: figures.graphs_table(records("reference-h200")),
-            "kernels": lambda: figures.kernels_table(records("reference-h100")),
-            "compared": lambda: figures.compared_table(outputs),
-        },
-        outputs / "ladder-h200" / "README.md": {"ladder": lambda: figures.ladder_table(records("ladder-h200"))},
-        outputs / "aa-h100" / "README.md": {"equal": lambda: equal_runs.table(records("aa-h100"))},
-        outputs / "inference-h200" / "README.md": {
-            "inference": lambda: figures.inference_table(records("inference-h200"))
-        },
+    return {
+        root / "README.md": {"headline": lambda: figures.headline((root / "outputs").resolve())},
+        root / "docs" / "results.md": {},
+        root / "docs" / "running.md": {},  # the badges
+        root / "docs" / "record.md": {"fields": lambda: fields_list(root / "mixed_precision_study" / "record.py")},
+        root / "docs" / "reliability.md": {"cases": lambda: cases_table(root / "tests" / "built_cases")},
     }
-    newest = ("quick-h100", "quick-h200", "reference-h100", "reference-h200", "executed-h100")
-    others = (
-        "quick-earlier-h100",
-        "first-h200",
-        "published",
-        "fastest-h100",
-        "fastest-h200",
-        "graph-quality-h200",
-        "scaling-h200",
-        "modern-h100",
-        "quality-h100",
-        "crossover-h100",
-        "crossover-h200",
-        "order-h200",
-    )
-    for folder in (*newest, *others):
-        blocks[outputs / folder / "README.md"] = {"runs": lambda folder=folder: figures.runs_table(records(folder))}
-    quality = outputs / "quality-h100" / "README.md"
-    blocks[quality]["quality"] = lambda: figures.quality_table(records("quality-h100"))
-    return blocks
 
 
 def fields_list(path):
@@ -235,8 +181,8 @@ def cases_table(folder):
     return "\n".join(lines)
 
 
-def readme_badges(url, notebooks):
-    """Return the README's block: a line with badges for every notebook, or one sentence where there is no address."""
+def badge_list(url, notebooks):
+    """Return the block of badges in a document: a line for every notebook, or one sentence without an address."""
     if not url:
         line = "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with *File > Import Notebook*."
         return f"<!-- badges -->\n{line}\n<!-- /badges -->"

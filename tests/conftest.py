@@ -27,11 +27,11 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
-# Test files of which every test is slow: they start batches of runs, train notebooks or draw whole reports.
+# Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "prepared", "process", "ray_cluster", "security"}
 SLOW |= {"shared_process", "studies", "two_machines"}
-# Fixtures that make a test slow: they run notebooks, build the wheel or draw a long report.
-SLOW_FIXTURES = {"images_alone", "misspelt", "pooled", "tiny", "wheel", "words_alone", "words_alone_compiled"}
+# Fixtures that make a test slow: they run notebooks or build the wheel.
+SLOW_FIXTURES = {"images_alone", "misspelt", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = (
     "faults",
@@ -90,8 +90,7 @@ def why_skipped(item):
 def pytest_collection_modifyitems(items):
     """Mark what is slow, skip what cannot run here, and put first what takes longest."""
     for item in items:
-        drawn = item.path.parent.name == "report"
-        slow = drawn or subject(item) in SLOW or SLOW_FIXTURES & set(item.fixturenames)
+        slow = subject(item) in SLOW or SLOW_FIXTURES & set(item.fixturenames)
         if slow or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
         if reason := why_skipped(item):
@@ -135,21 +134,3 @@ def no_search(request, monkeypatch):
 def wheel(tmp_path_factory):
     """The package's wheel, built once for all tests of a process."""
     return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="session")
-def everything():
-    """(report, charts) of records with every status; see made_up_records.py."""
-    import made_up_records
-    from drawn_reports import drawn
-
-    return drawn(made_up_records.write_everything)
-
-
-@pytest.fixture(scope="session")
-def pooled():
-    """(report, charts), on records as all studies of published experiments bring them into one folder."""
-    import made_up_records
-    from drawn_reports import drawn
-
-    return drawn(made_up_records.write_pool)

@@ -247,13 +247,6 @@ def write_second_gpu(folder):
     write_record(make_failed("cifar_resnet", "tf32", "unsupported", reason, device=TURING), folder)
 
 
-def write_cpu(folder):
-    """ResNet-18 on the CPU, where amp_bf16 takes 40% of the time, and a run that never started."""
-    write_record(make_failed("lstm_language_model", "fp32", "killed", "by signal 9", **NOT_STARTED), folder)
-    for precision, time in (("fp32", 5.0), ("amp_bf16", 2.0)):
-        write_record(make("cifar_resnet", precision, device=CPU, seconds=[time] * 6), folder)
-
-
 def write_not_used(folder):
     """What the summary must leave out and name: {path: a word of the reason}, and files that it passes over."""
     name = "efficientnet_regression"
@@ -317,24 +310,6 @@ def write_everything(folder):
             archive.write(path, path.name)
             path.unlink()
     return write_not_used(folder)
-
-
-def write_many(folder):
-    """Forty comparisons, to look at the charts: two data sets, five models, two executions and two batch sizes."""
-    for dataset in ("cifar10", "cifar100"):
-        for model, cost in (("resnet18", 6), ("resnet34", 10), ("resnet50", 22), ("resnet101", 37), ("resnet152", 52)):
-            for execution, pace in (("eager", 1.0), ("compile", 0.8)):
-                for batch_size in (128, 512):
-                    values = {"dataset": dataset, "model": model, "execution": execution, "batch_size": batch_size}
-                    for precision, factor in {"fp32": 1, "tf32": 0.42, "amp_fp16": 0.47, "amp_bf16": 0.46}.items():
-                        times = [cost * pace * factor * (1 + 0.01 * epoch) for epoch in range(3)]
-                        rest = {"dataset_used": dataset, "peak": 300 + 40.0 * cost * batch_size / 128 * (1 + factor)}
-                        rest |= {"block_seconds": blocks_of(times)}
-                        record = make("cifar_resnet", precision, seconds=times, parameters=values, **rest)
-                        write_record(record, folder)
-                        record.gpu_name, record.epoch_seconds = "NVIDIA A100-SXM4-80GB", [1.6 * time for time in times]
-                        record.block_seconds = []
-                        write_record(record, folder / "a100") if execution == "eager" and batch_size == 128 else None
 
 
 def write_published(folder):
@@ -486,35 +461,6 @@ def write_ladder(folder):
         write(name, precision, seconds, 2_087_400, 20, peak=420.0)
     write(name, "amp_bf16", 8.0, 2_087_400, 20, both, peak=450.0)
     write(name, "amp_bf16", 4.0, 2_086_000, 80, both, peak=900.0, gpu_uuid="GPU-9")
-
-
-IMAGE_MS = {"fp32": 0.02, "tf32": 0.01, "amp_bf16": 0.005}  # of kernels, for an image in ResNet-18
-
-
-def write_scaling(folder):
-    """ResNet-18 at batch 16 to 4,096, and ResNets at batch 128: a step takes its launches or its kernels, the longer.
-
-    2.5 ms of launches: they limit fp32 up to batch 64, tf32 up to 128, amp_bf16 up to 256; fp32 is out of memory at
-    4,096. The deeper, the more kernels work for each launch: they limit fp32 nowhere, tf32 up to ResNet-34, amp_bf16
-    everywhere.
-    """
-
-    def write(precision, busy_ms, launch_ms, size, **values):
-        values |= {"batch_size": size, "max_steps": 100}
-        step, steps = max(busy_ms, launch_ms) / 1000, min(100, 50_000 // size)
-        known = {"samples_per_epoch": steps * size, "samples_per_second": size / step, "steps_per_epoch": steps}
-        known |= {"seconds": [steps * step] * 3, "gpu_busy_fraction": min(1.0, busy_ms / launch_ms)}
-        write_record(make("cifar_resnet", precision, parameters=values, **known), folder)
-
-    for precision, image_ms in IMAGE_MS.items():
-        for size in (16, 64, 256, 1024, 4096):
-            if (precision, size) == ("fp32", 4096):
-                values = {"batch_size": size, "max_steps": 100}
-                write_record(make_failed("cifar_resnet", precision, "oom", "no memory", parameters=values), folder)
-            else:
-                write(precision, size * image_ms, 2.5, size)
-        for depth in (18, 34, 50, 101, 152):
-            write(precision, 128 * image_ms * (depth / 18) ** 1.5, 2.5 * depth / 18, 128, model=f"resnet{depth}")
 
 
 WIDTHS = (200, 256, 512, 1024, 2048, 4096)

@@ -105,17 +105,17 @@ def test_the_training_does_not_know_of_the_experiment():
 
 def test_the_imports_are_found_in_whatever_form_they_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path)
-    for folder, name in (("gpu", "nvml"), ("report", "load"), ("", "record")):
+    for folder, name in (("gpu", "nvml"), ("report", "tables"), ("", "record")):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / f"{name}.py").touch()
-    path = tmp_path / "report" / "load.py"
+    path = tmp_path / "report" / "tables.py"
     for line, found in {
         "from ..record import RunRecord": {"record"},
         "from .. import record": {"record"},
         "from ..gpu import nvml": {"gpu.nvml"},
         "from ..gpu.nvml import Card": {"gpu.nvml"},
-        "from . import load": {"report.load"},
-        "def f():\n    from .load import read": {"report.load"},
+        "from . import tables": {"report.tables"},
+        "def f():\n    from .tables import read": {"report.tables"},
         "import mixed_precision_study.gpu.nvml as card": {"gpu.nvml"},
         "from mixed_precision_study import record": {"record"},
         "from .. import __version__": set(),

@@ -7,7 +7,7 @@ from conftest import run_cells
 from made_up_data import make_tree, save_image
 
 from mixed_precision_study import record as records
-from mixed_precision_study.report.load import load
+from mixed_precision_study.report.tables import read_tables
 
 TINY = {"model": "test_resnet", "batch_size": 4, "epochs": 1, "max_steps": 2, "dataset": "folder", "image_size": 32}
 
@@ -33,10 +33,10 @@ def test_two_folders_of_one_name_leave_two_records_that_are_never_paired(tmp_pat
     assert {one["data_fingerprint"] for one in found} == {first.data_fingerprint, second.data_fingerprint}
     assert (len(found), left_out) == (3, [])
     assert len({one["run_id"] for one in found}) == 3
-    report = load(str(out))
-    groups = [{run["data_fingerprint"] for runs in one["runs"].values() for run in runs} for one in report.comparisons]
-    assert sorted(map(len, groups)) == [1, 1]
-    assert not report.left_out
+    tables = read_tables(str(out))
+    groups = tables.trainings.record.map(lambda run: run["data_fingerprint"]).groupby(tables.trainings.comparison)
+    assert groups.nunique().tolist() == [1, 1]
+    assert not tables.left_out
 
 
 def flat(**facts):

@@ -594,14 +594,13 @@ def test_the_package_offers_compare_without_loading_it_at_import():
 @pytest.mark.parametrize(("processes", "counted"), [("abc", 3), ("aaa", 1)], ids=["three", "one"])
 def test_three_processes_of_an_own_model_give_an_interval(tmp_path, monkeypatch, processes, counted):
     """Each with its own `repeat`, as the docstring says. Three calls in one process give none."""
-    from mixed_precision_study.report.load import load
+    from mixed_precision_study.report.tables import read_tables
 
     for repeat, process in enumerate(processes):
         monkeypatch.setattr(environment, "process_identity", lambda process=process: process)
         given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
         compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
-    report = load(tmp_path)
-    assert {speedup["processes"] for speedup in report.speedups.values()} == {counted}
+    assert set(read_tables(tmp_path).ratios.processes) == {counted}
 
 
 @pytest.mark.parametrize("wrong", [lambda: [], 3])

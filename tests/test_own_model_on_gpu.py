@@ -1,13 +1,11 @@
 """compare() and its notebook on a GPU; skipped where there is none."""
 
-import json
-
 import pytest
 import torch
 from conftest import run_cells
 
 from mixed_precision_study import compare
-from mixed_precision_study.report.load import load
+from mixed_precision_study.report.tables import read_tables
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 EXECUTIONS = ["eager", "cuda_graph", "compile_cuda_graph"]
@@ -50,9 +48,8 @@ def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_executi
         assert record.profile_reason is None and record.gpu_busy_fraction > 0
         assert record.ledger_parameters_mib > 0 and record.peak_allocated_mib > 0
         assert record.train_loss[-1] < record.train_loss[0]
-    report = load(tmp_path)
-    found = [json.loads(group["settings"]["execution"]) for group in report.every_group]
-    assert sorted(found) == sorted(EXECUTIONS), report.left_out
+    tables = read_tables(tmp_path)
+    assert sorted(tables.comparisons.execution) == sorted(EXECUTIONS), tables.left_out
 
 
 def test_the_notebook_of_an_own_model_runs_and_explains(tmp_path):

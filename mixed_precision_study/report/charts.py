@@ -14,13 +14,20 @@ import pandas as pd
 import PIL.Image
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
 from .names import COLOURS, ORDER, short_name
 from .words import listed
 
 INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"  # the page sets them anew for its dark mode
 THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper"}
+DARK = {INK: "#f0f6fc", SOFT: "#9198a1", LINE: "#3d444d", PAPER: "#0d1117"}  # of a picture on a dark page
 PANEL = 3.3  # inches: three panels fill a page of 1,072 px, one fills a phone
 GAP = 0.3  # inches between panels
 ROW = 3 * PANEL + 2 * GAP
@@ -73,8 +80,7 @@ def chart_style() -> Iterator[None]:
 def opening(bars: pd.DataFrame) -> list[Figure]:
     """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
 
-    A panel holds eight bars at most, so a model with more blocks has further panels on the same scale. All panels have
-    the same bars in width and the same room for names, so they stand on one line.
+    A panel holds eight bars at most, so a model with more blocks has further panels. All share the width of a bar.
     """
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
     panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
@@ -189,7 +195,7 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
         if part == "seconds" and bar.seconds_high - bar.seconds_low > 0.1 * line:
             axes.vlines(bar.x, bar.seconds_low, bar.seconds_high, color=INK, linewidth=1.1, clip_on=False)
         top = getattr(bar, high) + 0.25 * line
-        if len(text) + letters > 11 and abs(top - before) < line:  # neighbours would touch
+        if len(text) + letters > 10 and abs(top - before) < line:  # neighbours would touch
             top = before + line
         colour, weight = INK if sure else SOFT, "bold" if bold else "normal"
         axes.text(bar.x, top, text, ha="center", va="bottom", color=colour, weight=weight, gid=gid)
@@ -213,20 +219,32 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
     return f"{change:+d}%".replace("-", "−") if change else "same", True, False
 
 
-def picture_of(figures: list[Figure]) -> bytes:
-    """Return figures as one PNG on white, in rows as wide as a page. Few colours keep it small."""
+def darken(figure: Figure) -> None:
+    """Give text, lines and grounds the colours of a dark page; bars keep theirs."""
+    for one in figure.findobj(lambda one: isinstance(one, Text | Line2D | LineCollection | Patch)):
+        for part in ("facecolor", "edgecolor") if isinstance(one, Patch) else ("color",):
+            colours = to_rgba_array(getattr(one, f"get_{part}")())
+            shade = to_hex(colours[0]) if len(colours) and colours[0][3] else ""
+            if shade in (*DARK, "#000000"):
+                getattr(one, f"set_{part}")(DARK.get(shade, DARK[INK]))
+
+
+def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = None) -> bytes:
+    """Return figures as one PNG on white or on dark, in rows as wide as a page. Few colours keep it small."""
     images = []
     for figure in figures:
+        if dark:
+            darken(figure)
         opened = io.BytesIO()
+        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])
         with chart_style():
-            figure.savefig(opened, format="png", dpi=DOTS)
+            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)  # a label may reach into the gap
         images.append(PIL.Image.open(opened).convert("RGB"))
-    gap = round(GAP * DOTS)
-    wide, high = (max(sizes) + gap for sizes in zip(*(image.size for image in images), strict=True))
-    columns = min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
-    whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), "white")
+    wide, high = (max(sizes) for sizes in zip(*(image.size for image in images), strict=True))
+    columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
+    whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), DARK[PAPER] if dark else PAPER)
     for place, image in enumerate(images):
-        whole.paste(image, (place % columns * wide + gap // 2, place // columns * high + gap // 2))
+        whole.paste(image, (place % columns * wide, place // columns * high))
     colours: list[tuple[int, ...]] = []  # apart from each other, else white would become a tint of it
     for _, one in sorted(whole.getcolors(1 << 24), reverse=True)[:2000]:
         if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):

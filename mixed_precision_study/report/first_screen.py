@@ -55,14 +55,10 @@ def finding(tables: Tables, bars: pd.DataFrame) -> str:
     ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]  # TF32 where it was run
-    spans = {
-        precision_name(one): span(list(shown.ratio[shown.precision == one]), "{:.1f}")
-        for one in FORMATS
-        if one in set(shown.precision)
-    }
-    (first, times_as_fast), *others = spans.items()
-    text = f"{first} trains {times_as_fast} times as fast as {precision_name(shown.baseline.iloc[0])}"
-    text += "".join(f", {name} {ratios} times" for name, ratios in others)
+    spans = shown.sort_values("precision", ascending=False).groupby("precision", sort=False).ratio.agg(span, "{:.1f}")
+    (first, ratios), *others = spans.items()
+    text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
+    text += "".join(f", {precision_name(name)} {ratios} times" for name, ratios in others)
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
     if len(set(bars.way)) > 1 and "graph" in way:
@@ -76,14 +72,8 @@ def memory_of(bars: pd.DataFrame) -> str:
     found = bars[bars.precision.isin(FORMATS) & bars.saved.notna() & (bars.baseline == bars.baseline.max())]
     clauses = []
     for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
-        less, more = (span(sorted(sign * saved), "{:.0f}") for sign in (1, -1))
-        how = (
-            f"{less}% less"
-            if saved.min() > 0
-            else f"{more}% more"
-            if saved.max() < 0
-            else f"up to {max(saved):.0f}% less"
-        )
+        more = saved.mean() < 0
+        how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
         clauses.append(f"{'as much' if saved.abs().max() < 100 * SAME else how} for {bare(model)}")
     if not 0 < len(clauses) <= MOST_MODELS:
         return ""
@@ -113,25 +103,15 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
     return " ".join(filter(None, said))
 
 
-def equal_runs(tables: Tables) -> list[dict]:
-    """Return a row for each set of equal trainings, with how far apart their times are."""
-    rows = tables.trainings[
-        tables.trainings.record.map(lambda one: one["status"] == "ok" and bool(one["epoch_seconds"]))
-    ]
-    rows = rows.assign(model=rows.record.map(model_name), run=rows.record.map(lambda one: way_name(one["execution"])))
-    rows["seconds"] = [statistics.fmean(one["epoch_seconds"]) for one in rows.record]
-    rows["more"] = rows.comparison.map(tables.comparisons.more).fillna("") if len(tables.comparisons) else ""
-    found = rows.groupby(["model", "run", "more", "precision"], sort=False).seconds.agg(["size", "min", "max"])
-    return [
-        {
-            "model": model,
-            "run": ", ".join(filter(None, (run, more))),
-            "precision": precision_name(precision),
-            "runs": size,
-        }
-        | {"fastest, s per epoch": f"{low:.2f}", "slowest": f"{high:.2f}", "slowest over fastest": f"{high / low:.2f}"}
-        for (model, run, more, precision), size, low, high in found[found["size"] > 1].itertuples()
-    ]
+def equal_runs(tables: Tables) -> pd.DataFrame:
+    """Return a row for each set of equal trainings: how many there are, and how far apart their times are."""
+    rows = pd.DataFrame(record for record in tables.trainings.record if record["epoch_seconds"])
+    rows = rows.assign(model=[model_name(one) for one in rows.to_dict("records")], run=rows.execution.map(way_name))
+    rows = rows.assign(precision=rows.precision.map(precision_name), seconds=rows.epoch_seconds.map(statistics.fmean))
+    names = ["model", "run", "precision"]
+    found = rows.groupby([*names, "batch_size"], sort=False).seconds.agg(["size", "min", "max"]).query("size > 1")
+    found = found.assign(apart=found["max"] / found["min"]).round(2).reset_index()
+    return found.set_axis([*names, "batch", "runs", "fastest, s per epoch", "slowest", "slowest over fastest"], axis=1)
 
 
 def quality_line(tables: Tables, number: int, precision: str) -> str:
@@ -196,11 +176,11 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     bars = bars_of(tables)
     found = title = finding(tables, bars) if len(bars) else NOTHING
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
-    equal = equal_runs(tables) if found == NOTHING else []
+    equal = equal_runs(tables) if found == NOTHING else pd.DataFrame()
     if opened:
         title = opened.title
-    elif equal:
-        title = f"Equal runs differ by up to {max(row['slowest over fastest'] for row in equal)} times"
+    elif len(equal):
+        title = f"Equal runs differ by up to {equal['slowest over fastest'].max():.2f} times"
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
     if text := said_below(tables, bars, title):
@@ -209,8 +189,8 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
-    elif equal:
-        screen.table(equal, caption="The training time of equal runs, which differ by nothing but chance")
+    elif len(equal):
+        screen.table(equal.to_dict("records"), caption="Training times of equal runs, which differ by chance alone")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         figures = opening(bars)
         if not tables.on_cpu and (cards := cards_of(tables, bars)):

@@ -194,9 +194,7 @@ def texts(column: Iterable, form: str) -> list[str]:
 
 def ratio_texts(rows: pd.DataFrame) -> list[str]:
     """Return "1.52 (1.50–1.54)" for each row, "1.52" where there is no interval, "–" where there is no ratio."""
-    limits = [
-        f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in rows[["low", "high"]].astype(float).values
-    ]
+    limits = [f" ({low:.2f}–{high:.2f})" if low == low else "" for low, high in rows[["low", "high"]].to_numpy(float)]
     return [ratio + limit for ratio, limit in zip(texts(rows.ratio, "{:.2f}"), limits, strict=True)]
 
 

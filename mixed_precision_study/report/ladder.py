@@ -62,11 +62,8 @@ def steps_of(tables: Tables) -> pd.DataFrame:
         first = before = None
         for label, number, precision in ladder_of(tables, family):
             bars = bars_of(tables, [number])
-            row = bars[bars.precision == precision].iloc[0].to_dict() | {
-                "ladder": family["name"].iloc[0],
-                "label": label,
-                "formats": named[label],
-            }
+            row = bars[bars.precision == precision].iloc[0].to_dict() | {"label": label, "formats": named[label]}
+            row["ladder"] = family["name"].iloc[0]
             own = tables.runs(number, precision)
             first, over = first or own, (tables.between(own, first) if first else None) or {}
             gain: dict = (tables.between(own, before) if before else None) or {}
@@ -141,15 +138,11 @@ def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
     sure = ways[ways.outcome.isin(DIFFERENT) & (ways.ratio > 1)]
     best = (sure if len(sure) else ways).sort_values("ratio", ascending=False)
     top = best.iloc[0]
-    models = best[best.added == top.added].drop_duplicates("name")
-    gains = [f"{bare(row.name)} {row.ratio:.1f}" for row in models.itertuples()]
-    gains[0] = f"{bare(models['name'].iloc[0])} trains {models.ratio.iloc[0]:.1f}"
-    executed = top.added in WAYS.values()
-    how, than = (
-        (in_way(top.added), in_way(tables.comparisons.way[top.before]))
-        if executed
-        else (f"with {top.added}", "without it")
-    )
+    tops = best[best.added == top.added].drop_duplicates("name")
+    gains = [f"{bare(one.name)} {'trains ' * bool(one.Index == top.name)}{one.ratio:.1f}" for one in tops.itertuples()]
+    how, than = f"with {top.added}", "without it"
+    if top.added in WAYS.values():
+        how, than = in_way(top.added), in_way(tables.comparisons.way[top.before])
     more = "" if len(sure) else f" ({top.outcome})"
     return f"{how[0].upper()}{how[1:]}, {listed(gains, 'and')} times as fast as {than}{more}"
 
@@ -162,9 +155,9 @@ def section(tables: Tables) -> Section:
         ladders = [one for _, one in steps.groupby("ladder", sort=False)]
         ends = [(bare(one.ladder.iloc[0]), one.ratio.dropna().iloc[-1:]) for one in ladders]
         claims = [f"{name} {float(end.iloc[0]):.1f}" for name, end in ends if len(end)]
-        claims = [claim.replace(" ", " trains ", 1) if not place else claim for place, claim in enumerate(claims)]
-        first = precision_name(steps.precision.iloc[0])
-        section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {first}"
+        claims[:1] = [claim.replace(" ", " trains ", 1) for claim in claims[:1]]
+        than = precision_name(steps.precision.iloc[0])
+        section.title = f"Step by step, {listed(claims, 'and')} times as fast as in {than}"
         section.chart([draw_ladder(one) for one in ladders], "ladder", section.title)
         section.say(ABOUT)
         batches = [size for step in tables.show["steps"] for size in chosen(step.get("batch_size", []))]
@@ -186,9 +179,7 @@ def section(tables: Tables) -> Section:
         section.table(pd.DataFrame(cells).to_dict("records"), "Every step in numbers")
     ways = ways_of(tables, steps)
     if len(ways):
-        ways = ways.assign(
-            name=ways.before.map(tables.comparisons["name"]), task=ways.before.map(tables.comparisons.task)
-        )
+        ways = ways.join(tables.comparisons[["name", "task"]], on="before")
         section.title = section.title or finding_of(tables, ways)
         bars = ways.assign(comparison=ways.after, block="with " + ways.added, value=ways.ratio, note="")
         add_panels(section, bars.assign(label=ways.ratio.map("{:.2f}×".format)), "ways")

@@ -6,7 +6,7 @@ from .names import bare
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
 from .tables import Tables
-from .words import gibibytes, listed, span
+from .words import listed, span
 
 ABOUT = """A bar is the memory at the peak of training by what it holds. Beside it stand PyTorch's peak without the data
 set, which the report compares, and the whole card, which nvidia-smi shows. *Overhead* is what PyTorch's allocator had
@@ -45,12 +45,11 @@ def finding(tables: Tables, rows: pd.DataFrame) -> str:
     less, same = saved[saved["min"] >= NOTHING], saved[saved["max"].abs().combine(saved["min"].abs(), max) < NOTHING]
     if less.empty:
         return "Memory: what fills it"
-    spans = [f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}" for row in less.itertuples()]
-    if len(spans) > 3:
-        spans = [
-            f"{100 * less['min'].min():.0f} to {100 * less['max'].max():.0f}% for {len(less)} of {len(saved)} models"
-        ]
-    title = f"Memory: AMP saves {listed(spans, 'and')}"
+    texts = [f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}" for row in less.itertuples()]
+    if len(texts) > 3:
+        ends = span([100 * less["min"].min(), 100 * less["max"].max()], "{:.0f}")
+        texts = [f"{ends}% for {len(less)} of {len(saved)} models"]
+    title = f"Memory: AMP saves {listed(texts, 'and')}"
     return f"{title}, but nothing for {listed(list(same.index), 'and')}" if 0 < len(same) <= 2 else title
 
 
@@ -64,17 +63,17 @@ def section(tables: Tables) -> Section:
     parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(FIELDS))
     highest = rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
     bars = middle.join(parts).join(highest, on=["comparison", "precision"])
-    texts = {name: bars[f"most_{name}"].map(gibibytes, na_action="ignore").fillna("-") for name in ("gib", "card_gib")}
+    texts = {
+        name: bars[f"most_{name}"].map("{:,.2f}".format, na_action="ignore").fillna("-") for name in ("gib", "card_gib")
+    }
     bars = bars.assign(label=texts["gib"] + " GiB", note="card " + texts["card_gib"])
     add_panels(section, bars, "memory_breakdown", dict(zip(FIELDS, COLOURS, strict=True)))
     warm = rows.assign(warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record])
-    warm = warm.assign(
-        growth=warm.warm / [(record["peak_allocated_mib"] or float("inf")) / 1024 for record in warm.record]
-    )
+    warm["growth"] = warm.warm / [(one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record]
     most = warm.loc[warm.growth.idxmax()]
     if most.growth >= WARMS_UP_TO:
         section.say(
             f"The warm-up takes up to {most.growth:.1f} times the peak of training, because cuDNN tries its algorithms "
-            f"there: {gibibytes(most.warm)} GiB for {most['name']}."
+            f"there: {most.warm:,.2f} GiB for {most['name']}."
         )
     return section

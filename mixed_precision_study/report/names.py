@@ -101,9 +101,7 @@ def setting_name(name: str, value: object) -> str:
         return f"{value} rounding"
     if name == "optimizer":
         return str(value)
-    return (
-        f"{name.replace('_', ' ')} {value:g}" if isinstance(value, int | float) else f"{name.replace('_', ' ')} {value}"
-    )
+    return f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, int | float) else value}"
 
 
 def names_of(precisions: Iterable[str], word: str = "and") -> str:

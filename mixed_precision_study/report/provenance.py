@@ -74,9 +74,7 @@ def section(tables: Tables) -> Section:
     for name, column in columns.items():
         differing = ", ".join(title for title, text in column.items() if " | " in text)
         if differing:
-            section.say(
-                f"Caution: the runs on {plain(name)} differ in {differing}, so ratios.csv says which ratios do."
-            )
+            section.say(f"Caution: the runs on {plain(name)} differ in {differing}; ratios.csv says which ratios do.")
     section.say(METHOD)
     return section
 

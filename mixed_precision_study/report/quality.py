@@ -37,13 +37,7 @@ def section(tables: Tables) -> Section:
     if len(cases) and (cases.seeds.ge(FEWEST_SEEDS_FOR_OUTCOME) | cases.outcome.isin([*AS_GOOD, WORSE])).any():
         good, lost = cases.outcome.isin(AS_GOOD).sum(), (cases.outcome == WORSE).sum()
         many = f"all {len(cases)}" if good == len(cases) > 1 else f"{good} of {len(cases)}"
-        more = (
-            f", and a loss in {lost}"
-            if lost
-            else f", and {len(cases) - good} are inconclusive"
-            if good < len(cases)
-            else ""
-        )
+        more = f", and a loss in {lost}" if lost else ", and the others are inconclusive" * bool(good < len(cases))
         section = Section(f"Quality: no loss beyond the margin in {many} cases{more}", ABOUT)
         rows = [row_of(case) for case in cases.to_dict("records")]
         ends = cases[["difference", "low90", "high90"]].abs().max(axis=1) / cases.margin
@@ -154,13 +148,11 @@ def say_curves(section: Section, tables: Tables) -> None:
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
-        how = (
-            f"in the second half of training, the medians differ by at most {max(same):.1%} of the fall of fp32's loss"
-        )
-        section.say(f"The training losses follow those of fp32{' in most cases' if others else ''}, because {how}.")
+        how = f"in the second half of training, medians differ by at most {max(same):.1%} of the fall of fp32's loss"
+        section.say(f"The training losses follow those of fp32{' in most cases' if others else ''}: {how}.")
     if others:
         section.say(
-            f"In the second half of training, these losses differ more from those of fp32: {'; '.join(others)}."
+            f"In the second half of training, these losses are further from those of fp32: {'; '.join(others)}."
         )
 
 

@@ -27,26 +27,17 @@ def section(tables: Tables) -> Section:
         return section
     ratios = tables.ratios[tables.ratios.comparison.isin(tables.charted.index)]
     section.title = title_of(tables, ratios)
-    alone = tables.charted.groupby("name").task.nunique().max() == 1  # then the name says the task
-    rows = []
-    for number, comparison in tables.charted.iterrows():
-        cells = ratios[ratios.comparison == number].set_index(["precision", "baseline"])
-        row = {
-            "model": comparison["name"],
-            **({} if alone else {"task": comparison.task}),
-            "run": ", ".join(filter(None, (comparison.way, comparison.more))),
-        }
-        for precision in ORDER:
-            for baseline in ("tf32", "fp32"):
-                if (precision, baseline) in cells.index:
-                    row[f"{short_name(precision)} over {short_name(baseline)}"] = cell_of(
-                        cells.loc[(precision, baseline)]
-                    )
-        rows.append(row)
-    ratios_named = list(dict.fromkeys(name for row in rows for name in row if " over " in name))
-    ratios_named.sort(key=lambda name: name.endswith("over fp32"))
-    names = [*(name for name in rows[0] if name not in ratios_named), *ratios_named]
-    section.table([{name: row.get(name, "-") for name in names} for row in rows], "Ratios" if len(rows) > 12 else "")
+    columns = [f"{short_name(one)} over {short_name(base)}" for base in ("tf32", "fp32") for one in ORDER]
+    over = ratios.precision.map(short_name) + " over " + ratios.baseline.map(short_name)
+    cells = ratios.assign(over=over, cell=[cell_of(row) for row in ratios.itertuples()])
+    cells = cells.pivot(index="comparison", columns="over", values="cell")
+    charted = tables.charted.assign(model=tables.charted["name"])
+    charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
+    alone = charted.groupby("model").task.nunique().max() == 1  # then the name says the task
+    rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
+        cells[[*filter(cells.__contains__, columns)]]
+    )
+    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "")
     section.say(footnote(tables, ratios))
     return section
 
@@ -99,16 +90,14 @@ def footnote(tables: Tables, ratios) -> str:
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
         said.append(
-            "Eager times depend on the host, so their intervals hold for this host and not for others with this card."
+            "Eager times depend on the host, so their intervals hold for this host and may not hold for others."
         )
     differing = [text for texts in ratios.differences for text in texts]
     cautions = [text for pattern, text in CAUTIONS if any(pattern in one for one in differing)]
     if any(" against " in one and "clock" not in one for one in differing):
         cautions.append("the two sides differ in host or software, as ratios.csv says")
     if cautions:
-        said.append(
-            f"Caution, for some ratios: {'; '.join(cautions)}. The column *differences* of ratios.csv names them."
-        )
+        said.append(f"Caution, for some ratios: {'; '.join(cautions)}. Column *differences* of ratios.csv says which.")
     disturbed = tables.trainings[tables.trainings.disturbed]
     if len(disturbed):
         said.append(f"{count(len(disturbed), 'run')} of {len(tables.trainings)} were throttled or shared their GPU.")

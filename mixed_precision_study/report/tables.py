@@ -41,7 +41,7 @@ COLUMNS = {  # of the tables, also where they have no row
 class Tables:
     """What the records of a folder say. `trainings` and `ratios` are written as CSV files by their names.
 
-    trainings: a row for each training, `record` has every field of its record (see docs/measurements.md)
+    trainings: a row for each training, `record` has every field of its record (see docs/record.md)
     comparisons: a row for each set of runs on one GPU model in which only precision, seed and repetition differ
     ratios: a row for each comparison, precision and baseline (fp32, TF32); above 1 the precision is the faster one
     quality: a row for each comparison and precision beside fp32, over equal seeds

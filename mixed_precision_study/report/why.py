@@ -29,17 +29,14 @@ MEASURED = {  # what a footnote calls missing: (the field that knows it, the fie
 
 def steps_of(tables: Tables) -> pd.DataFrame:
     """Return the middle profiled training per comparison and precision, with `PARTS` and `ms` in milliseconds."""
-    steps = middle_runs(
-        ok_trainings(tables), lambda record: record["kernel_family_fractions"] and record["gpu_busy_fraction"]
-    )
+    steps = middle_runs(ok_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"])
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)
     share = pd.Series([min(1, sum(found.get(name, 0) for name in ARITHMETIC)) for found in families], steps.index)
     ms = steps.step_ms.astype(float)
     steps = steps.assign(ms=ms, waits=1 - busy, limit=[find_bottleneck(record)[0] for record in steps.record])
-    return steps.assign(
-        **{"arithmetic": ms * busy * share, "other kernels": ms * busy * (1 - share), "idle": ms * (1 - busy)}
-    )
+    other = {"other kernels": ms * busy * (1 - share)}
+    return steps.assign(arithmetic=ms * busy * share, idle=ms * (1 - busy), **other)
 
 
 def finding(steps: pd.DataFrame) -> tuple[str, str]:

@@ -34,26 +34,6 @@ def short(number: float) -> str:
     return f"{number:,.0f}" if abs(number) >= 100 else f"{number:#.3g}".rstrip(".")
 
 
-def gibibytes(number: float) -> str:
-    """Return GiB with two decimals."""
-    return f"{number:,.2f}"
-
-
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
-
-
-def short_span(numbers: Collection[float]) -> str:
-    """Return "smallest to largest" in three significant digits, or one number where both look alike.
-
-    Whole numbers, such as epochs, have no decimals.
-    """
-    whole = all(float(number).is_integer() for number in numbers)
-    ends = min(numbers), max(numbers)
-    return " to ".join(dict.fromkeys(f"{number:,.0f}" if whole else short(number) for number in ends))
-
-
-def percent(share: float | None) -> str:
-    """Return a share as a percentage, or "-" where it is unknown."""
-    return "-" if share is None else f"{share:.0%}"

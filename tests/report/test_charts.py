@@ -8,8 +8,18 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import PIL.Image
 import pytest
+from matplotlib.colors import to_rgb
 
-from mixed_precision_study.report.charts import INK, chart_style, drawing_of, opening, opening_note, picture_of
+from mixed_precision_study.report.charts import (
+    DARK,
+    INK,
+    PAPER,
+    chart_style,
+    drawing_of,
+    opening,
+    opening_note,
+    picture_of,
+)
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
@@ -139,3 +149,23 @@ def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
         assert f"var(--ink, {INK})" in drawing and "<style" not in drawing
         assert set(re.findall(r"url\(#(.+?)\)", drawing)) <= set(ids)
         assert 'a "$" &lt;b&gt; $ 0.0003 #ffffff</text>' in drawing
+
+
+def test_a_dark_picture_has_another_ground_and_the_same_bars():
+    light, dark, narrow = (
+        PIL.Image.open(io.BytesIO(picture_of(opening(frame()) * 2, **asked))).convert("RGB")
+        for asked in ({}, {"dark": True}, {"columns": 1})
+    )
+    assert light.size == dark.size and narrow.size == (light.width // 2, 2 * light.height)
+    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == to_rgb255(DARK[PAPER])
+    for name in ("tf32", "amp_fp16"):
+        assert all(to_rgb255(COLOURS[name]) in colours_of(one) for one in (light, dark))
+    assert to_rgb255(INK) not in colours_of(dark)
+
+
+def colours_of(picture):
+    return {colour for _, colour in picture.getcolors()}
+
+
+def to_rgb255(colour):
+    return tuple(round(255 * part) for part in to_rgb(colour))

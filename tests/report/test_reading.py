@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import zipfile
 
 import made_up_records as made_up
@@ -16,13 +15,6 @@ from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.runner import estimates, notebook_file
-
-
-def test_missing_folder_ends_in_one_line(tmp_path):
-    with pytest.raises(UserError, match="records_dir") as caught:
-        read_tables(str(tmp_path / "gone"))
-    assert "\n" not in str(caught.value)
-    assert len(caught.value._render_traceback_()) == 1
 
 
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
@@ -43,15 +35,6 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     monkeypatch.chdir(tmp_path / "outputs" / "quick")  # as where records were uploaded
     assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
-
-
-def test_what_a_report_writes_beside_committed_records_is_ignored():
-    names = ("speedup.png", "logs/summary.log", "summary.ipynb")
-    paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
-    done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split() == paths
-    kept = ["outputs/quick-h200/README.md", "outputs/quick-h200/results.csv"]
-    assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
 
 
 def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
@@ -78,23 +61,14 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("kernel_family_fractions", ["convolution"]),
-        ("kernel_family_fractions", [["convolution", -1.0]]),
-        ("throttle_fractions", [["power cap", None]]),
-        ("throttle_fractions", [[0.5, "power cap"]]),
-        ("loss_scale_trace", [[0]]),
-        ("loss_scale_trace", [["first", 65536.0]]),
-        ("overflow_steps", [[3]]),
-        ("block_seconds", [1.0, None]),
-        ("block_seconds", [1.0, 0.0]),
-        ("block_seconds", {"first": 1.0}),
-        ("metric", ["high"]),
-        ("throttled", "yes"),
-    ],
-)
+NONSENSE = [("kernel_family_fractions", ["convolution"]), ("kernel_family_fractions", [["convolution", -1.0]])]
+NONSENSE += [("throttle_fractions", [["power cap", None]]), ("throttle_fractions", [[0.5, "power cap"]])]
+NONSENSE += [("loss_scale_trace", [[0]]), ("loss_scale_trace", [["first", 65536.0]]), ("overflow_steps", [[3]])]
+NONSENSE += [("block_seconds", [1.0, None]), ("block_seconds", [1.0, 0.0]), ("block_seconds", {"first": 1.0})]
+NONSENSE += [("metric", ["high"]), ("throttled", "yes")]
+
+
+@pytest.mark.parametrize(("field", "value"), NONSENSE)
 def test_a_record_with_a_nonsense_field_is_left_out(field, value):
     record = flat(made_up.make("cifar_resnet", "amp_fp16", **{field: value}))
     used, ((_, reason),) = sort_out([record])
@@ -112,16 +86,6 @@ def test_figures_that_older_versions_got_wrong_are_corrected():
         assert sort_out([one])[0][0]["compute_limit_fraction"] == 0.5  # once
     (sound,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, device_used_mib=16_000.0))])
     assert (sound["device_used_mib"], sound["device_memory_reason"]) == (16_000.0, None)
-
-
-@pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
-def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
-    for record in read_tables(ROOT / "outputs" / folder).trainings.record:
-        if (fraction := record["compute_limit_fraction"]) is not None:
-            reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
-            assert fraction == pytest.approx(reached, rel=1e-6)
-        if None not in (record["device_used_mib"], record["peak_reserved_mib"]):
-            assert record["device_used_mib"] >= record["peak_reserved_mib"]
 
 
 def comparisons_in(records):
@@ -165,7 +129,7 @@ def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
     killed.gpu_uuid = "GPU-2"  # what run_all.py knows: the GPU, not yet the data
     used, _ = sort_out([flat(killed, "a"), flat(one, "b"), flat(two, "c")])
     assert comparisons_in(used) == 2
-    assert [device_name(record) for record, number in group(used, {}) if number] == ["RTX 2080 Ti"] * 2
+    assert sorted(map(device_name, used)) == ["H200", "RTX 2080 Ti", "RTX 2080 Ti"]
 
 
 def test_real_data_is_kept_though_a_synthetic_copy_is_newer():

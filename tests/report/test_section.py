@@ -4,7 +4,7 @@ import pytest
 from nbconvert.filters import markdown2html
 
 from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
-from mixed_precision_study.report.words import plain, short, short_span
+from mixed_precision_study.report.words import plain, short
 
 
 def test_file_that_cannot_be_written_costs_a_sentence(tmp_path):
@@ -39,14 +39,6 @@ def test_an_address_in_a_record_is_no_link(address):
 @pytest.mark.parametrize(("number", "text"), [(0.41234, "0.412"), (6.1, "6.10"), (12, "12.0"), (19230.77, "19,231")])
 def test_numbers_have_three_significant_digits(number, text):
     assert short(number) == text
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [([11189.3, 14060.2], "11,189 to 14,060"), ([4, 6, 5], "4 to 6"), ([0.6446, 0.6449], "0.645"), ([0, 0], "0")],
-)
-def test_a_range_is_written_as_its_ends_are(numbers, text):
-    assert short_span(numbers) == text
 
 
 def test_cards_are_a_table_of_three_columns_that_needs_no_style():

@@ -1,4 +1,4 @@
-"""What goes wrong in a long study, each of it really done; docs/running.md has the table.
+"""What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
 
 After each: no finished record is lost, none is false, the rest of the study is done, and the same command completes
 exactly what is missing.
