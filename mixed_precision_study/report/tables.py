@@ -4,6 +4,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,13 @@ class Tables:
 
     def runs(self, comparison: int, precision: str, ok: bool = True) -> list[dict]:
         """Return the records of a comparison in one precision, those that only explain left out."""
-        rows = self.trainings
-        rows = rows[(rows.comparison == comparison) & (rows.precision == precision) & ~rows.explains]
-        return [record for record in rows.record if record["status"] == "ok" or not ok]
+        return [one for one in self.by_key.get((comparison, precision), ()) if one["status"] == "ok" or not ok]
+
+    @cached_property
+    def by_key(self) -> dict[tuple[int, str], list[dict]]:
+        """{(comparison, precision): records}, made once because every section asks for them."""
+        rows = self.trainings[~self.trainings.explains.astype(bool)]
+        return rows.groupby(["comparison", "precision"]).record.apply(list).to_dict()
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
         """Return how many times as fast some ok runs are as others, see `ratio_between`, with the outcome."""
@@ -398,7 +403,10 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     seconds_low and seconds_high are the fastest and the slowest run. Ratios are those over TF32, or over fp32 where
     no run was in TF32 (`baseline`).
     """
-    rows = []
+    rows, names = [], ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
+    ratios = {}
+    if len(tables.ratios):
+        ratios = tables.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
     for number in tables.charted.index if comparisons is None else comparisons:
         comparison = tables.comparisons.loc[number]
         of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
@@ -414,19 +422,9 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
             row |= {"seconds_high": max(means, default=None), "gib": runs.gib.max(), "joules": runs.joules.median()}
             row |= {"samples_per_second": geometric(rates) if len(rates := runs.samples_per_second.dropna()) else None}
             row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
-            row |= ratio_row(tables.ratios, number, precision, baseline)
+            row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def ratio_row(ratios: pd.DataFrame, number: int, precision: str, baseline: str) -> dict:
-    """Return ratio, limits, outcome and whether it stands, of one precision beside its baseline; NaN where unknown."""
-    names = ("ratio", "low", "high", "processes", "outcome", "stands", "saved")
-    if len(ratios):
-        found = ratios[(ratios.comparison == number) & (ratios.precision == precision) & (ratios.baseline == baseline)]
-        if len(found):
-            return found.iloc[0][list(names)].to_dict()
-    return dict.fromkeys(names) | {"stands": False}
 
 
 def flattened(record: dict) -> dict:

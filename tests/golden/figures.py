@@ -110,7 +110,8 @@ def main():
     for path in paths:
         new = figures_of(ROOT / "outputs" / path.stem)
         if args.write:  # with lines, so that a change can be read
-            path.write_text(json.dumps(new, sort_keys=True).replace("}, ", "},\n") + "\n", encoding="utf-8")
+            text = json.dumps(new, sort_keys=True, separators=(",", ":"))
+            path.write_text(text.replace("},", "},\n") + "\n", encoding="utf-8")
         pairs[path.stem] = json.loads(path.read_text(encoding="utf-8")), new
     if args.write:
         version = ".".join(matplotlib.__version__.split(".")[:2])

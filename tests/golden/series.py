@@ -37,7 +37,7 @@ def panel_of(axes):
         "collections": [
             [points_of(points), colour_of(one)] for points, one in others if len(points)
         ],  # also error bars
-        "texts": texts_of(axes.texts),  # on the bars, and in the gaps
+        "texts": [text for text, *_ in texts_of(axes.texts)],  # on the bars and in the gaps, in the order of drawing
     }
     return {name: value for name, value in panel.items() if value}
 
@@ -72,9 +72,12 @@ def colour_of(artist):
 
 
 def plain(value):
-    """Return a value as JSON holds it: numbers with six significant digits, None where they are not finite."""
+    """Return a value as JSON holds it: numbers with six significant digits, None where they are not finite.
+
+    A dict lacks what is None or an empty list.
+    """
     if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
+        return {name: found for name, one in value.items() if (found := plain(one)) not in (None, [])}
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(one) for one in value]
     if value is None or isinstance(value, str | bool):
