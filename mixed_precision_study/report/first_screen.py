@@ -7,7 +7,6 @@ than that, the card says by how much. On a CPU nothing is judged.
 
 import re
 import statistics
-from datetime import datetime
 
 import pandas as pd
 
@@ -99,16 +98,22 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
     eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if len(eager) and "graph" in title:
         ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(f"In eager mode AMP is only {ratios} times as fast as {base}, and that depends on the host.")
+        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, and that depends on the host.")
     return " ".join(filter(None, said))
 
 
 def equal_runs(tables: Tables) -> pd.DataFrame:
     """Return a row for each set of equal trainings: how many there are, and how far apart their times are."""
-    rows = pd.DataFrame(record for record in tables.trainings.record if record["epoch_seconds"])
-    rows = rows.assign(model=[model_name(one) for one in rows.to_dict("records")], run=rows.execution.map(way_name))
-    rows = rows.assign(precision=rows.precision.map(precision_name), seconds=rows.epoch_seconds.map(statistics.fmean))
     names = ["model", "run", "precision"]
+    rows = pd.DataFrame(
+        [
+            (model_name(one), way_name(one.get("execution")), precision_name(one["precision"]), one["batch_size"])
+            + (statistics.fmean(one["epoch_seconds"]),)
+            for one in tables.trainings.record
+            if one["epoch_seconds"]
+        ],
+        columns=[*names, "batch_size", "seconds"],
+    )
     found = rows.groupby([*names, "batch_size"], sort=False).seconds.agg(["size", "min", "max"]).query("size > 1")
     found = found.assign(apart=found["max"] / found["min"]).round(2).reset_index()
     return found.set_axis([*names, "batch", "runs", "fastest, s per epoch", "slowest", "slowest over fastest"], axis=1)
@@ -161,7 +166,8 @@ def facts(tables: Tables) -> str:
     versions = listed(
         sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
     )
-    ends = sorted({datetime.fromisoformat(one["finished_at"]).date() for one in records if one["finished_at"]})
+    stamps = pd.Series([str(one["finished_at"])[:10] for one in records])
+    ends = sorted(set(pd.to_datetime(stamps, format="%Y-%m-%d", errors="coerce").dropna()))
     days = list(dict.fromkeys(f"{day.day} {day:%B %Y}" for day in (*ends[:1], *ends[-1:])))
     if len(days) == 2 and days[0].split()[1:] == days[1].split()[1:]:
         days[0] = days[0].split()[0]

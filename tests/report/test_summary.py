@@ -16,7 +16,7 @@ from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
 
-CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy"}
+CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy", "ways"}
 
 
 @pytest.fixture(scope="module")
