@@ -1,45 +1,22 @@
-"""Draw the committed folders of results anew: report as notebook and page, picture, CSV files and the records.zip.
+"""Draw the committed reports anew: each folder's summary.ipynb, its page, its CSV files and its first picture.
 
-    python docs/outputs.py                       # every folder below outputs/ that has a study.yaml
-    python docs/outputs.py outputs/main/quick-h100
-
-Records that lie loose in a folder go into its records.zip. That file is written only where a record has changed, and
-its entries are in order and have one date, so the same records always make the same file.
+python docs/outputs.py                       # every folder of outputs/ that has a summary.html
+python docs/outputs.py outputs/quick-h100
 """
 
 import base64
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "mixed_precision_study" / "report" / "template"
-DATE = (1980, 1, 1, 0, 0, 0)
-
-
-def zip_records(folder: Path) -> None:
-    """Move the loose records of a folder into its records.zip."""
-    archive, entries = folder / "records.zip", {}
-    if archive.exists():
-        with zipfile.ZipFile(archive) as opened:
-            entries = {name: opened.read(name) for name in opened.namelist()}
-    loose = sorted(folder.rglob("*.json"))
-    new = entries | {path.relative_to(folder).as_posix(): path.read_bytes() for path in loose}
-    if new != entries:
-        with zipfile.ZipFile(archive, "w") as opened:
-            for name in sorted(new):
-                opened.writestr(zipfile.ZipInfo(name, DATE), new[name], zipfile.ZIP_DEFLATED, 9)
-    for path in loose:
-        path.unlink()
 
 
 def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
-    for old in folder.glob("*.png"):
-        old.unlink()
-    executed = folder / "summary.ipynb"
+    executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     options = ["--no-progress-bar", "-p", "records_dir", folder.relative_to(ROOT).as_posix(), "--cwd", str(ROOT)]
     notebook = ROOT / "notebooks" / "summary.ipynb"
     subprocess.run([sys.executable, "-m", "papermill", *options, str(notebook), str(executed)], check=True)
@@ -52,7 +29,7 @@ def draw(folder: Path) -> None:
     subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", *template, str(executed)], check=True)
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
     first = next((part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), "")
-    for path in folder.glob("*.png"):
+    for path in set(folder.glob("*.png")) - kept:
         path.unlink()
     if first:
         (folder / "picture.png").write_bytes(base64.b64decode(first))
@@ -61,8 +38,7 @@ def draw(folder: Path) -> None:
 def main(names: list[str]) -> None:
     """Draw the folders that are named, or all."""
     folders = [Path(name).resolve() for name in names]
-    for folder in folders or sorted(path.parent for path in (ROOT / "outputs").rglob("study.yaml")):
-        zip_records(folder)
+    for folder in folders or sorted(path.parent for path in (ROOT / "outputs").glob("*/summary.html")):
         draw(folder)
 
 

@@ -105,14 +105,15 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
 def equal_runs(tables: Tables) -> pd.DataFrame:
     """Return a row for each set of equal trainings: how many there are, and how far apart their times are."""
     names = ["model", "run", "precision"]
+    trained = [one for one in tables.trainings.record if one["epoch_seconds"]]
     rows = pd.DataFrame(
-        [
-            (model_name(one), way_name(one.get("execution")), precision_name(one["precision"]), one["batch_size"])
-            + (statistics.fmean(one["epoch_seconds"]),)
-            for one in tables.trainings.record
-            if one["epoch_seconds"]
-        ],
-        columns=[*names, "batch_size", "seconds"],
+        {
+            "model": map(model_name, trained),
+            "run": [way_name(one.get("execution")) for one in trained],
+            "precision": [precision_name(one["precision"]) for one in trained],
+            "batch_size": [one["batch_size"] for one in trained],
+            "seconds": [statistics.fmean(one["epoch_seconds"]) for one in trained],
+        }
     )
     found = rows.groupby([*names, "batch_size"], sort=False).seconds.agg(["size", "min", "max"]).query("size > 1")
     found = found.assign(apart=found["max"] / found["min"]).round(2).reset_index()
