@@ -51,25 +51,25 @@ def only(model, batch_size, precision, execution="eager", **fields):
 @pytest.mark.parametrize(
     ("name", "most", "needed"),
     [
-        ("first-h200", 5_200_000, {"summary.html", "summary.ipynb", "results.csv", "speedup.png"}),
-        ("published", 5_500_000, {"summary.html", "summary.csv", "results.csv"}),
+        ("first-h200", 5_200_000, {"summary.html", "summary.ipynb", "trainings.csv", "speedup.png"}),
+        ("published", 5_500_000, {"summary.html", "ratios.csv", "trainings.csv"}),
         ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
-        ("quick-h100", 1_000_000, {"summary.html", "results.csv", "run_seconds.md", "twice.md"}),
+        ("quick-h100", 1_000_000, {"summary.html", "trainings.csv", "run_seconds.md", "twice.md"}),
         ("quick-earlier-h100", 300_000, {"run_seconds.md"}),
-        ("reference-h100", 4_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
-        ("reference-h200", 4_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
+        ("reference-h100", 4_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
+        ("reference-h200", 4_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
         ("executed-h100", 1_000_000, {f"{name}.ipynb" for name in EXPERIMENTS}),
         ("host-time-h100", 10_000, {"resnet18.md", "lstm.md"}),
-        ("quick-h200", 1_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
-        ("fastest-h200", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
-        ("modern-h100", 1_000_000, {"summary.html", "results.csv"}),
-        ("quality-h100", 2_000_000, {"summary.html", "results.csv"}),
-        ("crossover-h100", 2_000_000, {"summary.html", "results.csv", "crossover.png"}),
-        ("order-h200", 700_000, {"summary.html", "results.csv"}),
-        ("crossover-h200", 3_500_000, {"summary.html", "results.csv", "crossover.png"}),
-        ("aa-h100", 1_000_000, {"summary.html", "results.csv"}),
+        ("quick-h200", 1_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
+        ("fastest-h200", 2_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
+        ("modern-h100", 1_000_000, {"summary.html", "trainings.csv"}),
+        ("quality-h100", 2_000_000, {"summary.html", "trainings.csv"}),
+        ("crossover-h100", 2_000_000, {"summary.html", "trainings.csv", "crossover.png"}),
+        ("order-h200", 700_000, {"summary.html", "trainings.csv"}),
+        ("crossover-h200", 3_500_000, {"summary.html", "trainings.csv", "crossover.png"}),
+        ("aa-h100", 1_000_000, {"summary.html", "trainings.csv"}),
         ("profile-h100", 20_000, set()),
-        ("fastest-h100", 2_000_000, {"summary.html", "results.csv", "run_seconds.md"}),
+        ("fastest-h100", 2_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
         ("graph-quality-h200", 2_000_000, set()),
         ("neighbour-h200", 300_000, {"near.yaml"}),
         ("scaling-h200", 2_000_000, set()),
@@ -196,11 +196,11 @@ def test_three_stored_runs_are_seldom_called_faster_than_three_others_of_the_sam
 
 
 def test_what_a_report_writes_beside_committed_records_is_ignored():
-    names = ("time_and_memory.png", "logs/summary.log", "summary.ipynb")
+    names = ("time_and_memory.png", "logs/summary.log")
     paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
     done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == paths
-    kept = ["outputs/quick-h200/README.md", "outputs/quick-h200/results.csv"]
+    kept = [f"outputs/quick-h200/{name}" for name in ("README.md", "trainings.csv", "summary.ipynb", "picture.png")]
     assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
 
 

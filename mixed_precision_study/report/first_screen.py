@@ -93,7 +93,8 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
         over = tables.ratios[(tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)]
         over = over[over.comparison.isin(bars[bars.way.map(lambda way: way in title)].comparison)]
         if len(over):
-            said.append(f"Compared with strict fp32, AMP is {span(list(over.ratio), '{:.1f}')} times as fast.")
+            ratios = span(list(over.ratio), "{:.1f}")
+            said.append(f"In the same way of execution, AMP is {ratios} times as fast as in strict fp32.")
     said.append(memory_of(bars))
     eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if len(eager) and "graph" in title:
@@ -130,7 +131,7 @@ def quality_line(tables: Tables, number: int, precision: str) -> str:
     one = found.iloc[0]
     name = one.metric.replace("_", " ").capitalize()
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
-        return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
+        return f"{name} not judged: {count(one.seeds, 'seed')}, {FEWEST_SEEDS_FOR_OUTCOME} needed"
     within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
     return f"{name}: {within}, {one.seeds} seeds"
 
