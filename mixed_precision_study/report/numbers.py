@@ -1,11 +1,11 @@
-"""Section: all numbers in one table, and the files trainings.csv and ratios.csv."""
+"""Section: all numbers in one table."""
 
 from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
 from .names import METRICS, precision_name
-from .section import File, Section
+from .section import Section
 from .tables import Tables, bars_of
 from .words import short
 
@@ -48,7 +48,6 @@ def section(tables: Tables) -> Section:
             "GiB is PyTorch's peak of memory without the data set. [trainings.csv](trainings.csv) has a row for"
             f" each training with all that was recorded{ratios}."
         )
-    section.parts += [File(name, content) for name, content in tables.csv().items()]
     return section
 
 

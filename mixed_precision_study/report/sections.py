@@ -6,7 +6,21 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 
 from ..errors import error_line
-from . import articles, energy, first_screen, growth, inference, ladder, memory, numbers, provenance, quality, sure, why
+from . import (
+    articles,
+    energy,
+    files,
+    first_screen,
+    growth,
+    inference,
+    ladder,
+    memory,
+    numbers,
+    provenance,
+    quality,
+    sure,
+    why,
+)
 from .charts import chart_style
 from .section import Chart, Section
 from .tables import Tables
@@ -34,7 +48,8 @@ def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
 
 
 def sections_of(tables: Tables) -> Iterator[Section]:
-    """Draw the sections of a report, one after the other. A section without parts has nothing to show."""
+    """Draw the sections of a report after its CSV files. A section without parts has nothing to show."""
+    yield drawn(files, tables)
     subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
     for module in SECTIONS:

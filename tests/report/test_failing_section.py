@@ -27,7 +27,7 @@ def test_the_other_sections_are_drawn(tmp_path, monkeypatch, failing):
     tables = read_all(tmp_path, *(make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
     monkeypatch.setattr(sections, "SECTIONS", (energy, provenance))
     monkeypatch.setattr(energy, "section", failing)
-    first, failed, last = sections.sections_of(tables)
+    _, first, failed, last = sections.sections_of(tables)
     assert failed.title == "Energy" and len(failed.parts) == 1
     assert ("ZeroDivisionError" if failing is raising else "ValueError") in said_in(failed)
     assert "<b>" not in said_in(failed) and first.parts and last.parts
