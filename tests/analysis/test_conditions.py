@@ -192,7 +192,7 @@ def test_fuzz_nothing_is_paired_silently():
             pairs.append(({**own, **conditions[0]}, {**base, **conditions[1]}))
         speedup = paired_ratio(pairs)
         text = verdict(*pairs[0], speedup)
-        assert_reads_well(text, sentences=1 + text.startswith("MIND"))
+        assert_reads_well(text, sentences=1 + text.startswith("Caution"))
         kept = fairly_timed_pairs(pairs)
         assert ("left out" in text) is (len(kept) < len(pairs))
         for own, base in kept:
@@ -200,11 +200,11 @@ def test_fuzz_nothing_is_paired_silently():
             clocks = [own["sm_clock_mhz_median"], base["sm_clock_mhz_median"]]
             apart = all(clocks) and max(clocks) > 1.02 * min(clocks)
             if parted or apart or own["throttle_fractions"] != base["throttle_fractions"]:
-                assert text.startswith("MIND")
+                assert text.startswith("Caution")
             heat = [record["throttle_fractions"] == HEATED["throttle_fractions"] for record in (own, base)]
             slower = min(own, base, key=lambda record: record["sm_clock_mhz_median"] or 0)
             if heat[0] != heat[1] or (apart and slower["throttle_fractions"] != CAPPED["throttle_fractions"]):
                 assert judge(speedup) == OTHER_CONDITIONS
                 refused += 1
-        silent += not text.startswith("MIND")
+        silent += not text.startswith("Caution")
     assert refused > 20 and silent > 20  # both happened

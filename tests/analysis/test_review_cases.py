@@ -52,7 +52,7 @@ def answer(runs, bases):
     """Return (word, sentence) on runs against their baselines."""
     speedup = paired_ratio(paired_runs(runs, bases))
     sentence = verdict(runs[0], bases[0], speedup)
-    assert_reads_well(sentence, sentences=1 + ("MIND: " in sentence))
+    assert_reads_well(sentence, sentences=1 + ("Caution: " in sentence))
     return judge(speedup), sentence
 
 
@@ -103,7 +103,7 @@ def test_hardly_learned_and_not_learned_are_not_told_apart():
 def test_other_clocks_and_heat_on_one_side_allow_no_outcome(own, base):
     word, sentence = answer(three("amp_fp16", 3.9, **own), three("fp32", 6.0, **base))
     assert word == OTHER_CONDITIONS
-    assert sentence.startswith("MIND: ") and FASTER not in sentence
+    assert sentence.startswith("Caution: ") and FASTER not in sentence
 
 
 def test_5_one_and_two_epochs_of_one_process_have_no_outcome():
@@ -169,4 +169,4 @@ def test_12_two_baselines_of_other_software_are_never_chosen_by_their_order():
     ratios = [paired_ratio(paired_runs([amp], bases))["ratio"] for bases in ([old, new], [new, old])]
     assert ratios == pytest.approx([1.2, 1.2], rel=0.01)
     _, sentence = answer([amp], [old])
-    assert sentence.startswith("MIND: PyTorch 2.11 against 2.9")
+    assert sentence.startswith("Caution: PyTorch 2.11 against 2.9")

@@ -166,7 +166,7 @@ def test_too_short_and_unpaired_runs_are_not_judged():
 def test_what_disturbed_either_run_comes_first():
     text = verdict(profiled(**HOT), profiled(precision="fp32", gpu_shared=True), gained())
     assert text.startswith(
-        "MIND: amp_fp16 throttled (heat 5% of the time); amp_fp16 at its power limit 40% of the time; fp32 GPU"
+        "Caution: amp_fp16 throttled (heat 5% of the time); amp_fp16 at its power limit 40% of the time; fp32 GPU"
     )
     assert ". amp_fp16 is 2.00x as fast as fp32" in text
     assert_reads_well(text, sentences=2)
@@ -176,7 +176,7 @@ def test_what_disturbed_either_run_comes_first():
 
 def test_other_conditions_come_first_and_may_allow_no_outcome():
     text = verdict(profiled(), FP32, gained(differences=["driver 580 against 570", "driver 580 against 570"]))
-    assert text.startswith("MIND: driver 580 against 570. amp_fp16 is 2.00x as fast as fp32 (1.90 to 2.10): faster")
+    assert text.startswith("Caution: driver 580 against 570. amp_fp16 is 2.00x as fast as fp32 (1.90 to 2.10): faster")
     assert_reads_well(text, sentences=2)
     text = verdict(profiled(), FP32, gained(unlike="only fp32 was slowed down (heat)"))
     assert "no outcome, because only fp32 was slowed down (heat)" in text and "faster" not in text
