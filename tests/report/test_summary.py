@@ -50,7 +50,7 @@ def test_charts_and_tables_are_saved_small_and_beside_the_records(executed):
     assert {path.stem for path in folder.glob("*.png")} == CHARTS
     for name in CHARTS:
         content = (folder / f"{name}.png").read_bytes()
-        assert content.startswith(b"\x89PNG") and 2_000 < len(content) < 200_000
+        assert content.startswith(b"\x89PNG") and 1_000 < len(content) < 200_000
     images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
     assert len(images) == len(CHARTS) and all(re.search(r"\d", image["alt"]) for image in images)
     assert (folder / "summary.ipynb").stat().st_size < 1_200_000
