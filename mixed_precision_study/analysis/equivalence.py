@@ -78,11 +78,6 @@ def outcome_of(found: dict, better: str) -> str:
     return NOT_WORSE if enough and inside[better] else UNKNOWN
 
 
-def is_too_few(found: dict) -> bool:
-    """Return whether more seeds are needed before anything is said of a difference."""
-    return found["outcome"] == UNKNOWN and found["seeds"] < FEWEST_SEEDS_FOR_OUTCOME
-
-
 def direction_of(found: dict, better: str) -> str:
     """Return BETTER or WORSE by the sign of a difference alone; `better` is "higher" or "lower"."""
     return BETTER if (found["difference"] > 0) == (better == "higher") else WORSE

@@ -80,13 +80,14 @@ def memory_of(bars: pd.DataFrame) -> str:
     return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
 
 
-def said_below(tables: Tables, bars: pd.DataFrame, title: str) -> str:
+def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str) -> str:
     """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
 
-    Below the title of a study's own figure, and where nothing is compared, stands what the study is about.
+    Below a title that is not the finding, as that of a study's own figure, and where nothing is compared, stands what
+    the study is about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
-    if bars.empty or title != finding(tables, bars) or "times as fast" not in title:
+    if title != found or "times as fast" not in title:
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
         said.append("PyTorch already uses TF32 in convolutions and RNNs, so TF32 is the fair baseline.")
@@ -123,9 +124,7 @@ def equal_runs(tables: Tables) -> pd.DataFrame:
 
 def quality_line(tables: Tables, number: int, precision: str) -> str:
     """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
-    found = tables.quality
-    if len(found):
-        found = found[(found.comparison == number) & (found.precision == precision)]
+    found = tables.quality[(tables.quality.comparison == number) & (tables.quality.precision == precision)]
     if found.empty:
         return "Quality not compared with fp32"
     one = found.iloc[0]
@@ -191,7 +190,7 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         title = f"Equal runs differ by up to {equal['slowest over fastest'].max():.2f} times"
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
-    if text := said_below(tables, bars, title):
+    if text := said_below(tables, bars, title, found):
         screen.say(plain(text))
     if opened:
         screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -294,19 +294,21 @@ def device_name(record: dict) -> str:
     return name
 
 
-def ratio_between(own: list[dict], base: list[dict], more_is_faster: Callable | None = None) -> dict | None:
+def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
     """Return what paired_ratio() says about two lists of ok runs, or None where one is empty.
 
-    Where no run has a counterpart, as on another GPU, it is the ratio of the medians of their epochs, or of what
-    `more_is_faster` reads from a record, and it has no interval.
+    Where no run has a counterpart, as on another GPU, it is the ratio of the medians of their epochs, and it has no
+    interval.
     """
     if not own or not base:
         return None
     if found := paired_ratio(paired_runs(own, base)):
         return found
-    read = more_is_faster or (lambda run: run["epoch_seconds"])
-    mine, theirs = (statistics.median(one for run in fairly_timed(runs) for one in read(run)) for runs in (own, base))
-    return unpaired_ratio(mine / theirs if more_is_faster else theirs / mine)
+    mine, theirs = (
+        statistics.median(seconds for run in fairly_timed(runs) for seconds in run["epoch_seconds"])
+        for runs in (own, base)
+    )
+    return unpaired_ratio(theirs / mine)
 
 
 def ratios_of(tables: Tables) -> pd.DataFrame:
