@@ -81,13 +81,13 @@ def test_fp32_is_the_baseline_without_tf32_and_a_run_alone_says_what_limits_it(c
 
 
 def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, capsys):
-    shown = []
+    shown, open_before = [], plt.get_fignums()
     monkeypatch.setattr(results, "get_ipython", lambda: True)
     monkeypatch.setattr(results, "display", shown.append)
     results.show([run("fp32"), run("amp_bf16", 1.5)])
     picture, table = shown
     assert picture.data.startswith(b"\x89PNG") and table.index.tolist() == ["fp32", "bf16 AMP"]
-    assert not plt.get_fignums()  # else it is shown twice
+    assert plt.get_fignums() == open_before  # else it is shown twice
     results.show([run("fp32")], details=True)
     assert [type(one).__name__ for one in shown[2:]] == ["DataFrame"] * 2
 
