@@ -20,6 +20,7 @@ from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # 
 from mixed_precision_study.report.words import span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+WIDTHS = ("main/crossover-h100", "main/crossover-h200")
 AMP = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
 CARDS = ("main/reference-h100", "main/reference-h200")
 EAGER_SETS = (*CARDS, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
@@ -126,7 +127,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     for precision in AMP:
         own = graphs[graphs.precision == precision]
         found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
-    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in ("main/crossover-h100", "main/crossover-h200")])
+    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS])
     for precision, base, name in (("tf32", "fp32", "tf32_wide"), ("amp_bf16", "tf32", "bf16_wide")):
         found[name] = one_digit(both[(both.precision == precision) & (both.base == base)].ratio)
     widest = both[(both.precision == "fp8") & (both["size"] == 4096)]

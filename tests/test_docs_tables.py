@@ -134,7 +134,7 @@ def test_the_table_of_the_readme_has_both_formats_of_each_model():
             own = figures.bars(ROOT / "outputs", folders, way)
             own = own[(own.model == model) & (own.precision == f"amp_{row[1]}")]
             assert own.folder.is_unique and set(folders) - set(own.folder) <= {
-                "ladder-h200"
+                "main/ladder-h200"
             }  # has one format for each model
             assert cell.rstrip("×").split("–") == [f"{own.ratio.min():.2f}", f"{own.ratio.max():.2f}"]
 

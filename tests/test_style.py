@@ -115,12 +115,12 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken_links(page) == ["page.md#what-it-was", "other.md"]
 
 
-def test_the_page_of_outputs_names_every_folder():
+def test_the_page_of_outputs_names_every_folder_and_archive():
     page = (ROOT / "outputs" / "README.md").read_text(encoding="utf-8")
-    folders = {path.parent.name for path in (ROOT / "outputs").glob("*/README.md")}
-    assert len(folders) > 20
-    for name in folders:
-        assert f"]({name}/README.md)" in page, name
+    pages = [*(ROOT / "outputs").glob("*/**/README.md"), *(ROOT / "outputs" / "archive").iterdir()]
+    assert len(pages) > 15
+    for path in pages:
+        assert f"]({path.relative_to(ROOT / 'outputs').as_posix()})" in page, path
 
 
 def test_the_fault_table_names_tests_that_there_are():
