@@ -2,7 +2,7 @@
 
 python docs/outputs.py                            # every folder below outputs/ that has a summary.html
 python docs/outputs.py outputs/main/quick-h100
-python docs/outputs.py --pages site               # copy all pages to a folder, with an index, for a web server
+python docs/outputs.py --pages site               # all pages in a folder, with an index, for a web server
 
 Records that lie loose in a folder go into its records.zip. That file is written only where a record has changed, and
 its entries are in order and have one date, because git would keep every other version of it for ever.
@@ -62,16 +62,13 @@ def draw(folder: Path) -> None:
 
 
 def publish(site: Path) -> None:
-    """Write the page of every executed notebook below `site`, and an index of them; those of reports are copied."""
+    """Copy all results to a folder, give each executed notebook a page there, and write an index of the pages."""
+    shutil.copytree(OUTPUTS, site, dirs_exist_ok=True)
     items = []
-    for notebook in sorted(OUTPUTS.rglob("*.ipynb")):
-        page = site / notebook.relative_to(OUTPUTS).with_suffix(".html")
-        page.parent.mkdir(parents=True, exist_ok=True)
-        if (made := notebook.with_suffix(".html")).exists():
-            shutil.copy(made, page)
-        else:
-            where = ["--output-dir", str(page.parent)]
-            subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", *where, str(notebook)], check=True)
+    for notebook in sorted(site.rglob("*.ipynb")):
+        page = notebook.with_suffix(".html")
+        if not page.exists():
+            subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)], check=True)
         title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", page.read_text(encoding="utf-8"), re.DOTALL)[1]
         way = page.relative_to(site).as_posix()
         items.append(f'<li><a href="{way}">{title}</a> ({page.parent.name})</li>\n')

@@ -14,13 +14,13 @@ import pytest
 from conftest import EXPERIMENTS, ROOT, results
 from equal_runs import equal_runs, false_positive_rate
 
+import outputs
 from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.growth import families_of, judge_loss, pairs_of
 from mixed_precision_study.report.tables import group, read_tables
-from outputs import DATE, zip_files
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
@@ -77,7 +77,7 @@ def texts():
             with zipfile.ZipFile(path) as archive:
                 entries = archive.infolist()
                 assert [one.filename for one in entries] == sorted(one.filename for one in entries)
-                assert {one.date_time for one in entries} == {DATE}
+                assert {one.date_time for one in entries} == {outputs.DATE}
                 yield from ((f"{path}/{one.filename}", archive.read(one)) for one in entries)
         else:
             yield str(path), path.read_bytes()
@@ -221,14 +221,26 @@ def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
     written = []
     for text in ("1", "1", "2"):
         record.write_text(text)
-        zip_files(archive, [record])
+        outputs.zip_files(archive, [record])
         written.append(archive.stat().st_mtime > 1)
         os.utime(archive, (1, 1))
     assert written == [True, False, True] and not record.exists()
     (tmp_path / "a.json").write_text("3")
-    zip_files(archive, [tmp_path / "a.json"])
+    outputs.zip_files(archive, [tmp_path / "a.json"])
     with zipfile.ZipFile(archive) as opened:
         assert {name: opened.read(name) for name in opened.namelist()} == {"a.json": b"3", "b/one.json": b"2"}
+
+
+def test_pages_are_copied_with_an_index_that_has_their_titles(tmp_path, monkeypatch):
+    folder = tmp_path / "outputs" / "main" / "quick"
+    folder.mkdir(parents=True)
+    for name, text in (("summary.ipynb", "{}"), ("summary.html", "<h1>Faster</h1>"), ("ratios.csv", "a")):
+        (folder / name).write_text(text)
+    monkeypatch.setattr(outputs, "OUTPUTS", tmp_path / "outputs")
+    outputs.main(["--pages", str(tmp_path / "site")])
+    index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert '<a href="main/quick/summary.html">Faster</a>' in index
+    assert (tmp_path / "site" / "main" / "quick" / "ratios.csv").read_text() == "a"
 
 
 # outputs/archive/first-h200.zip

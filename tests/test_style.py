@@ -7,6 +7,7 @@ import sys
 
 import on_gpu
 import pytest
+import yaml
 from conftest import NOTEBOOKS, ROOT
 
 PACKAGE_FILES = sorted((ROOT / "mixed_precision_study").rglob("*.py"))
@@ -70,6 +71,13 @@ def test_ci_runs_what_contributors_are_told():
     assert "pip install -r requirements.txt -r requirements-dev.txt\n" in told and "    python -m pytest  " in told
     assert "-r requirements.txt -r requirements-dev.txt" in script
     assert "\npython -m pytest\n" in script
+
+
+def test_workflows_run_what_is_here_and_pin_actions_by_major_version():
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    steps = [step for text in texts for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
+    assert {".ci/run", "python docs/outputs.py --pages site"} <= {step.get("run") for step in steps}
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "run" not in step)
 
 
 def test_the_documents_name_every_parameter_of_the_command_line():
