@@ -236,9 +236,9 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
         if dark:
             darken(figure)
         opened = io.BytesIO()
-        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])
+        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])  # a label may reach into the gap
         with chart_style():
-            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)  # a label may reach into the gap
+            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around, pil_kwargs={"compress_level": 1})
         images.append(PIL.Image.open(opened).convert("RGB"))
     wide, high = (max(sizes) for sizes in zip(*(image.size for image in images), strict=True))
     columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,11 @@ class Tables:
         """{(comparison, precision): records}, made once because every section asks for them."""
         rows = self.trainings[~self.trainings.explains.astype(bool)]
         return rows.groupby(["comparison", "precision"]).record.apply(list).to_dict()
+
+    @cached_property
+    def bars(self) -> dict[int, list[dict]]:
+        """{comparison: rows of bars_of()}, made once because five sections ask for them."""
+        return bars_by_comparison(self)
 
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
         """Return how many times as fast some ok runs are as others, see `ratio_between`, with the outcome."""
@@ -405,19 +411,25 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     seconds_low and seconds_high are the fastest and the slowest run. Ratios are those over TF32, or over fp32 where
     no run was in TF32 (`baseline`).
     """
-    rows, names = [], ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
-    ratios = {}
+    wanted = tables.charted.index if comparisons is None else comparisons
+    return pd.DataFrame([bar for number in wanted for bar in tables.bars[number]])
+
+
+def bars_by_comparison(tables: Tables) -> dict[int, list[dict]]:
+    """Return {comparison: its rows of bars_of()}, in the order of precisions."""
+    ratios, names = {}, ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
     if len(tables.ratios):
         ratios = tables.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
-    for number in tables.charted.index if comparisons is None else comparisons:
-        comparison = tables.comparisons.loc[number]
-        of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
-        present = [name for name in ORDER if (of_it.precision == name).any()]
-        baseline = "tf32" if (of_it.precision[of_it.status == "ok"] == "tf32").any() else "fp32"
-        for precision in present:
-            runs = of_it[of_it.precision == precision]
+    rows = tables.trainings[~tables.trainings.explains.astype(bool)]
+    groups = dict(iter(rows.groupby(["comparison", "precision"])))
+    bars: dict[int, list[dict]] = {number: [] for number in tables.comparisons.index}
+    for comparison, precision in product(tables.comparisons.itertuples(), ORDER):
+        number = comparison.Index
+        if (number, precision) in groups:
+            runs = groups[number, precision]
+            baseline = "tf32" if tables.runs(number, "tf32") else "fp32"
             ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
-            row = {"comparison": number, "model": comparison["name"], "task": comparison.task, "way": comparison.way}
+            row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
             row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
             means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
             row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
@@ -425,8 +437,8 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
             row |= {"samples_per_second": geometric(rates) if len(rates := runs.samples_per_second.dropna()) else None}
             row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
             row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
-            rows.append(row)
-    return pd.DataFrame(rows)
+            bars[number].append(row)
+    return bars
 
 
 def flattened(record: dict) -> dict:
