@@ -34,15 +34,13 @@ def section(tables: Tables) -> Section:
             row |= {"samples/s": cell(bar.samples_per_second), "over TF32": "-", "GiB": cell(bar.gib, "{:.2f}")}
             if bar.baseline == "tf32":
                 row["over TF32"] = cell(bar.ratio, "{:.2f}")
-            row |= {
-                "J per 1,000": cell(bar.joules),
-                "metric": cell(bar.metric),
-                "of": METRICS.get(str(metric), metric or "-"),
-            }
+            row |= {"J per 1,000": cell(bar.joules), "metric": cell(bar.metric)}
+            row |= {"of": METRICS.get(str(metric), metric or "-")}
             row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
             rows.append(row)
         rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
-        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", links=links, sortable=True)
+        common = [name for name in ("task", "run", "of") if name in rows[0]]
+        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True)
         ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(
             "GiB is PyTorch's peak of memory without the data set. [trainings.csv](trainings.csv) has a row for"
