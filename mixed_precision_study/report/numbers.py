@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from .names import METRICS, precision_name
+from .names import METRICS, short_name
 from .section import Section
 from .tables import Tables, bars_of
 from .words import short
@@ -31,7 +31,7 @@ def section(tables: Tables) -> Section:
                 "model": bar.model,
                 "task": bar.task,
                 "run": ", ".join(filter(None, (bar.way, bar.more))),
-                "precision": precision_name(bar.precision),
+                "precision": short_name(bar.precision),
                 "s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status,
                 "over TF32": cell(bar.ratio, "{:.2f}") if bar.baseline == "tf32" else "-",
                 "GiB": cell(bar.gib, "{:.2f}"),

@@ -295,7 +295,7 @@ def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
 def test_all_numbers_are_a_row_for_each_precision_that_links_to_a_record(found):
     section = numbers.section(found)
     (rows,) = rows_in(section)
-    assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16 AMP", "bf16 AMP"]
+    assert [row["precision"] for row in rows] == ["fp32", "TF32", "fp16", "bf16"]
     assert [row["over TF32"] for row in rows] == ["-", "-", "2.00", "-"]
     assert [row["GiB"] for row in rows] == ["1.00", "1.00", "0.50", "-"] and rows[-1]["s per epoch"] == "oom"
     links = next(part for part in section.parts if getattr(part, "links", None)).links
