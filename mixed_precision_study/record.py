@@ -349,7 +349,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
                 left_out.append((name, NO_RECORD))
             continue
-        reason = wrong_field(value)
+        reason = wrong_field({**value, "path": name})
         if reason:
             left_out.append((name, reason))
         else:

@@ -38,6 +38,8 @@ BLOCK_GAP = 0.6  # of a bar
 FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
+BARS = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
+BARS |= {"errorbar": None, "legend": False, "linewidth": 0}
 STATUS = {
     "oom": "out of memory",
     "diverged": "did not learn",
@@ -147,21 +149,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int) -> Figure:
         figure.text(0, (top + 0.34) / total, title, size=9, color=SOFT)
         known = bars.dropna(subset=part)
         if len(known):
-            sns.barplot(
-                known,
-                x="x",
-                y=part,
-                hue="precision",
-                palette=COLOURS,
-                saturation=1,
-                ax=axes,
-                width=0.88,
-                dodge=False,
-                native_scale=True,
-                errorbar=None,
-                legend=False,
-                linewidth=0,
-            )
+            sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
         axes.set(xlim=(-0.5, room - 0.5), ylim=(0, most if most > 0 else 1))
         axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
@@ -236,9 +224,9 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
         if dark:
             darken(figure)
         opened = io.BytesIO()
-        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])
+        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])  # a label may reach into the gap
         with chart_style():
-            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around)  # a label may reach into the gap
+            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around, pil_kwargs={"compress_level": 1})
         images.append(PIL.Image.open(opened).convert("RGB"))
     wide, high = (max(sizes) for sizes in zip(*(image.size for image in images), strict=True))
     columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))

@@ -17,7 +17,7 @@ from .charts import opening, opening_note
 from .names import bare, in_way, model_name, precision_name, way_name
 from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
-from .words import count, listed, plain, span
+from .words import count, listed, plain, short, span
 
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
@@ -145,7 +145,7 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
         strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
         if len(strict):
             against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = f"{base.seconds:.3g} → {best.seconds:.3g} s per epoch"
+        cost = f"{short(base.seconds)} → {short(best.seconds)} s per epoch"
         if pd.notna(best.saved):
             change = round(100 * best.saved)
             cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"

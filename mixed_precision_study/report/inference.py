@@ -21,12 +21,8 @@ def inference_bars(tables: Tables) -> pd.DataFrame:
     values = pd.DataFrame([[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, [*FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(FIELDS, "median") | {"low": "min", "high": "max"}
-    pooled = rows.groupby(["comparison", "precision"]).agg(how)
-    return (
-        rows.drop_duplicates(["comparison", "precision"])
-        .drop(columns=list(FIELDS))
-        .join(pooled, on=["comparison", "precision"])
-    )
+    keys = ["comparison", "precision"]
+    return rows.drop_duplicates(keys).drop(columns=[*FIELDS]).join(rows.groupby(keys).agg(how), on=keys)
 
 
 def finding(bars: pd.DataFrame) -> str:

@@ -24,7 +24,8 @@ WAYS = {
     "cuda_graph": "CUDA graph",
     "compile_cuda_graph": "compiled CUDA graph",
 }
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "wikitext-2": "WikiText-2", "wikitext-2-like": "WikiText-2"}
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "wikitext-2": "WikiText-2", "elpv": "ELPV"}
+DATA["wikitext-2-like"] = DATA["wikitext-2"]
 METRICS = {"accuracy": "accuracy", "perplexity": "perplexity", "mean_absolute_error": "mean absolute error"}
 MODELS = (  # pattern of a key and what it becomes
     (r"resnet(\d+)", r"ResNet-\1"),
@@ -69,7 +70,7 @@ def task_name(record: dict) -> str:
     key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
     data = "made-up data" if key == "synthetic" else DATA.get(key, key)
     if record.get("image_height"):
-        data = f"{record['image_height']} × {record['image_width']} images"
+        data += f", {record['image_height']} × {record['image_width']}"
     if record["synthetic"] and key != "synthetic":
         data += " (made up)"
     return f"{data}, " + ("largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}")

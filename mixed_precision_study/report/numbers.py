@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from .names import METRICS, precision_name
+from .names import METRICS, short_name
 from .section import Section
 from .tables import Tables, bars_of
 from .words import short
@@ -17,36 +17,38 @@ def section(tables: Tables) -> Section:
     section = Section("All numbers", link="Numbers")
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
-        idle = tables.trainings[tables.trainings.timed].groupby(["comparison", "precision"]).idle.median()
-        metrics = tables.trainings[tables.trainings.timed].drop_duplicates("comparison").set_index("comparison").record
-        paths = (
-            tables.trainings.drop_duplicates(["comparison", "precision"]).set_index(["comparison", "precision"]).path
-        )
+        keys, timed = ["comparison", "precision"], tables.trainings[tables.trainings.timed]
+        idle = timed.groupby(keys).idle.median()
+        metrics = timed.drop_duplicates("comparison").set_index("comparison").record
+        paths = tables.trainings.drop_duplicates(keys).set_index(keys).path
         rows, links = [], []
         for bar in bars.itertuples():
             path = str(paths[bar.comparison, bar.precision])
             beside = not PurePosixPath(path).is_absolute() and Path(tables.folder, path).is_file()
             links.append(path if beside else "")  # none into an archive
-            metric = metrics[bar.comparison]["metric_name"] if bar.comparison in metrics else None
-            row = {"model": bar.model, "task": bar.task, "run": ", ".join(filter(None, (bar.way, bar.more)))}
-            row |= {"precision": precision_name(bar.precision)}
-            row |= {"s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status}
-            row |= {"samples/s": cell(bar.samples_per_second), "over TF32": "-", "GiB": cell(bar.gib, "{:.2f}")}
-            if bar.baseline == "tf32":
-                row["over TF32"] = cell(bar.ratio, "{:.2f}")
-            row |= {
+            metric = str(metrics[bar.comparison]["metric_name"]) if bar.comparison in metrics else "-"
+            row = {
+                "model": bar.model,
+                "task": bar.task,
+                "run": ", ".join(filter(None, (bar.way, bar.more))),
+                "precision": short_name(bar.precision),
+                "s per epoch": cell(bar.seconds) if bar.status == "ok" else bar.status,
+                "over TF32": cell(bar.ratio, "{:.2f}") if bar.baseline == "tf32" else "-",
+                "GiB": cell(bar.gib, "{:.2f}"),
                 "J per 1,000": cell(bar.joules),
                 "metric": cell(bar.metric),
-                "of": METRICS.get(str(metric), metric or "-"),
+                "of": {**METRICS, "mean_absolute_error": "MAE", "None": "-"}.get(metric, metric),
+                "GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"),
+                "runs": bar.runs,
             }
-            row |= {"GPU idle": cell(idle.get((bar.comparison, bar.precision)), "{:.0%}"), "runs": bar.runs}
             rows.append(row)
         rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
-        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", links=links, sortable=True)
+        common = [name for name in ("task", "run", "of") if name in rows[0]]
+        section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True)
         ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(
-            "GiB is PyTorch's peak of memory without the data set. [trainings.csv](trainings.csv) has a row for"
-            f" each training with all that was recorded{ratios}."
+            "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
+            f" [trainings.csv](trainings.csv) has a row for each training with all that was recorded{ratios}."
         )
     return section
 

@@ -139,6 +139,8 @@ def say_curves(section: Section, tables: Tables) -> None:
             for run in tables.runs(number, name)
             for epoch, loss in enumerate(run["train_loss"])
         ]
+        if max((row["epoch"] for row in rows), default=0) < FEWEST_EPOCHS - 1:
+            continue  # a table of each comparison would take a second in all
         curves = pd.DataFrame(rows, columns=["precision", "epoch", "loss"])
         curves = curves.pivot_table(index="epoch", columns="precision", values="loss", aggfunc="median")
         if len(curves) >= FEWEST_EPOCHS and "fp32" in curves and tables.comparisons.batch[number] != "max":

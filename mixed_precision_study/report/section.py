@@ -24,7 +24,7 @@ from .words import plain
 
 NO_FORMULA = "mathjax_ignore tex2jax_ignore"  # classes of HTML: a dollar sign in a table begins no formula
 NUMBER_LETTERS = 12  # of a cell that is a number with its unit
-LONG, SHORT_HEAD = 22, 8  # letters of a cell and of a heading; a longer one takes two lines where that saves width
+LONG, SHORT_HEAD = 12, 8  # letters of a cell and of a heading; a longer one takes two lines where that saves width
 ROWS_IN_SIGHT = 6  # a longer table can be folded
 
 
@@ -218,8 +218,12 @@ class Section:
         """Add a sentence in Markdown."""
         self.parts.append(Sentence(text))
 
-    def table(self, rows: list[dict], folded: str = "", **options: Any) -> None:
-        """Add a table; `options` are those of Table."""
+    def table(self, rows: list[dict], folded: str = "", common: Iterable[str] = (), **options: Any) -> None:
+        """Add a table with `options` of Table. A column of `common` with one value stands in its caption instead."""
+        same = [name for name in common if len({row[name] for row in rows}) == 1 < len(rows)]
+        if said := [rows[0][name] for name in same if rows[0][name] != "-"]:
+            options["caption"] = f"All rows: {' · '.join(said)}"
+        rows = [{name: row[name] for name in row if name not in same} for row in rows]
         self.parts.append(Table(rows, folded, **options))
 
     def chart(self, figures: Figure | list[Figure], name: str, finding: str) -> None:

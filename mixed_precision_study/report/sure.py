@@ -39,7 +39,7 @@ def section(tables: Tables) -> Section:
     rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
         cells[[*filter(cells.__contains__, columns)]]
     )
-    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "")
+    section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
     return section
 
@@ -50,7 +50,8 @@ def cell_of(row: pd.Series) -> str:
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else " (unpaired)")
     unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
-    return f"{unsure}{row.ratio:.2f} ({row.low:.2f}–{row.high:.2f}){fallen}"
+    digits = 1 if row.high >= 10 else 2  # seven columns fit
+    return f"{unsure}{row.ratio:.{digits}f} ({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
 
 
 def title_of(tables: Tables, ratios: pd.DataFrame) -> str:

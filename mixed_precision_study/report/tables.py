@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,33 @@ class Tables:
         rows = self.trainings[~self.trainings.explains.astype(bool)]
         return rows.groupby(["comparison", "precision"]).record.apply(list).to_dict()
 
+    @cached_property
+    def bars(self) -> dict[int, list[dict]]:
+        """{comparison: rows of bars_of()}, made once because five sections ask for them."""
+        ratios, names = {}, ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
+        if len(self.ratios):
+            ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
+        rows = self.trainings[~self.trainings.explains.astype(bool)]
+        groups = dict(iter(rows.groupby(["comparison", "precision"])))
+        bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
+        for comparison, precision in product(self.comparisons.itertuples(), ORDER):
+            number = comparison.Index
+            if (number, precision) in groups:
+                runs = groups[number, precision]
+                baseline = "tf32" if self.runs(number, "tf32") else "fp32"
+                ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
+                row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
+                row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
+                means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
+                row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
+                row |= {"seconds_high": max(means, default=None), "gib": runs.gib.max(), "joules": runs.joules.median()}
+                rates = runs.samples_per_second.dropna()
+                row |= {"samples_per_second": geometric(rates) if len(rates) else None}
+                row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
+                row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
+                bars[number].append(row)
+        return bars
+
     def between(self, own: list[dict], base: list[dict]) -> dict | None:
         """Return how many times as fast some ok runs are as others, see `ratio_between`, with the outcome."""
         found = ratio_between(own, base)
@@ -93,13 +121,9 @@ class Tables:
             named = self.comparisons[["notebook", "title", "device", "data", "model", "batch", "execution"]]
             quality = self.quality.assign(baseline="fp32").set_index(["comparison", "precision", "baseline"])
             ratios = self.ratios.assign(differences=["; ".join(found) for found in self.ratios.differences])
-            tables["ratios.csv"] = (
-                ratios.join(named, on="comparison").join(
-                    quality.add_prefix("quality_"), on=["comparison", "precision", "baseline"]
-                )
-                if len(self.quality)
-                else ratios.join(named, on="comparison")
-            )
+            tables["ratios.csv"] = ratios.join(named, on="comparison")
+            if len(quality):
+                tables["ratios.csv"] = tables["ratios.csv"].join(quality.add_prefix("quality_"), on=quality.index.names)
         return {name: csv_of(table) for name, table in tables.items()}
 
 
@@ -262,11 +286,7 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
         row |= {"data": str(settings["dataset_used"]), "batch": first["batch_size"], "execution": execution}
         rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
     for row in rows:
-        peers = [
-            one
-            for one in rows
-            if (one["notebook"], one["name"], one["task"]) == (row["notebook"], row["name"], row["task"])
-        ]
+        peers = [one for one in rows if all(one[key] == row[key] for key in ("notebook", "name", "task"))]
         row["more"] = ", ".join(told_apart(row["settings"], [one["settings"] for one in peers]))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
@@ -405,28 +425,8 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
     seconds_low and seconds_high are the fastest and the slowest run. Ratios are those over TF32, or over fp32 where
     no run was in TF32 (`baseline`).
     """
-    rows, names = [], ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
-    ratios = {}
-    if len(tables.ratios):
-        ratios = tables.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
-    for number in tables.charted.index if comparisons is None else comparisons:
-        comparison = tables.comparisons.loc[number]
-        of_it = tables.trainings[(tables.trainings.comparison == number) & ~tables.trainings.explains]
-        present = [name for name in ORDER if (of_it.precision == name).any()]
-        baseline = "tf32" if (of_it.precision[of_it.status == "ok"] == "tf32").any() else "fp32"
-        for precision in present:
-            runs = of_it[of_it.precision == precision]
-            ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
-            row = {"comparison": number, "model": comparison["name"], "task": comparison.task, "way": comparison.way}
-            row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
-            means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
-            row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
-            row |= {"seconds_high": max(means, default=None), "gib": runs.gib.max(), "joules": runs.joules.median()}
-            row |= {"samples_per_second": geometric(rates) if len(rates := runs.samples_per_second.dropna()) else None}
-            row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
-            row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
-            rows.append(row)
-    return pd.DataFrame(rows)
+    wanted = tables.charted.index if comparisons is None else comparisons
+    return pd.DataFrame([bar for number in wanted for bar in tables.bars[number]])
 
 
 def flattened(record: dict) -> dict:

@@ -180,7 +180,7 @@ def test_fuzz_nothing_is_paired_silently():
     }
     slowed = [{"throttled": False, "throttle_fractions": []}, CAPPED, HEATED]
     refused = silent = 0
-    for _ in range(400):
+    for _ in range(200):
         pairs = []
         usual = {name: draw.choice(values) for name, values in choices.items()} | draw.choice(slowed)
         for own, base in compared(2.0, repetitions=3, epochs=2, blocks=2):
@@ -207,4 +207,4 @@ def test_fuzz_nothing_is_paired_silently():
                 assert judge(speedup) == OTHER_CONDITIONS
                 refused += 1
         silent += not text.startswith("Caution")
-    assert refused > 20 and silent > 20  # both happened
+    assert refused > 5 and silent > 5  # both happened

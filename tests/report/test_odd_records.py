@@ -120,42 +120,38 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
 WORST = ("markup", "large number", "less than nothing", "probes", "pairs", "four numbers", "list of zeros", "true")
 
 
-def spoilt_in_all(folder, field, odd):
-    """Write the reference runs of one notebook with the odd value in one field; return whether they can be used."""
-    records = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar")]
+CIFAR = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar")]
+
+
+def spoilt_in_all(folder, odd):
+    """Write the reference runs of one notebook with odd values in some fields; return whether they can be used."""
+    records = [{**record, **odd} for record in CIFAR]
     for number, record in enumerate(records):
-        (folder / f"{number}.json").write_text(json.dumps({**record, field: odd}), encoding="utf-8")
-    return not any(flaw({**record, field: odd}) for record in records)
+        (folder / f"{number}.json").write_text(json.dumps(record), encoding="utf-8")
+    return not any(map(flaw, records))
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path, part):
-    """A quarter of the fields, each with the first of the worst values that it accepts, else with the first."""
+    """A quarter of the fields, each with the first of the worst values that it accepts, else with 0."""
     for field in [name for name in FIELDS if name != "run_id"][part::4]:
-        odd = next(
-            (json.loads(ODD[name]) for name in WORST if spoilt_in_all(tmp_path, field, json.loads(ODD[name]))), 0
-        )
-        usable = spoilt_in_all(tmp_path, field, odd)
+        odds = [*(json.loads(ODD[name]) for name in WORST), 0]
+        usable = any(spoilt_in_all(tmp_path, {field: odd}) for odd in odds)
         used, left_out = read(tmp_path)
         assert (used, left_out) == (4 * usable, {}), field
 
 
-@pytest.mark.parametrize(
-    ("field", "odd", "used"),
-    [
-        ("sample_unit", "$\\frac{$", 4),
-        ("joules_per_1000_samples", 0.0, 4),
-        ("peak_allocated_mib", 1e300, 4),
-        ("metric_name", "</td><b>$x^{\\", 4),
-        ("parameters", "x", 0),
-        ("batch_probes", [[0, "ok", 0, 0]], 0),
-        ("data_on_device_mib", 1e300, 0),
-    ],
-)
-def test_the_report_of_records_that_all_have_an_odd_value_is_drawn_or_names_them(tmp_path, field, odd, used):
-    spoilt_in_all(tmp_path, field, odd)
-    (tmp_path / "lstm.json").write_bytes(next(REFERENCE[name] for name in REFERENCE if "lstm-auto-fp32" in name))
+ACCEPTED = {"sample_unit": "$\\frac{$", "joules_per_1000_samples": 0.0, "peak_allocated_mib": 1e300}
+ACCEPTED |= {"metric_name": "</td><b>$x^{\\"}
+LEFT_OUT = ({"parameters": "x"}, {"batch_probes": [[0, "ok", 0, 0]]}, {"data_on_device_mib": 1e300})
+
+
+@pytest.mark.parametrize(("odd", "used"), [(ACCEPTED, 4), *((odd, 0) for odd in LEFT_OUT)])
+def test_records_that_all_have_an_odd_value_are_drawn_or_named(tmp_path, odd, used):
+    spoilt_in_all(tmp_path, odd)
+    lstm = next(text for name, text in REFERENCE.items() if "lstm-auto-fp32" in name)  # so that there is a report
+    (tmp_path / "lstm.json").write_bytes(lstm)
     tables = read_tables(tmp_path)
-    assert failures_in(tables) == []
     assert (len(tables.trainings), len(tables.left_out)) == (used + 1, 4 - used)
-    assert all(field in reason for _, reason in tables.left_out)
+    assert all(field in reason for _, reason in tables.left_out for field in odd)
+    assert not used or failures_in(tables) == []

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import made_up_records as made_up
-from conftest import ENVIRONMENT, ROOT, results
+from conftest import ENVIRONMENT, ROOT
+from drawn_reports import write_all
 
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.report.names import ORDER
@@ -28,9 +29,12 @@ assert not loaded, loaded
 
 
 def test_the_report_is_drawn_without_pytorch_and_leaves_nothing_behind(tmp_path):
-    command = [sys.executable, "-c", DRAW, str(results("first-h200"))]
+    records = tmp_path / "records"
+    write_all(records, *(made_up.make("cifar_resnet", name) for name in ("fp32", "tf32", "amp_fp16")))
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-c", DRAW, str(records)]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
 

@@ -1,52 +1,117 @@
-"""The summary notebook, executed on made-up records: it alone among the records, as on Colab."""
+"""The summary notebook and its page, drawn once by --report from a folder, a folder elsewhere and a zip."""
 
+import base64
+import hashlib
 import json
 import re
+import shutil
+import subprocess
+import zipfile
+from html.parser import HTMLParser
 
 import made_up_records as made_up
+import pandas as pd
 import PIL.Image
 import pytest
-from conftest import read_notebook
-from drawn_reports import execute, failures_in, outputs, parts_of, shown
+from conftest import ROOT, read_notebook
+from drawn_reports import failures_in, outputs, parts_of, shown, write_all
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.record import DiagnosticFields, write_record
+from mixed_precision_study.record import DiagnosticFields, read_records, write_record
 from mixed_precision_study.report import memory
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.runner import cli
 
 CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy", "ways"}
+SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
+LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "logs/.private", "x.json")
+
+
+class Page(HTMLParser):
+    """The elements of a page: [(tag, {attribute: value})], and its texts: {tag: text}."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.inside, self.texts, self.source = [], "", {}, text
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        self.inside = tag
+
+    def handle_data(self, data):
+        self.texts[self.inside] = self.texts.get(self.inside, "") + data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """(folder, what must be left out, process, executed notebook) of the records with every status."""
-    folder = tmp_path_factory.mktemp("everything")
-    left_out = made_up.write_everything(folder)
-    return folder, left_out, *execute(folder)[:2]
+def folder(tmp_path_factory):
+    """The folder of a report that --report has drawn of all kinds of records; links to a file lay in it before.
+
+    It is the parent of one of the places and holds records that are not asked for; "logs" is a folder above.
+    """
+    above = tmp_path_factory.mktemp("page")
+    folder = above / "logs" / "both"
+    made_up.write_everything(folder / "everything")
+    write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
+    write_all(folder / "unasked", made_up.make("efficientnet_regression", "fp32"))
+    with zipfile.ZipFile(above / "theirs.zip", "w") as archive:
+        (path,) = (above / "other").glob("*.json")
+        archive.writestr("x.json", path.read_text().replace('"seed": 0', '"seed": 1').replace(path.stem, "theirs"))
+    (folder / "logs").mkdir()
+    (above / "precious").write_text("mine")
+    for name in LINKS:
+        (folder / name).symlink_to(above / "precious")
+    places = map(str, (folder / "everything", above / "other", above / "theirs.zip"))
+    assert cli.main(["--report", *places, "--output-dir", str(folder)]) == 0
+    return folder
 
 
-def test_what_is_found_used_and_left_out_is_named(executed):
-    folder, left_out, process, notebook = executed
-    assert process.returncode == 0, process.stderr
+@pytest.fixture(scope="module")
+def notebook(folder):
+    return json.loads((folder / "summary.ipynb").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page((folder / "summary.html").read_text(encoding="utf-8"))
+
+
+def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page, tmp_path):
+    left_out = made_up.write_everything(tmp_path)
     text = shown(notebook)
-    assert "34 used, 13 left out" in text and "could not be drawn" not in text
-    tables = read_tables(folder)
+    assert "36 used, 13 left out" in text and "could not be drawn" not in text
+    assert all(path in text for path in left_out) and "__MACOSX" not in text
+    tables = read_tables(folder / "everything")
     reasons = dict(tables.left_out)
     assert set(reasons) == {*left_out, "foreign.json", "settings.json"} and len(tables.trainings) == 34
     assert [path for path, word in left_out.items() if word not in reasons[path]] == []
-    assert all(path in text for path in left_out) and "__MACOSX" not in text
+    rows = pd.read_csv(folder / "trainings.csv", low_memory=False)
+    assert len(rows) == 36 and (rows.path.str.startswith("../../other/").sum(), rows.run_id.eq("theirs").sum()) == (
+        1,
+        1,
+    )
+    links = [link["href"] for link in page.all("a") if (link.get("href") or "").endswith(".json")]
+    assert len(links) > 10 and all((folder / link).is_file() for link in links)
 
 
-def test_html_in_a_record_is_shown_as_text(executed):
-    page = shown(executed[3], "text/html")
-    assert "&lt;script&gt;" in page and "&lt;b&gt;bold" in page
-    assert "<script" not in page and "<b>bold" not in page
+def test_links_in_the_folder_are_replaced_or_left_out_and_never_followed(folder):
+    assert (folder.parents[1] / "precious").read_text() == "mine"
+    assert [name for name in LINKS if (folder / name).is_symlink()] == ["x.json"]
+    assert "x.json" in dict(read_records(folder)[1])
 
 
-def test_charts_and_tables_are_saved_small_and_beside_the_records(executed):
-    folder, _, _, notebook = executed
+def test_html_in_a_record_is_shown_as_text(notebook):
+    text = shown(notebook, "text/html")
+    assert "&lt;script&gt;" in text and "&lt;b&gt;bold" in text
+    assert "<script" not in text and "<b>bold" not in text
+
+
+def test_charts_and_tables_are_saved_small_and_in_their_colours(folder, notebook):
     assert {path.stem for path in folder.glob("*.png")} == CHARTS
     for name in CHARTS:
         content = (folder / f"{name}.png").read_bytes()
@@ -54,23 +119,83 @@ def test_charts_and_tables_are_saved_small_and_beside_the_records(executed):
     images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
     assert len(images) == len(CHARTS) and all(re.search(r"\d", image["alt"]) for image in images)
     assert (folder / "summary.ipynb").stat().st_size < 1_200_000
-    assert len((folder / "trainings.csv").read_text(encoding="utf-8").splitlines()) == 1 + 34
     assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 13
-
-
-def test_charts_keep_the_colours_of_their_parts(executed):
-    image = PIL.Image.open(executed[0] / "memory_breakdown.png").convert("RGB")
-    colours = {bytes(colour) for _, colour in image.getcolors(1 << 24)}
+    picture = PIL.Image.open(folder / "memory_breakdown.png").convert("RGB")
+    colours = {bytes(colour) for _, colour in picture.getcolors(1 << 24)}
     assert {bytes.fromhex(colour[1:]) for colour in memory.COLOURS if len(colour) == 7} <= colours
 
 
-def test_the_title_comes_first_and_the_sections_follow_each_other(executed):
-    folder, _, _, notebook = executed
+def test_the_title_comes_first_and_names_the_page_and_no_code_is_in_it(notebook, page):
     first = next(output for output in outputs(notebook) if "text/html" in output.get("data", {}))
     assert "<h1>" in "".join(first["data"]["text/html"])
-    drawn = [section.title for section in sections_of(read_tables(folder)) if section.parts and section.title]
+    assert page.texts["title"].strip() == page.texts["h1"].strip().replace("\u2011", "-")
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
-    assert len(headings) == len(drawn) > 5
+    assert len(headings) == len(set(headings)) == len(page.all("h2")) - 1 > 5  # the page adds how to read it
+    assert "import os" not in str(page.texts) and "records_dir" not in str(page.texts.get("pre", ""))
+    heads = page.all("th")
+    assert heads and all(head.get("scope") == "col" for head in heads if head)
+
+
+def test_nothing_is_asked_of_the_network(page):
+    for tag, attributes in page.elements:
+        for name in ("src", "srcset", "href", "action", "poster", "data"):
+            value = attributes.get(name) or ""
+            assert not value.startswith(("http", "//")) or tag == "a", (tag, name, value[:80])
+    assert "url(" not in page.texts["style"] and "@import" not in page.texts["style"]
+    assert "import(" not in page.texts["script"] and "fetch(" not in page.texts["script"]
+
+
+def test_the_page_allows_its_own_script_and_pictures_alone(page):
+    (policy,) = [one["content"] for one in page.all("meta") if one.get("http-equiv") == "Content-Security-Policy"]
+    script = page.source.partition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    allowed = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+    assert allowed["script-src"] == f"'sha256-{digest}'"
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    assert len(page.all("script")) == 1 and all(one["src"].startswith("data:") for one in page.all("img"))
+
+
+def test_every_picture_says_what_it_shows(page):
+    pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
+    assert len(pictures) >= 3 and all(len(text) > 40 and re.search(r"\d", text) for text in pictures)
+
+
+def test_contents_lead_to_every_section_and_those_of_method_are_folded(page):
+    links = [link["href"][1:] for link in page.all("a") if (link.get("href") or "").startswith("#")]
+    places = {attributes["id"] for tag, attributes in page.elements if "id" in attributes}
+    assert len(links) >= 5 and set(links) <= places
+    folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
+    assert {"method-hardware-and-records", "how-to-read-it"} <= folded
+    assert "all-numbers" not in folded
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "there is no such folder"),
+        (["empty"], "holds no records"),
+        (["good", "good"], "needs --output-dir"),
+    ],
+)
+def test_a_wrong_folder_is_one_sentence(tmp_path, capsys, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    write_all(tmp_path / "good", made_up.make("cifar_resnet", "fp32"))
+    assert cli.main(["--report", *words]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1 and says in errors[0]
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
+def test_tables_are_sorted_as_numbers():
+    program = f"""
+const {{ compared, valueOf }} = require({str(SCRIPT)!r});
+const texts = ["10.5x one process", "9", "-2%", "1,200", "-", "zebra", "alpha"];
+const values = texts.map((text) => valueOf({{ cells: [{{ textContent: text }}] }}, 0));
+console.log(values.sort(compared).map((value) => value.text).join("|"));
+"""
+    done = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "-2%|9|10.5x one process|1200|-|alpha|zebra"
 
 
 def test_nothing_to_read_ends_in_one_sentence(tmp_path):
