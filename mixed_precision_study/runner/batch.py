@@ -182,7 +182,7 @@ class Batch:
         run, device = job.to_do[0], slot.device
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
         slot.run, slot.began, slot.progress = run, time.monotonic(), ""
-        said = slot.began
+        said = time.time()
         say(f"{device.label}  {run.name}  begins", to_terminal=self.view.quiet)
 
         def note(progress: str, processes: set[psutil.Process]) -> None:
@@ -191,12 +191,12 @@ class Batch:
             if processes != slot.processes:
                 slot.processes = set(processes)
                 note_started(self.folder, {process for one in self.slots for process in one.processes})
-            for path in [path for path, before in new.items() if signature(path) != before]:
+            written = {path: signature(path) for path, before in new.items() if signature(path) != before}
+            for path in sorted(written, key=lambda path: path.stat().st_mtime):
                 if record := read_run(path):
                     del new[path]
-                    now = time.monotonic()
-                    self.count(job.comparison, device, record, now - said)
-                    said = now
+                    self.count(job.comparison, device, record, path.stat().st_mtime - said)
+                    said = path.stat().st_mtime
 
         try:
             gpu = nvml.gpu_state(device.visible) if device.visible else None

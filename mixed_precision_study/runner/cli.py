@@ -13,7 +13,7 @@ import re
 import signal
 import subprocess
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -57,35 +57,16 @@ class Parser(ArgumentParser):
     """A parser whose errors are one sentence, like all others of run_all.py."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError with argparse's message, made clearer."""
-        unknown = re.fullmatch(r"unrecognized arguments: (.*)", message)
-        if unknown:
-            option = next((word for word in unknown[1].split() if word.startswith("-")), unknown[1])
-            name = option.strip("-").partition("=")[0].replace("-", "_")
+        """Raise UserError with argparse's message, and where a parameter is meant, with how it is set."""
+        if unknown := re.fullmatch(r"unrecognized arguments: .*?(--?(\S+?))(=.*)?( .*)?", message):
+            name = unknown[2].replace("-", "_")
             if any(name == parameter.name for declared in EXPERIMENTS.values() for parameter in declared):
-                raise UserError(f"unknown option {option}; a parameter is set with -p, for example -p {name} VALUE.")
-            options = re.findall(r"--[a-z-]+", self.format_usage())
-            raise UserError(
-                f"unknown option {option}; {did_you_mean(option.partition('=')[0], options, 'possible are')}"
-            )
-        message = message.removeprefix("argument ").replace("expected 2 arguments", "expected a name and a value")
-        raise UserError(f"{message}; --help explains every option.")
-
-
-def minutes(text: str) -> float:
-    """Return a number of minutes for argparse."""
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number of minutes") from None
-
-
-def whole_number(text: str) -> int:
-    """Return a whole number for argparse."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+                raise UserError(
+                    f"unknown option {unknown[1]}; a parameter is set with -p, for example -p {name} VALUE."
+                )
+            hint = did_you_mean(unknown[1], re.findall(r"--[a-z-]+", self.format_usage()), "possible are")
+            raise UserError(f"unknown option {unknown[1]}; {hint}")
+        raise UserError(f"{message.removeprefix('argument ')}; --help explains every option.")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
@@ -101,11 +82,11 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
     which = "which GPUs (default: all); none: a smoke test on the CPU"
     parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help=which)
-    parser.add_argument("--jobs", type=whole_number, metavar="N", help="runs at once on the CPU (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     limit = "end a run that takes longer; default: a day. A run without progress for an hour is ended, too"
-    parser.add_argument("--timeout", type=minutes, default=1440, metavar="MINUTES", help=limit)
+    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
@@ -220,7 +201,7 @@ def plan_studies(studies: dict[str, dict], overrides: dict, on_gpu: bool, args: 
             raise UserError(f"study {name} needs a GPU; {advice}")
         if not args.ray:
             check_paths(comparisons)
-        check_values(comparisons, overrides)
+        check_values(comparisons)
         planned.append(PlannedStudy(name, comparisons, folder, left_out))
     if not on_gpu:
         say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")

@@ -18,7 +18,7 @@ from typing import IO, Any, NamedTuple
 import psutil
 import yaml
 
-from ..commit import HASH_ENV, MALFORMED, NOTEBOOK_ENV, ROOT
+from ..commit import HASH_ENV, NOTEBOOK_ENV, ROOT
 from ..errors import UserError, printable
 from ..gpu import nvml
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
@@ -33,11 +33,11 @@ KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python,
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120
 START_ATTEMPTS = 3
+CELL = "Executing Cell"  # in papermill's log, once the kernel has started
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 5.0  # between two looks at what a run has started: on a large host each look takes some milliseconds
 LOG_BYTES = 2**18  # read from the end of a log: a notebook may print without end
-NOTEBOOK_BYTES = 2**26  # larger executed notebooks are not searched for a reason
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 Watcher = Callable[[str, set[psutil.Process]], None]  # is told how far a run is, and its processes
@@ -70,7 +70,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Eve
     kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
     for attempt in range(1, START_ATTEMPTS + 1):
         exit_status, stopped = watch(run, device, shared, code, halt, watcher)
-        if stopped or not exit_status or has_begun(run) or attempt == START_ATTEMPTS:
+        if stopped or not exit_status or CELL in read_log(run) or attempt == START_ATTEMPTS:
             break
         halt.wait(2**attempt)
     found = {precision: signature(path) for precision, path in run.record_paths.items()}
@@ -216,11 +216,6 @@ def compiled_code_folder() -> str | None:
     return str(folder / "torchinductor")
 
 
-def has_begun(run: Run) -> bool:
-    """Return whether papermill has executed a cell, which its log says."""
-    return "Executing Cell" in read_log(run)
-
-
 def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
     """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
@@ -228,7 +223,7 @@ def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
         memory = " because the host's memory was exhausted" if None not in (now, kills) and now != kills else ""
         name = f"papermill was ended by {signal.Signals(-exit_status).name}" if exit_status < 0 else "the kernel died"
         return "killed", f"{name}{memory}"
-    if exit_status and not has_begun(run):
+    if exit_status and CELL not in read_log(run):
         return "failed", f"the kernel did not start in {START_ATTEMPTS} attempts: {failure_reason(run)}"
     if exit_status:
         return "failed", failure_reason(run)
@@ -271,28 +266,12 @@ def oom_kills() -> int | None:
 
 
 def failure_reason(run: Run) -> str:
-    """Return in one line why papermill failed: the notebook's last error, else the last line of the log."""
-    lines = [line for line in read_log(run).split("\n") if line.strip()]
-    text = last_error(run.executed) or (lines[-1] if lines else "it ended without a word")
-    text = " ".join(printable(text).split())
+    """Return in one line why papermill failed: the last line of its log, which names the notebook's error."""
+    lines = [line for line in printable(read_log(run)).split("\n") if line.strip()] or ["it ended without a word"]
+    text = " ".join(lines[-1].removeprefix("Stopped: ").split())  # a UserError explains itself
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
-        if len(folder) > 1:
-            text = text.replace(folder + os.sep, "")
+        text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
     return text if len(text) <= 300 else text[:297] + "..."
-
-
-def last_error(executed: Path) -> str:
-    """Return the last error of an executed notebook, or "". A UserError explains itself: only its sentence counts."""
-    text = ""
-    with suppress(OSError, *MALFORMED):
-        if executed.stat().st_size >= NOTEBOOK_BYTES:
-            return ""
-        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
-        for output in [output for cell in cells for output in cell.get("outputs", ())]:
-            if output["output_type"] == "error":
-                name = output["ename"]
-                text = output["evalue"] if name == "UserError" else f"{name}: {output['evalue']}"
-    return text
 
 
 def read_log(run: Run) -> str:

@@ -277,24 +277,18 @@ def plan(
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
-def check_values(comparisons: Collection[Comparison], overrides: Iterable[str] = ()) -> None:
-    """Raise UserError at the first value that a notebook of the suite would refuse.
-
-    `overrides` are the names set by -p. Each sentence about a value begins with the name of its parameter.
-    """
+def check_values(comparisons: Collection[Comparison]) -> None:
+    """Raise UserError at the first value that a notebook of the suite would refuse."""
     for run, *_ in comparisons:
-        notebook = run.notebook.stem
         try:
-            check_run(notebook, run.parameters)
+            check_run(run.notebook.stem, run.parameters)
             for name, value in run.parameters.items():
                 if not is_plain(value):  # its record could not be read, so that it would be run again and again
                     raise UserError(
-                        f"{name} cannot stand in a record; a text or path has {MAX_TEXT:,} letters at most."
+                        f"{name} cannot stand in a record; texts and paths have {MAX_TEXT:,} letters at most."
                     )
         except UserError as error:
-            name = str(error).split()[0]
-            hint = hint_at_others(name, notebook, comparisons) if name in overrides else ""
-            raise UserError(f"notebook {notebook}: {error}{hint}") from None
+            raise UserError(f"notebook {run.notebook.stem}: {error}") from None
 
 
 def check_run(notebook: str, parameters: dict) -> None:
@@ -304,20 +298,6 @@ def check_run(notebook: str, parameters: dict) -> None:
     values = check_declared_values(notebook, parameters)
     if is_timm_model(notebook, values["model"]) and (models := timm_models()):
         check_timm_model(values["model"], models)
-
-
-def hint_at_others(name: str, refusing: str, comparisons: Iterable[Comparison]) -> str:
-    """Return which other notebooks take the value of a parameter, and how to give it to them; "" if none does."""
-    taking = []
-    for run, *_ in comparisons:
-        notebook = run.notebook.stem
-        if notebook != refusing and notebook not in taking and name in run.parameters:
-            with suppress(UserError):
-                check_run(notebook, run.parameters)
-                taking.append(notebook)
-    if not taking:
-        return ""
-    return f" For {' or '.join(taking)} alone, write STUDY/NOTEBOOK or -p NOTEBOOK.{name} VALUE."
 
 
 @functools.cache
