@@ -20,9 +20,11 @@ from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # 
 from mixed_precision_study.report.words import span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
+WIDTHS = ("main/crossover-h100", "main/crossover-h200")
 AMP = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
-CARDS = ("reference-h100", "reference-h200")
-EAGER_SETS = (*CARDS, "ladder-h200", "first-h200", "quick-h100", "quick-earlier-h100", "quick-h200", "executed-h100")
+CARDS = ("main/reference-h100", "main/reference-h200")
+EAGER_SETS = (*CARDS, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
+EAGER_SETS += tuple(f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200"))
 BATCHES = {"ResNet-18": 128, "EfficientNet-B0": 32, "LSTM, 2 × 200 units": 20}  # of the three experiments
 IMAGE_MODELS = list(BATCHES)[:2]
 
@@ -61,8 +63,8 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str) -> pd.DataFrame:
 def headline(outputs: Path) -> str:
     """Return the README's table: what AMP gains over TF32, a row for each model and format."""
     graphs, eager = bars(outputs, CARDS, "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
-    judged = read(outputs, "quality-h100").quality.merge(
-        read(outputs, "quality-h100").comparisons["name"], left_on="comparison", right_index=True
+    judged = read(outputs, "main/quality-h100").quality.merge(
+        read(outputs, "main/quality-h100").comparisons["name"], left_on="comparison", right_index=True
     )
     head = ["AMP over TF32", "format", "speed, CUDA graph", "speed, eager", "memory", "energy", "quality (seeds)"]
     rows = [head, ["---"] * len(head)]
@@ -86,7 +88,7 @@ def less(saved: pd.Series) -> str:
 
 def hosts(outputs: Path) -> str:
     """Return on how many hosts the runs of each experiment in the opening figure were made."""
-    tables = read(outputs, "reference-h200")
+    tables = read(outputs, "main/reference-h200")
     runs = tables.trainings[tables.trainings.timed].join(tables.comparisons["name"], on="comparison")
     numbers = runs.groupby("name").host.nunique()
     return "one host" + "".join(f" ({model}: {number})" for model, number in numbers.items() if number > 1)
@@ -106,7 +108,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     amp = images[images.precision.isin(AMP)]
     tf32 = pd.concat([graphs, eager])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
-    judged = read(outputs, "quality-h100").quality
+    judged = read(outputs, "main/quality-h100").quality
     found = {"hosts": hosts(outputs), "tf32": one_digit(tf32.strict)}
     found |= {"memory": span(100 * amp.saved, "{:.0f}"), "energy": span(100 * amp.energy, "{:.0f}")}
     sets = eager[eager.precision.isin(AMP)].dropna(subset="ratio").groupby(["model", "precision"]).folder.nunique()
@@ -125,7 +127,7 @@ def numbers(outputs: Path) -> dict[str, str]:
     for precision in AMP:
         own = graphs[graphs.precision == precision]
         found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
-    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in ("crossover-h100", "crossover-h200")])
+    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS])
     for precision, base, name in (("tf32", "fp32", "tf32_wide"), ("amp_bf16", "tf32", "bf16_wide")):
         found[name] = one_digit(both[(both.precision == precision) & (both.base == base)].ratio)
     widest = both[(both.precision == "fp8") & (both["size"] == 4096)]
@@ -147,10 +149,10 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     """Draw every picture twice, and the opening figure once more in one column for phones."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
-        "opening": lambda: opening(bars_of(read(outputs, "reference-h200"))),
-        "growth": lambda: charts_of(growth.section(read(outputs, "crossover-h200"))),
-        "ladder": lambda: charts_of(ladder.section(read(outputs, "ladder-h200"))),
-        "quality": lambda: charts_of(quality.section(read(outputs, "quality-h100"))),
+        "opening": lambda: opening(bars_of(read(outputs, "main/reference-h200"))),
+        "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
+        "ladder": lambda: charts_of(ladder.section(read(outputs, "main/ladder-h200"))),
+        "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
         for dark in (False, True):

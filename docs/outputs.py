@@ -1,17 +1,43 @@
 """Draw the committed reports anew: each folder's summary.ipynb, its page, its CSV files and its first picture.
 
-python docs/outputs.py                       # every folder of outputs/ that has a summary.html
-python docs/outputs.py outputs/quick-h100
+python docs/outputs.py                            # every folder below outputs/ that has a summary.html
+python docs/outputs.py outputs/main/quick-h100
+python docs/outputs.py --pages site               # all pages in a folder, with an index, for a web server
+
+Records that lie loose in a folder go into its records.zip. That file is written only where a record has changed, and
+its entries are in order and have one date, because git would keep every other version of it for ever.
 """
 
 import base64
 import json
+import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+OUTPUTS = ROOT / "outputs"
 TEMPLATES = ROOT / "mixed_precision_study" / "report" / "template"
+DATE = (1980, 1, 1, 0, 0, 0)
+PAGE = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
+PAGE += "<title>Mixed-precision study</title>\n<h1>Mixed-precision study: reports and executed notebooks</h1>\n"
+
+
+def zip_files(archive: Path, files: list[Path]) -> None:
+    """Move files from below the archive's folder into it; those of the same name there are replaced."""
+    entries = {}
+    if archive.exists():
+        with zipfile.ZipFile(archive) as opened:
+            entries = {name: opened.read(name) for name in opened.namelist()}
+    new = entries | {path.relative_to(archive.parent).as_posix(): path.read_bytes() for path in files}
+    if new != entries:
+        with zipfile.ZipFile(archive, "w") as opened:
+            for name in sorted(new):
+                opened.writestr(zipfile.ZipInfo(name, DATE), new[name], zipfile.ZIP_DEFLATED, 9)
+    for path in files:
+        path.unlink()
 
 
 def draw(folder: Path) -> None:
@@ -35,10 +61,28 @@ def draw(folder: Path) -> None:
         (folder / "picture.png").write_bytes(base64.b64decode(first))
 
 
+def publish(site: Path) -> None:
+    """Copy all results to a folder, give each executed notebook a page there, and write an index of the pages."""
+    shutil.copytree(OUTPUTS, site, dirs_exist_ok=True)
+    items = []
+    for notebook in sorted(site.rglob("*.ipynb")):
+        page = notebook.with_suffix(".html")
+        if not page.exists():
+            subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", str(notebook)], check=True)
+        title = re.search("<h1[^>]*>(.*?)(<a |</h1>)", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+        way = page.relative_to(site).as_posix()
+        items.append(f'<li><a href="{way}">{title}</a> ({page.parent.name})</li>\n')
+    (site / "index.html").write_text(f"{PAGE}<ul>\n{''.join(items)}</ul>\n", encoding="utf-8")
+
+
 def main(names: list[str]) -> None:
-    """Draw the folders that are named, or all."""
+    """Draw the folders that are named, or all; or publish all pages."""
+    if names[:1] == ["--pages"]:
+        publish(Path(names[1]))
+        return
     folders = [Path(name).resolve() for name in names]
-    for folder in folders or sorted(path.parent for path in (ROOT / "outputs").glob("*/summary.html")):
+    for folder in folders or sorted(path.parent for path in OUTPUTS.rglob("summary.html")):
+        zip_files(folder / "records.zip", sorted(folder.rglob("*.json")))
         draw(folder)
 
 

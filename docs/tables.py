@@ -1,13 +1,13 @@
 """Write the generated parts of notebooks and documents: finder and parameters cells, badges and tables.
 
-python docs/tables.py           rewrite what is stale
-python docs/tables.py --check   change nothing; list what is stale and exit with 1
+python docs/tables.py                           rewrite what is stale
+python docs/tables.py --check                   change nothing; list what is stale and exit with 1
+python docs/tables.py --repository OWNER/NAME   write badges and addresses of this GitHub repository
 """
 
 import argparse
 import json
 import re
-import subprocess
 import sys
 from itertools import groupby
 from operator import itemgetter
@@ -30,6 +30,8 @@ except ModuleNotFoundError:  # Python 3.10
 
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
+GITHUB = "https://github.com/"
+URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
 MEND = "run: python docs/tables.py"
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
 FROM_REPOSITORY = """\
@@ -41,37 +43,40 @@ FROM_REPOSITORY = """\
 
 
 def repository_url(root):
-    """Return (GitHub address, where it stands: "pyproject", "origin" or None); other hosts have no such badges."""
-    settings = (
-        tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-        if (root / "pyproject.toml").exists()
-        else {}
-    )
-    url = settings.get("project", {}).get("urls", {}).get("Repository")
-    if url:
-        return github_address(url), "pyproject"
-    answer = subprocess.run(
-        ["git", "-C", str(root), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
-    )
-    url = github_address(answer.stdout)
-    return url, "origin" if url else None
+    """Return the GitHub address in pyproject.toml, or None; other hosts have no such badges and pages."""
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    url = settings["project"].get("urls", {}).get("Repository", "")
+    return url if url.startswith(GITHUB) else None
 
 
-def github_address(text):
-    """Return "https://github.com/OWNER/NAME" for any usual form of that address, else None."""
-    found = re.search(r"github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?/?$", text.strip())
-    return f"https://github.com/{found[1]}/{found[2]}" if found else None
+def set_repository(root, name):
+    """Write the address of the GitHub repository OWNER/NAME into pyproject.toml."""
+    path = root / "pyproject.toml"
+    lines = f'[project.urls]\nRepository = "{GITHUB}{name}"\n'
+    path.write_text(URLS.sub(lines, path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def address_line(url):
+    """Return what the README says of its repository: state of the tests, pages of all reports, how to get the code."""
+    if not url:
+        return ""
+    owner, name = url.removeprefix(GITHUB).split("/")
+    tests = f"{url}/actions/workflows/tests.yml"
+    return (
+        f"[![tests]({tests}/badge.svg)]({tests}) [All reports as pages](https://{owner.lower()}.github.io/{name}/). "
+        f"Get the code with `git clone {url}`, or with `pip install git+{url}` for your own model. "
+    )
 
 
 def badges(url, notebook):
     """Return the badge block of a notebook; it is empty where there is no address."""
     if not url:
         return "<!-- badges -->\n<!-- /badges -->"
-    path = url.removeprefix("https://github.com/") + f"/blob/main/notebooks/{notebook}"
+    path = url.removeprefix(GITHUB) + f"/blob/main/notebooks/{notebook}"
     colab, kaggle = "https://colab.research.google.com", "https://kaggle.com"
     line = (
         f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({colab}/github/{path}) "
-        f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src=https://github.com/{path})"
+        f"[![Open in Kaggle]({kaggle}/static/images/open-in-kaggle.svg)]({kaggle}/kernels/welcome?src={GITHUB}{path})"
     )
     return f"<!-- badges -->\n{line}\n<!-- /badges -->"
 
@@ -104,30 +109,17 @@ def finder(url):
     )
 
 
-def stale_files(root, check=False):
-    """Yield (path, text it should have) of every notebook and document that is not as it should be.
-
-    Where the address is only that of the clone's origin, `check` also accepts files without badges: whoever clones the
-    repository has changed nothing.
-    """
-    url, found_in = repository_url(root)
-    outputs = (root / "outputs").resolve()
-    addresses = (url, None) if check and found_in == "origin" else (url,)
-    paths = sorted((root / "notebooks").glob("*.ipynb"))
-    for path in paths:
-        texts = [notebook_text(path, address) for address in addresses]
-        if path.read_text(encoding="utf-8") not in texts:
-            yield path, texts[0]
-    notebooks = [path.name for path in paths]
-    for path, blocks in generated_blocks(root).items():
-        if not path.exists():
-            continue
-        now = path.read_text(encoding="utf-8")
-        text = with_blocks(now, blocks, lambda: figures.numbers(outputs))
-        blocks_of_badges = [badge_list(address, notebooks) for address in addresses]
-        texts = [BADGES.sub(lambda _, badges=badges: badges, text) for badges in blocks_of_badges]
-        if now not in texts:
-            yield path, texts[0]
+def stale_files(root):
+    """Yield (path, text it should have) of every notebook and document that is not as it should be."""
+    url, outputs = repository_url(root), (root / "outputs").resolve()
+    texts = {path: notebook_text(path, url) for path in sorted((root / "notebooks").glob("*.ipynb"))}
+    for path, blocks in generated_blocks(root, url, [path.name for path in texts]).items():
+        if path.exists():
+            now = path.read_text(encoding="utf-8")
+            texts[path] = with_blocks(now, blocks, lambda: figures.numbers(outputs) | {"address": address_line(url)})
+    for path, text in texts.items():
+        if path.read_text(encoding="utf-8") != text:
+            yield path, text
 
 
 def with_blocks(text, blocks, numbers=dict):
@@ -147,12 +139,12 @@ def with_blocks(text, blocks, numbers=dict):
     return text
 
 
-def generated_blocks(root):
+def generated_blocks(root, url, notebooks):
     """Return {document: {name of a block: what makes it}}."""
     return {
         root / "README.md": {"headline": lambda: figures.headline((root / "outputs").resolve())},
         root / "docs" / "results.md": {},
-        root / "docs" / "running.md": {},  # the badges
+        root / "docs" / "running.md": {"badges": lambda: badge_list(url, notebooks)},
         root / "docs" / "record.md": {"fields": lambda: fields_list(root / "mixed_precision_study" / "record.py")},
         root / "docs" / "reliability.md": {"cases": lambda: cases_table(root / "tests" / "built_cases")},
     }
@@ -182,20 +174,25 @@ def cases_table(folder):
 
 
 def badge_list(url, notebooks):
-    """Return the block of badges in a document: a line for every notebook, or one sentence without an address."""
+    """Return the badges in a document: a line for every notebook, or one sentence without an address."""
     if not url:
-        line = "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with *File > Import Notebook*."
-        return f"<!-- badges -->\n{line}\n<!-- /badges -->"
-    lines = [f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks]
-    return "\n".join(["<!-- badges -->", *lines, "<!-- /badges -->"])
+        return "Upload one notebook: on Colab with *File > Upload notebook*, on Kaggle with *File > Import Notebook*."
+    return "\n".join(f"- `{name}` {badges(url, name).splitlines()[1]}" for name in notebooks)
 
 
 def main(arguments=None, root=ROOT):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something is stale")
-    check, failed = parser.parse_args(arguments).check, False
-    for path, text in stale_files(root, check=check):
-        if check:
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--check", action="store_true", help="change nothing; exit with 1 when something is stale")
+    way.add_argument("--repository", metavar="OWNER/NAME", help="on GitHub; for badges, addresses and pip install git+")
+    given = parser.parse_args(arguments)
+    if given.repository:
+        if not re.fullmatch(r"[\w.-]+/[\w.-]+", given.repository):
+            parser.error("--repository takes OWNER/NAME, as in https://github.com/OWNER/NAME.")
+        set_repository(root, given.repository)
+    failed = False
+    for path, text in stale_files(root):
+        if given.check:
             failed = True
             print(f"{path.relative_to(root)} is stale; {MEND}", file=sys.stderr)
         else:

@@ -53,6 +53,12 @@ from made_up_nvml import sampler  # noqa: E402, F401
 from mixed_precision_study.standalone import build_wheel  # noqa: E402
 
 
+def results(name):
+    """Return where committed results lie: a folder in outputs/main or outputs/more, or a zip in checks or archive."""
+    (place,) = [path for path in (ROOT / "outputs").glob("*/*") if path.name in (name, f"{name}.zip")]
+    return place
+
+
 def read_notebook(name):
     return json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))
 

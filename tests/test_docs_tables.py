@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 
 import figures
 import pytest
@@ -54,36 +53,36 @@ def test_a_stale_block_is_named_with_the_command_and_mended(copy, capsys):
     assert path.read_text() == (NOTEBOOKS / "cifar_resnet.ipynb").read_text()
 
 
-def set_url(root, url):
-    path = root / "pyproject.toml"
-    path.write_text(path.read_text() + f'\n[project.urls]\nRepository = "{url}"\n')
+def test_a_repository_fills_badges_and_addresses_and_another_one_replaces_it(copy):
+    for name in ("someone/study", "An-Other/c.d"):
+        assert tables.main(["--repository", name], root=copy) == 0
+        assert check(copy) == 0 and write(copy) == 0
+        url = f"https://github.com/{name}"
+        assert tables.repository_url(copy) == url
+        documents = {path: (copy / path).read_text() for path in ("pyproject.toml", "README.md", "docs/running.md")}
+        notebooks = {one: (copy / "notebooks" / f"{one}.ipynb").read_text() for one in ALL}
+        assert documents["pyproject.toml"].count("[project.urls]") == 1
+        for text in (f"pip install git+{url}`", f"git clone {url}`", f"({url}/actions/workflows/tests.yml)"):
+            assert documents["README.md"].count(text) == 1
+        for one, text in notebooks.items():
+            for place in ("colab.research.google.com/github/", "kaggle.com/kernels/welcome?src=https://github.com/"):
+                assert f"{place}{name}/blob/main/notebooks/{one}.ipynb" in text
+                assert f"{place}{name}/blob/main/notebooks/{one}.ipynb" in documents["docs/running.md"]
+            assert f"git+{url}@v{__version__}" in text
+    assert "(https://an-other.github.io/c.d/)" in documents["README.md"]
+    assert not any("someone" in text for text in (*documents.values(), *notebooks.values()))
 
 
-def test_badges_come_from_pyproject(copy):
-    set_url(copy, "https://github.com/someone/study")
-    assert check(copy) == 1
-    assert write(copy) == 0
-    assert check(copy) == 0
-    for name in ALL:
-        text = (copy / "notebooks" / f"{name}.ipynb").read_text()
-        assert f"colab.research.google.com/github/someone/study/blob/main/notebooks/{name}.ipynb" in text
-        assert (
-            f"kaggle.com/kernels/welcome?src=https://github.com/someone/study/blob/main/notebooks/{name}.ipynb" in text
-        )
-        assert name in (copy / "docs" / "running.md").read_text().split("<!-- badges -->")[1]
-
-
-def test_badges_from_the_origin_are_written_but_a_clone_without_them_is_not_stale(copy):
-    subprocess.run(["git", "init", "-q", str(copy)], check=True)
-    subprocess.run(["git", "-C", str(copy), "remote", "add", "origin", "git@github.com:a-b/c.d.git"], check=True)
-    assert check(copy) == 0
-    assert write(copy) == 0
-    assert "github/a-b/c.d/blob/main" in (copy / "notebooks" / "summary.ipynb").read_text()
-    assert check(copy) == 0
+@pytest.mark.parametrize("given", [["--repository", "study"], ["--repository", "a/b", "--check"]])
+def test_another_form_of_address_is_refused_and_changes_nothing(copy, given):
+    before = (copy / "pyproject.toml").read_text()
+    with pytest.raises(SystemExit):
+        tables.main(given, root=copy)
+    assert (copy / "pyproject.toml").read_text() == before
 
 
 def test_without_an_address_the_text_says_how_to_upload(copy):
-    assert tables.repository_url(copy) == (None, None)
+    assert tables.repository_url(copy) is None
     assert "Upload notebook" in (copy / "docs" / "running.md").read_text()
     assert "colab.research" not in (copy / "notebooks" / "cifar_resnet.ipynb").read_text()
 
@@ -109,8 +108,7 @@ def test_where_there_is_a_repository_pip_gets_the_code_from_there_at_last(copy):
     compile(text, "finder", "exec")
     assert f'source = "git+https://github.com/someone/study@v{__version__}"' in text
     assert text.index("pip") > text.index("*.whl") and text.index("return source") < text.index("sys.exit(")
-    set_url(copy, "https://github.com/someone/study")
-    assert write(copy) == 0
+    assert tables.main(["--repository", "someone/study"], root=copy) == 0
     for name in ALL:
         notebook = json.loads((copy / "notebooks" / f"{name}.ipynb").read_text())
         (cell,) = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
@@ -134,7 +132,7 @@ def test_the_table_of_the_readme_has_both_formats_of_each_model():
             own = figures.bars(ROOT / "outputs", folders, way)
             own = own[(own.model == model) & (own.precision == f"amp_{row[1]}")]
             assert own.folder.is_unique and set(folders) - set(own.folder) <= {
-                "ladder-h200"
+                "main/ladder-h200"
             }  # has one format for each model
             assert cell.rstrip("×").split("–") == [f"{own.ratio.min():.2f}", f"{own.ratio.max():.2f}"]
 
@@ -169,6 +167,7 @@ def test_lists_of_fields_and_cases_are_kept_in_step(copy, capsys):
     assert "- `energy_joules`: of everything\n" in fields.read_text()
 
 
-@pytest.mark.parametrize("text", ["https://example.org/a/b.git", "/some/folder/b", "", "git@gitlab.com:a/b.git"])
-def test_other_hosts_have_no_such_badges(text):
-    assert tables.github_address(text) is None
+def test_other_hosts_have_no_such_badges(copy):
+    path = copy / "pyproject.toml"
+    path.write_text(tables.URLS.sub('[project.urls]\nRepository = "https://example.org/a/b"\n', path.read_text()))
+    assert tables.repository_url(copy) is None

@@ -3,15 +3,18 @@
 import functools
 import itertools
 import json
+import os
 import re
 import statistics
 import subprocess
+import zipfile
 
 import figures
 import pytest
-from conftest import EXPERIMENTS, ROOT
+from conftest import EXPERIMENTS, ROOT, results
 from equal_runs import equal_runs, false_positive_rate
 
+import outputs
 from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
 from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.precision import PRECISIONS
@@ -31,10 +34,15 @@ LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128
 
 @functools.cache
 def read_folder(name):
-    """Return the records of a folder in outputs/, all of which must be readable."""
-    records, left_out = read_records(OUTPUTS / name)
+    """Return the records of committed results, all of which must be readable."""
+    records, left_out = read_records(results(name))
     assert left_out == []
     return records
+
+
+def batch(name, part):
+    """Return the records of one of several batches of the same study."""
+    return [record for record in read_folder(name) if record["path"].startswith(f"{name}.zip/{part}/")]
 
 
 def published(**fields):
@@ -48,44 +56,37 @@ def only(model, batch_size, precision, execution="eager", **fields):
     return record
 
 
-@pytest.mark.parametrize(
-    ("name", "most", "needed"),
-    [
-        ("first-h200", 5_200_000, {"summary.html", "summary.ipynb", "trainings.csv", "speedup.png"}),
-        ("published", 5_500_000, {"summary.html", "ratios.csv", "trainings.csv"}),
-        ("ladder-h200", 3_000_000, {"summary.html", "ladder.png"}),
-        ("quick-h100", 1_000_000, {"summary.html", "trainings.csv", "run_seconds.md", "twice.md"}),
-        ("quick-earlier-h100", 300_000, {"run_seconds.md"}),
-        ("reference-h100", 4_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
-        ("reference-h200", 4_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
-        ("executed-h100", 1_000_000, {f"{name}.ipynb" for name in EXPERIMENTS}),
-        ("host-time-h100", 10_000, {"resnet18.md", "lstm.md"}),
-        ("quick-h200", 1_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
-        ("fastest-h200", 2_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
-        ("modern-h100", 1_000_000, {"summary.html", "trainings.csv"}),
-        ("quality-h100", 2_000_000, {"summary.html", "trainings.csv"}),
-        ("crossover-h100", 2_000_000, {"summary.html", "trainings.csv", "crossover.png"}),
-        ("order-h200", 700_000, {"summary.html", "trainings.csv"}),
-        ("crossover-h200", 3_500_000, {"summary.html", "trainings.csv", "crossover.png"}),
-        ("aa-h100", 1_000_000, {"summary.html", "trainings.csv"}),
-        ("profile-h100", 20_000, set()),
-        ("fastest-h100", 2_000_000, {"summary.html", "trainings.csv", "run_seconds.md"}),
-        ("graph-quality-h200", 2_000_000, set()),
-        ("neighbour-h200", 300_000, {"near.yaml"}),
-        ("scaling-h200", 2_000_000, set()),
-        ("inference-h200", 2_000_000, set()),
-        ("loops-h200", 10_000, {"lstm.md", "efficientnet.md", "resnet.md"}),
-        ("batches-h200", 500_000, {"scale.yaml", "batch.json", "batch.log"}),
-        ("batches-h100", 200_000, {"batch.json", "batch.log"}),
-    ],
-)
-def test_a_folder_is_complete_and_small_and_names_no_folder_of_a_machine(name, most, needed):
-    files = [path for path in (OUTPUTS / name).rglob("*") if path.is_file()]
-    assert needed | {"README.md"} <= {path.name for path in files}
-    assert sum(path.stat().st_size for path in files) < most
-    for path in (path for path in files if path.suffix != ".png"):
-        found = re.search(FOREIGN, path.read_text(encoding="utf-8"))
-        assert not found, f"{path.name}: {found[0]}"
+def test_there_are_few_files_and_each_folder_has_a_report_and_a_short_readme():
+    assert len([path for path in OUTPUTS.rglob("*") if path.is_file()]) <= 150
+    folders = [path.parent for path in OUTPUTS.glob("*/*/README.md")]
+    assert 10 < len(folders) < 15  # and checks
+    for folder in folders:
+        needed = {"records.zip", "notes.md", "study.yaml", "summary.ipynb", "summary.html", "trainings.csv"}
+        assert needed <= {path.name for path in folder.iterdir()}
+    for folder in (*folders, OUTPUTS / "checks"):
+        text = (folder / "README.md").read_text(encoding="utf-8")
+        assert len(re.findall(r"[^\s|]+", text)) <= 150
+        assert re.findall(r"!\[.+\]\((.+)\)", text) == ["picture.png"] and text.count("\n|---") == 1
+    assert sum(path.stat().st_size for path in OUTPUTS.rglob("*") if path.is_file()) < 15_000_000
+
+
+def texts():
+    """Yield (name, text) of every committed file of results, also in zips, but for pictures."""
+    for path in OUTPUTS.rglob("*.*"):
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                entries = archive.infolist()
+                assert [one.filename for one in entries] == sorted(one.filename for one in entries)
+                assert {one.date_time for one in entries} == {outputs.DATE}
+                yield from ((f"{path}/{one.filename}", archive.read(one)) for one in entries)
+        else:
+            yield str(path), path.read_bytes()
+
+
+def test_no_file_names_a_folder_of_a_machine_and_zips_are_sorted_and_have_one_date():
+    found = {name: re.search(FOREIGN, text.decode()) for name, text in texts() if not name.endswith(".png")}
+    assert len(found) > 1000
+    assert {name: match[0] for name, match in found.items() if match} == {}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_on_the_whole_text_fp8_is_faster_at_2048_and_its_loss_within_the_bar():
         of_width = [record for record in whole if record["units"] == units]
         assert len(of_width) == 12 and len({record["gpu_uuid"] for record in of_width}) == 1
         assert all(after < before for record in of_width for before, after in itertools.pairwise(record["metric"]))
-    tables = read_tables(OUTPUTS / "crossover-h200")
+    tables = read_tables(results("crossover-h200"))
     (family,) = (one for one in families_of(tables) if one.model.iloc[0] == "transformer")
     fp8 = pairs_of(tables, family).set_index(["precision", "size"]).loc[("fp8", 2048)]
     runs = {name: tables.runs(fp8.loss_comparison, name) for name in ("fp8", "amp_bf16", "bf16_true")}
@@ -196,17 +197,17 @@ def test_three_stored_runs_are_seldom_called_faster_than_three_others_of_the_sam
 
 
 def test_what_a_report_writes_beside_committed_records_is_ignored():
-    names = ("time_and_memory.png", "logs/summary.log")
-    paths = [f"outputs/{folder}/{name}" for folder in ("quick-h200", "published") for name in names]
+    names = ("main/quick-h100/time_and_memory.png", "main/quick-h100/logs/summary.log", "checks/logs/summary.log")
+    paths = [f"outputs/{name}" for name in names]
     done = subprocess.run(["git", "check-ignore", "--no-index", *paths], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == paths
-    kept = [f"outputs/quick-h200/{name}" for name in ("README.md", "trainings.csv", "summary.ipynb", "picture.png")]
+    kept = [f"outputs/more/modern-h100/{name}" for name in ("records.zip", "summary.ipynb", "picture.png")]
     assert subprocess.run(["git", "check-ignore", *kept], cwd=ROOT, capture_output=True).returncode == 1
 
 
 @pytest.mark.parametrize("folder", ["quick-h200", "reference-h100"])
 def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_reserve(folder):
-    for record in read_tables(ROOT / "outputs" / folder).trainings.record:
+    for record in read_tables(results(folder)).trainings.record:
         if (fraction := record["compute_limit_fraction"]) is not None:
             reached = record["achieved_tflop_per_second"] / record["ceiling_matmul_tflop_per_second"]
             assert fraction == pytest.approx(reached, rel=1e-6)
@@ -214,7 +215,35 @@ def test_no_committed_record_reaches_more_than_its_matmul_or_uses_less_than_its_
             assert record["device_used_mib"] >= record["peak_reserved_mib"]
 
 
-# outputs/first-h200
+def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
+    archive, record = tmp_path / "records.zip", tmp_path / "b" / "one.json"
+    record.parent.mkdir()
+    written = []
+    for text in ("1", "1", "2"):
+        record.write_text(text)
+        outputs.zip_files(archive, [record])
+        written.append(archive.stat().st_mtime > 1)
+        os.utime(archive, (1, 1))
+    assert written == [True, False, True] and not record.exists()
+    (tmp_path / "a.json").write_text("3")
+    outputs.zip_files(archive, [tmp_path / "a.json"])
+    with zipfile.ZipFile(archive) as opened:
+        assert {name: opened.read(name) for name in opened.namelist()} == {"a.json": b"3", "b/one.json": b"2"}
+
+
+def test_pages_are_copied_with_an_index_that_has_their_titles(tmp_path, monkeypatch):
+    folder = tmp_path / "outputs" / "main" / "quick"
+    folder.mkdir(parents=True)
+    for name, text in (("summary.ipynb", "{}"), ("summary.html", "<h1>Faster</h1>"), ("ratios.csv", "a")):
+        (folder / name).write_text(text)
+    monkeypatch.setattr(outputs, "OUTPUTS", tmp_path / "outputs")
+    outputs.main(["--pages", str(tmp_path / "site")])
+    index = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert '<a href="main/quick/summary.html">Faster</a>' in index
+    assert (tmp_path / "site" / "main" / "quick" / "ratios.csv").read_text() == "a"
+
+
+# outputs/archive/first-h200.zip
 
 
 def test_the_reference_has_every_precision_of_every_experiment():
@@ -266,7 +295,7 @@ def test_cuda_graphs_repeat_within_two_percent_and_amp_gains_over_tf32(folder):
 
 
 def test_runs_under_ray_are_those_without_it():
-    local, ray = ({one["run_id"]: one for one in read_folder(f"batches-h100/{name}")} for name in ("local", "ray"))
+    local, ray = ({one["run_id"]: one for one in batch("batches-h100", name)} for name in ("local", "ray"))
     assert len(local) == 4 and set(local) == set(ray)
     for run_id, own in local.items():
         assert set(own) == set(ray[run_id])
@@ -287,7 +316,7 @@ def test_the_same_comparison_three_times_agrees_within_a_percent():
     assert max(ratios) / min(ratios) - 1 < 0.01
 
 
-# outputs/published
+# outputs/main/published
 
 
 def test_the_published_experiments_are_measured_on_a_gpu_undisturbed_and_explained():
@@ -397,7 +426,7 @@ def test_an_eager_run_on_cifar_starts_within_30_seconds():
     assert len(seconds) == 23 and max(seconds) <= 30
 
 
-# outputs/ladder-h200 and the other folders
+# outputs/main/ladder-h200 and the other folders
 
 
 def ladder_of(model, half, larger):
@@ -456,21 +485,21 @@ def test_inference_ran_in_the_16_bit_type_of_its_mode():
 
 
 def test_studies_on_several_gpus_ran_near_the_ideal_and_did_not_slow_each_other():
-    folder = OUTPUTS / "batches-h200"
+    archive = zipfile.ZipFile(results("batches-h200"))
     for count, name in ((1, "one"), (2, "two"), (4, "four")):
-        facts = json.loads((folder / name / "logs" / "batch.json").read_text())
+        facts = json.loads(archive.read(f"{name}/logs/batch.json"))
         assert len(facts["devices"]) == count and facts["runs_executed"] == 8
         assert facts["ideal_seconds"] / facts["makespan_seconds"] > 0.97
     times = {}
     for name in ("alone", "four"):
-        for record in read_folder(f"batches-h200/{name}"):
+        for record in batch("batches-h200", name):
             assert record["status"] == "ok" and not record["gpu_shared"]
             times.setdefault((name, record["model"]), []).append(statistics.median(record["epoch_seconds"]))
     for model in ("resnet18", "lstm"):
         ((alone,), among) = times["alone", model], times["four", model]
         assert len(among) == 4
         assert max(abs(seconds / alone - 1) for seconds in among) < 0.03
-    records = {run["status"]: run for run in read_folder("batches-h200/oom")}
+    records = {run["status"]: run for run in batch("batches-h200", "oom")}
     assert set(records) == {"oom", "ok"} and "CUDA out of memory" in records["oom"]["reason"]
 
 

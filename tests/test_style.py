@@ -7,6 +7,7 @@ import sys
 
 import on_gpu
 import pytest
+import yaml
 from conftest import NOTEBOOKS, ROOT
 
 PACKAGE_FILES = sorted((ROOT / "mixed_precision_study").rglob("*.py"))
@@ -72,6 +73,13 @@ def test_ci_runs_what_contributors_are_told():
     assert "\npython -m pytest\n" in script
 
 
+def test_workflows_run_what_is_here_and_pin_actions_by_major_version():
+    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    steps = [step for text in texts for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
+    assert {".ci/run", "python docs/outputs.py --pages site"} <= {step.get("run") for step in steps}
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "run" not in step)
+
+
 def test_the_documents_name_every_parameter_of_the_command_line():
     running = (ROOT / "docs" / "running.md").read_text()
     done = subprocess.run(
@@ -115,12 +123,12 @@ def test_a_broken_link_is_found(tmp_path):
     assert broken_links(page) == ["page.md#what-it-was", "other.md"]
 
 
-def test_the_page_of_outputs_names_every_folder():
+def test_the_page_of_outputs_names_every_folder_and_archive():
     page = (ROOT / "outputs" / "README.md").read_text(encoding="utf-8")
-    folders = {path.parent.name for path in (ROOT / "outputs").glob("*/README.md")}
-    assert len(folders) > 20
-    for name in folders:
-        assert f"]({name}/README.md)" in page, name
+    pages = [*(ROOT / "outputs").glob("*/**/README.md"), *(ROOT / "outputs" / "archive").iterdir()]
+    assert len(pages) > 15
+    for path in pages:
+        assert f"]({path.relative_to(ROOT / 'outputs').as_posix()})" in page, path
 
 
 def test_the_fault_table_names_tests_that_there_are():

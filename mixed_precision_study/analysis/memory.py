@@ -39,7 +39,7 @@ def memory_reason(record: dict, base: dict) -> str | None:
         because = f"weights, gradients, optimizer and data set are {staying + data:.0%} of the peak"
     elif earlier and activations >= SMALLER * earlier:
         share = f"{activations / peak:.0%} of the peak"
-        because = f"activations and workspace, {share}, stay as they are: in fp32, or in both types"
+        because = f"activations and workspace, {share}, did not shrink: some stay in fp32, some are kept in both types"
     else:
         return None
     return f"memory did not go down: {because}"

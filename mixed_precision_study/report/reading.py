@@ -18,7 +18,7 @@ from ..record import (
 )
 
 OWN_RUNS = "outputs"
-PUBLISHED = re.compile(r"(published|repeatability|[^/]*-h[12]00)/")  # folders of committed results, as in .gitignore
+PUBLISHED = re.compile("(main|more|checks|archive)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
 KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
 

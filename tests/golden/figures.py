@@ -9,7 +9,9 @@ that allows nothing is named as well, because it would hide a later mistake.
 
 import argparse
 import json
+import shutil
 import sys
+import tempfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 from unittest import mock
@@ -19,6 +21,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
 from mixed_precision_study.analysis import verdict  # noqa: E402
@@ -31,6 +34,15 @@ INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds"
 REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation
 CODES = {verdict.SAME: "same", verdict.NOT_PAIRED: "not paired"}
 CODES |= {verdict.LITTLE_FASTER: "little faster", verdict.LITTLE_SLOWER: "little slower"}
+
+
+def recorded_figures(name):
+    """Return the figures of committed results; a zip of a whole folder is unpacked, because it has its study.yaml."""
+    if results(name).is_dir():
+        return figures_of(results(name))
+    with tempfile.TemporaryDirectory() as unpacked:
+        shutil.unpack_archive(results(name), unpacked)
+        return figures_of(unpacked)
 
 
 def figures_of(folder):
@@ -102,13 +114,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", type=Path)
     parser.add_argument("--compare", type=Path)
-    parser.add_argument("folders", nargs="*", help="in outputs/; by default those that are recorded")
+    parser.add_argument("folders", nargs="*", help="names of committed results; by default all that are recorded")
     args = parser.parse_args()
     folder = args.write or args.compare
     paths = [folder / f"{name}.json" for name in args.folders] or sorted(folder.glob("*.json"))
     pairs = {}
     for path in paths:
-        new = figures_of(ROOT / "outputs" / path.stem)
+        new = recorded_figures(path.stem)
         if args.write:  # with lines, so that a change can be read
             text = json.dumps(new, sort_keys=True, separators=(",", ":"))
             path.write_text(text.replace("},", "},\n") + "\n", encoding="utf-8")

@@ -1,17 +1,18 @@
 """Odd records: each field with odd values, in the judgement, in the report and beside sound records."""
 
 import json
-import shutil
+import zipfile
 
 import pytest
-from conftest import ROOT
+from conftest import results
 from drawn_reports import failures_in
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import FIELDS, flaw
 from mixed_precision_study.report.tables import read_tables
 
-REFERENCE = ROOT / "outputs" / "first-h200"
+with zipfile.ZipFile(results("first-h200")) as archive:
+    REFERENCE = {name: archive.read(name) for name in archive.namelist() if name.endswith(".json")}
 LONG = "x" * 1_000
 ODD = {  # name: a JSON text that some field does not expect
     "empty list": "[]",
@@ -53,9 +54,9 @@ DECIDING = {"run_id", "notebook", "precision", "status", "device_type", "dataset
 
 def notebook_of(folder, which):
     """Copy the reference runs of one notebook into a folder and return the path of the one that is spoilt."""
-    for path in REFERENCE.glob(f"{which}*.json"):
-        if "tf32" not in path.name:
-            shutil.copy(path, folder)
+    for name, text in REFERENCE.items():
+        if name.startswith(which) and "tf32" not in name:
+            (folder / name).write_bytes(text)
     (target,) = folder.glob("*amp_fp16*.json")
     return target
 
@@ -71,8 +72,7 @@ def read(folder):
 
 def spoilt_records():
     """Yield (field, name of the odd value, text of the record) for each field of a real record and each odd value."""
-    (path,) = REFERENCE.glob("cifar*amp_fp16*.json")
-    good = json.loads(path.read_text(encoding="utf-8"))
+    (good,) = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar") and "amp_fp16" in name]
     for field in good:
         for name, odd in ODD.items():
             texts = {key: json.dumps(value) for key, value in good.items()} | {field: odd}
@@ -122,7 +122,7 @@ WORST = ("markup", "large number", "less than nothing", "probes", "pairs", "four
 
 def spoilt_in_all(folder, field, odd):
     """Write the reference runs of one notebook with the odd value in one field; return whether they can be used."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(REFERENCE.glob("cifar*.json"))]
+    records = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar")]
     for number, record in enumerate(records):
         (folder / f"{number}.json").write_text(json.dumps({**record, field: odd}), encoding="utf-8")
     return not any(flaw({**record, field: odd}) for record in records)
@@ -154,7 +154,7 @@ def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path, 
 )
 def test_the_report_of_records_that_all_have_an_odd_value_is_drawn_or_names_them(tmp_path, field, odd, used):
     spoilt_in_all(tmp_path, field, odd)
-    shutil.copy(next(REFERENCE.glob("lstm*-fp32-*.json")), tmp_path)  # so that there is a report
+    (tmp_path / "lstm.json").write_bytes(next(REFERENCE[name] for name in REFERENCE if "lstm-auto-fp32" in name))
     tables = read_tables(tmp_path)
     assert failures_in(tables) == []
     assert (len(tables.trainings), len(tables.left_out)) == (used + 1, 4 - used)

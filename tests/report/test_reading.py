@@ -20,14 +20,14 @@ from mixed_precision_study.runner import estimates, notebook_file
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     write_all(tmp_path / "outputs" / "quick", made_up.make("cifar_resnet", "fp32"))
     (tmp_path / "notebooks").mkdir()
-    for name in ("published", "mine-h200", "repeatability"):
+    for name in ("main/quick-h100", "checks/aa", "archive/old"):
         write_all(tmp_path / "outputs" / name, made_up.make("cifar_resnet", "tf32"))
     monkeypatch.chdir(tmp_path / "notebooks")
     tables = read_tables("outputs")
     assert (tables.folder, len(tables.trainings)) == ("../outputs", 1)
     write_all(tmp_path / "notebooks" / "outputs" / "your_model", made_up.make("cifar_resnet", "fp32"))
     assert read_tables("outputs").folder == "outputs"
-    assert len(read_tables("../outputs/mine-h200").trainings) == 1
+    assert len(read_tables("../outputs/main/quick-h100").trainings) == 1
     shutil.rmtree(tmp_path / "notebooks" / "outputs")
     shutil.rmtree(tmp_path / "outputs" / "quick")
     with pytest.raises(UserError, match="records_dir"):

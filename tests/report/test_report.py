@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import made_up_records as made_up
-from conftest import ENVIRONMENT, ROOT
+from conftest import ENVIRONMENT, ROOT, results
 
 from mixed_precision_study.parameters import PRECISION_NAMES
 from mixed_precision_study.report.names import ORDER
@@ -28,7 +28,7 @@ assert not loaded, loaded
 
 
 def test_the_report_is_drawn_without_pytorch_and_leaves_nothing_behind(tmp_path):
-    command = [sys.executable, "-c", DRAW, str(ROOT / "outputs" / "first-h200")]
+    command = [sys.executable, "-c", DRAW, str(results("first-h200"))]
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
