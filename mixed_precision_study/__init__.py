@@ -3,11 +3,19 @@
 The package holds the code, the notebooks the story. Importing it loads nothing, prints nothing and chooses no device.
 """
 
+import os
 import time
 from typing import Any
 
 __version__ = "0.2.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
+
+if "MIXED_PRECISION_RUNNER" in os.environ:  # run_all.py started this process
+    from .commit import hash_at_import
+    from .watch import end_without_runner
+
+    hash_at_import()
+    end_without_runner()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,10 +1,32 @@
-"""Which commit of this suite is in use."""
+"""Which code is in use: the commit of this suite, and a hash of the notebook and the package that measure a run."""
 
+import functools
+import hashlib
+import io
+import json
 import os
 import subprocess
+import zipfile
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from .files import written_whole
+
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # raised by bad JSON or a bad notebook
+NOT_MEASURING = ("analysis", "diagnosis", "report", "runner", "standalone.py")  # parts of the package
+HASH_ENV = "MIXED_PRECISION_CODE_HASH"  # environment variable from run_all.py: hash of the code when the run began
+NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"  # environment variable from run_all.py: the notebook of the run
+
+
+class Cell(NamedTuple):
+    """A code cell of a notebook."""
+
+    id: str | None
+    source: str
+    sets_parameters: bool  # it is tagged `parameters`
 
 
 def suite_commit() -> str | None:
@@ -21,3 +43,83 @@ def suite_commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def code_cells(path: Path) -> list[Cell]:
+    """Return the code cells of a notebook file, in order."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return [
+        Cell(cell.get("id"), "".join(cell["source"]), "parameters" in cell["metadata"].get("tags", ()))
+        for cell in cells
+    ]
+
+
+def hash_of(notebook: Path) -> str:
+    """Return the hash of a notebook's code, without its parameters, and of the package's code that measures."""
+    code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
+    return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def hash_at_import() -> str | None:
+    """Return the hash of this run's code when the package was imported, None in a notebook run by hand."""
+    notebook = os.environ.get(NOTEBOOK_ENV)
+    return hash_of(Path(notebook)) if notebook else None
+
+
+def hash_that_ran() -> str | None:
+    """Return the hash for this run's record, None in a notebook run by hand.
+
+    It ends in "-edited" where notebook or package were edited after the run had been started, because it is not known
+    which of them it ran.
+    """
+    given = os.environ.get(HASH_ENV)
+    if not given or not os.environ.get(NOTEBOOK_ENV):
+        return given
+    edited = {given, hash_at_import(), hash_of(Path(os.environ[NOTEBOOK_ENV]))} != {given}
+    return f"{given}-edited" if edited else given
+
+
+def package_state() -> tuple[tuple[str, int], ...]:
+    """Return (path, time of the last write in ns) of every file of the package that measures."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(PACKAGE):  # rglob takes seven times as long, and every run asks
+        folders[:] = [name for name in folders if name not in NOT_MEASURING]
+        found += [os.path.join(folder, name) for name in files if name.endswith(".py") and name not in NOT_MEASURING]
+    return tuple((path, os.stat(path).st_mtime_ns) for path in sorted(found))
+
+
+@functools.cache
+def package_hash(state: tuple[tuple[str, int], ...]) -> str:
+    """Return the hash of the files in `state`, as package_state() gives it. Unchanged files are read once."""
+    paths = [Path(path) for path, _ in state]
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+
+
+def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
+    """Return a zip of the package and of `others`, [(name, text)]. Equal files give equal bytes."""
+    files: list[tuple[str, str | bytes]] = []
+    for path in sorted(PACKAGE.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            files.append((path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()))
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        for name, content in [*files, *others]:
+            opened.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)  # ZipInfo: without times
+    return archive.getvalue()
+
+
+def keep_code(folder: Path, notebooks: Iterable[Path]) -> None:
+    """Write the package and these notebooks into `folder`/code-<hash>.zip, unless it is there.
+
+    Its code.json maps each notebook to its `code_hash`, so that a record leads to its code.
+    """
+    hashes = {path.stem: hash_of(path) for path in sorted(notebooks)}
+    digest = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:12]
+    path = folder / f"code-{digest}.zip"
+    if path.exists():
+        return
+    others = [(f"notebooks/{one.name}", one.read_text(encoding="utf-8")) for one in sorted(notebooks)]
+    with written_whole(path) as temporary:
+        temporary.write_bytes(packed_package([*others, ("code.json", json.dumps(hashes, indent=1))]))

@@ -138,7 +138,6 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
     record.host_id = host_identity()
     record.process_id = process_identity()
     record.package_version = __version__
-    record.kernel_forked = "MIXED_PRECISION_FORKED" in os.environ
     record.commit = suite_commit()
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)

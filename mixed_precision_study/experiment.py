@@ -30,13 +30,14 @@ from .inference import measure_inference
 from .loss_scaling import read_gradients
 from .lost_updates import read_lost_updates
 from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
-from .order import shuffled_blocks
+from .order import in_turn
 from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
 from .precision import PRECISIONS, check_supported, set_fp16_accumulation, set_fp32_precision
 from .profiling import count_work, profile_steps
 from .progress import progress
 from .record import (
     EXPLANATION,
+    NOT_YET_EXPLAINED,
     RunRecord,
     flat_record,
     given_order,
@@ -59,10 +60,8 @@ from .training import (
 )
 
 EXPLAINED_STEPS = 100  # of a training that only serves an explanation; at most one epoch
-NOT_YET_EXPLAINED = "the run was ended before it was explained"
-TIME_ALONE = "the run was made for its time alone"
+ONLY_THE_FIRST = "only the first repetition is explained, because its steps stand for those of the others"
 SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
-FIRST_SEED_ALONE = "the first seed alone is explained"
 BEGUN = itertools.count()  # the trainings of this process
 
 
@@ -211,30 +210,13 @@ class Experiment:
         self.make_optimizer = self.make_optimizer or partial(torch.optim.SGD, lr=self.parameters.lr)
         self.gpu = self.gpu or preflight(self.parameters)
         self.device = self.gpu.device
-        self.several_seeds = bool(getattr(self.parameters, "more_seeds", []))
 
     def run(self) -> list[RunRecord]:
         """Train in every precision and return the records in the order of the precisions.
 
-        Then train with `more_seeds`. Their records are written, but not returned. They are not explained.
-        """
-        settings = self.parameters
-        records = self.run_seed()
-        given = {"seed": settings.seed, "more_seeds": getattr(settings, "more_seeds", [])}
-        try:
-            for seed in given["more_seeds"]:
-                vars(settings).update(seed=seed, more_seeds=[])
-                print(f"Seed {seed}:")
-                self.run_seed(explained=False)
-        finally:
-            vars(settings).update(given)
-        return records
-
-    def run_seed(self, explained: bool = True) -> list[RunRecord]:
-        """Train in every precision, `repeats` times each, and return the records in the order of the precisions.
-
-        Each repetition has a random order of its own (see order.py). Nothing is explained before all is timed, because
-        what explains a run may slow the next one.
+        The trainings follow each other in a row of a Latin square, see order.py. The first repetition explains, but not
+        before all is timed, because what explains a training may slow the next one. A training that is alone is
+        explained at once; several are explained with new models that train a little.
         """
         if self.device.type == "cuda":
             clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
@@ -242,40 +224,20 @@ class Experiment:
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
-        for place, precision in enumerate(self.precisions_in_order()):
-            record = records[precision]
-            first = record.started_at is None
-            if first:
-                record.order_in_comparison = place if given_order() is None else given_order()
+        comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
+        order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
+        first_place = given_order() or 0
+        with never_eager_unawares(settings.execution):
+            for place, precision in enumerate(order, first_place):
+                record = records[precision]
+                record.order_in_comparison = place
                 record.runs_before_in_process = next(BEGUN)
-            elif record.status == "ok":
-                next(BEGUN)
-            else:
-                continue
-            with guarded(record, settings.output_dir, self.device):
-                self.train_and_evaluate(record, precision, explained)
-        if explained and self.purpose in ("all", "explain") and not self.alone:
+                with guarded(record, settings.output_dir, self.device):
+                    self.train_and_evaluate(record, precision)
             for precision, record in records.items():
-                if record.status == "ok":
+                if record.status == "ok" and settings.repeat == 0 and len(records) > 1:
                     self.explain_afterwards(record, precision)
         return judged(records.values(), settings.output_dir)
-
-    @property
-    def purpose(self) -> str:
-        """What the trainings are made for, see the parameter `purpose`."""
-        return getattr(self.parameters, "purpose", "all")
-
-    @property
-    def alone(self) -> bool:
-        """Whether there is one training only, which can be explained at once."""
-        return len(self.parameters.precisions) * self.parameters.repeats == 1
-
-    def precisions_in_order(self) -> list[str]:
-        """Return the precision of every training, in the order in which they are made."""
-        settings = self.parameters
-        comparison = run_id_of(self.name, vars(settings) | {"repeats": 1, "purpose": "all"}, "any")
-        blocks = [settings.precisions] * settings.repeats
-        return [name for block in shuffled_blocks(blocks, comparison) for name in block]
 
     def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
@@ -339,23 +301,17 @@ class Experiment:
         batches = partial(self.batches, 0, precision)
         return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
 
-    def train_and_evaluate(self, record: RunRecord, precision: str, explained: bool = True) -> None:
-        """Train a new model in `precision`, measure it and fill in the record. The only run is explained at once."""
+    def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
+        """Train a new model in `precision`, measure it and fill in the record."""
         trainer, size = self.warmed_up(record, precision)
-        if self.purpose == "explain":
-            self.train_a_little(record, trainer, size)
-        else:
-            self.train(record, trainer, size)
+        self.train(record, trainer, size)
         samples: Any = record.samples_per_epoch
         summarise_times(record, samples)
         summarise_gpu(record, samples * len(record.epoch_seconds))
-        if self.purpose != "explain":
-            self.try_out(record, trainer, size)  # before the explanation, which trains on
-        if not explained:
-            leave_unexplained(record, FIRST_SEED_ALONE)
-        elif self.purpose not in ("all", "explain"):
-            leave_unexplained(record, TIME_ALONE)
-        elif not self.alone:
+        self.try_out(record, trainer, size)  # before the explanation, which trains on
+        if self.parameters.repeat:
+            leave_unexplained(record, ONLY_THE_FIRST)
+        elif len(self.parameters.precisions) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED)
         else:
             keep_training(record, self.parameters.output_dir)
@@ -366,6 +322,8 @@ class Experiment:
         settings = self.parameters
         data = self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
+        if "compile" in settings.execution:
+            torch._dynamo.reset()  # no precision runs code that was compiled for another
         switches = set_fp32_precision(precision)
         record.allow_fp16_accumulation = set_fp16_accumulation(settings.fp16_accumulation)
         allow_search(several_shapes=bool(data.shapes))
@@ -453,8 +411,7 @@ class Experiment:
         """Train and evaluate for all epochs."""
         settings = self.parameters
         epochs = settings.epochs
-        minutes = settings.checkpoint_minutes if settings.repeats == 1 else 0  # several fill one record
-        checkpoints = Checkpoints(record, trainer, settings.output_dir, minutes)
+        checkpoints = Checkpoints(record, trainer, settings.output_dir, settings.checkpoint_minutes)
         done = checkpoints.resume()
         metrics: list[float] = list(record.metric) if done else []
         lr_at = self.lr_at(record, metrics)
@@ -462,9 +419,7 @@ class Experiment:
             if self.log is not None:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
-            seed = f"seed {settings.seed}, " if self.several_seeds else ""
-            label = f"{trainer.precision}, {seed}epoch {epoch + 1}/{epochs}"
-            timed_epoch(record, trainer, batches, lr_at, label, self.log)
+            timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, epoch {epoch + 1}/{epochs}", self.log)
             if self.evaluate is not None:
                 metrics.append(self.measure(record, trainer, self.data.eval_batches, size))
                 record.metric.append(metrics[-1])
@@ -487,6 +442,18 @@ class Experiment:
         batches = self.data.test_batches
         if self.evaluate is not None and batches(torch.float32, size) is not None:
             record.test_metric = self.measure(record, trainer, batches, size)
+
+
+@contextmanager
+def never_eager_unawares(execution: str) -> Iterator[None]:
+    """Let a compiled training fail where Dynamo would give up and run it eagerly, because that measures nothing."""
+    if "compile" not in execution:  # Dynamo takes seconds to load
+        yield
+        return
+    import torch._dynamo
+
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
 
 
 def of_first_shape(batches: Callable[[], Iterable], shapes: Sequence[int]) -> Iterator:
@@ -605,8 +572,6 @@ def one_line(record: RunRecord) -> str:
     """Return the result of a run in one line."""
     if record.status != "ok":
         return f"{record.precision}: {record.status} - {record.reason}"
-    if record.parameters.get("purpose") == "explain":
-        return f"{record.precision}: explained after {record.steps_per_epoch} steps"
     seconds = statistics.fmean(record.epoch_seconds)
     parts = [f"{record.precision}: {seconds:.2f} s/epoch", f"{record.samples_per_second:,.0f} {record.sample_unit}/s"]
     if record.peak_allocated_mib:

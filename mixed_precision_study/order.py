@@ -1,4 +1,4 @@
-"""The order of the runs of a comparison: random within each block, and the same whenever it is drawn again."""
+"""The order of the precisions in a repetition: a row of a Latin square, the same whenever it is drawn again."""
 
 import random
 from collections.abc import Sequence
@@ -7,26 +7,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-def shuffled_blocks(blocks: Sequence[Sequence[Item]], seed: str) -> list[list[Item]]:
-    """Return each block in a random order, every second one in the reverse of the order before it.
+def in_turn(items: Sequence[Item], key: str, repetition: int) -> list[Item]:
+    """Return the items in the order of one repetition, which depends on nothing but the arguments.
 
-    A block is one repetition of all precisions, listed in the same order in every block. So of any two precisions each
-    has run before the other, and a drift of the machine meets them alike. No block begins with the same place as the
-    one before it. The order of a block depends on `seed`, on its length and on
-    the blocks before it. More blocks do not change it, and a study that was interrupted goes on in its old order.
+    The orders are the rows of a Latin square (Williams, 1949): in as many repetitions as there are items, each item
+    comes once first, once second and so on. With an even number each also follows every other exactly once, so that
+    heat, or whatever else a run leaves behind, meets all of them alike. `key` shuffles the items beforehand.
     """
-    shuffled = []
-    first = None
-    before: list[int] = []
-    for number, block in enumerate(blocks):
-        places = list(range(len(block)))
-        draw = random.Random(f"{seed}, block {number}")  # noqa: S311 - no secret; of a text it is the same everywhere
-        draw.shuffle(places)
-        if number % 2 and len(before) == len(places):
-            places = before[::-1]
-        while len(places) > 1 and places[0] == first:
-            draw.shuffle(places)
-        first = places[0] if places else None
-        before = places
-        shuffled.append([block[place] for place in places])
-    return shuffled
+    count = len(items)
+    shuffled = list(items)
+    random.Random(key).shuffle(shuffled)  # noqa: S311 - no secret; of a text it is the same everywhere
+    places = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    return [shuffled[(place + repetition) % count] for place in places]

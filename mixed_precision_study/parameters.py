@@ -31,7 +31,6 @@ class Parameter:
     A value must have the type of `default`; a whole number will do for a float. `help` is the comment in the notebook
     and names the unit. A number is at least `least`, `above` a bound, or `below` one. `choices` lists all possible
     values. `word` is a text that may stand in place of a number. With `models`, any timm model is possible too.
-    `items` is the type of a list's items.
     """
 
     name: str
@@ -43,7 +42,6 @@ class Parameter:
     choices: tuple = ()
     word: str | None = None
     models: bool = False
-    items: type = str
 
     def bounds(self) -> str:
         """Return the bounds of a number in words."""
@@ -57,8 +55,6 @@ class Parameter:
             return value
         if self.name == "precisions":
             return check_precisions(value)
-        if self.items is int:
-            return check_seeds(self.name, value)
         if self.choices and not self.models:
             if value not in self.choices:
                 raise UserError(f"{self.name} is {value!r}; possible are {', '.join(map(str, self.choices))}.")
@@ -95,15 +91,6 @@ def check_precisions(names: Any) -> list[str]:
     return names
 
 
-def check_seeds(name: str, seeds: Any) -> list[int]:
-    """Return a list of seeds; raise UserError where one is no whole number of 0 or more, or is there twice."""
-    sound = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not sound or len(set(seeds)) < len(seeds):
-        how = f'; papermill takes a list with -y: -y "{name}: [1, 2]"' if isinstance(seeds, str) else ""
-        raise UserError(f"{name} is {seeds!r}; it must be a list of whole numbers of 0 or more, each once{how}.")
-    return seeds
-
-
 def reason_unsupported(precision: str, execution: str, capability: tuple[int, int] | None) -> str | None:
     """Return why a device cannot run a mode, or None. `capability` is the GPU's (major, minor), None for the CPU."""
     if capability is None:
@@ -126,9 +113,6 @@ def _dataset(help: str, *choices: str) -> Parameter:
     return Parameter("dataset", "auto", help, choices=choices)
 
 
-MORE_SEEDS = Parameter(
-    "more_seeds", [], "trained after `seed` in the same process: for quality, not for times", items=int
-)
 PRECISIONS_WANTED = Parameter(
     "precisions",
     ["fp32", "tf32", "amp_fp16", "amp_bf16"],
@@ -175,19 +159,12 @@ FP8_SCALING = Parameter(
     choices=("tensorwise", "rowwise"),
 )
 OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
-LIMIT_AND_REPEATS = (
+LIMIT_AND_REPEAT = (
     Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
     Parameter(
         "checkpoint_minutes", 0.0, "between checkpoints, from which an ended training goes on; 0 for none", least=0
     ),
-    Parameter("repeats", 1, "repetitions of every training, for the spread of the times", least=1),
-    Parameter("repeat", 0, "number of this repetition; run_all.py sets it, else 0", least=0),
-    Parameter(
-        "purpose",
-        "all",
-        'train and explain; "time" or "aa": no explanation; "explain": train little; run_all.py sets it',
-        choices=("all", "time", "explain", "aa"),
-    ),
+    Parameter("repeat", 0, "number of this repetition, which run_all.py sets; only the first one explains", least=0),
 )
 FOLDERS = (
     Parameter("data_dir", "data", "folder of the data sets, for downloads and decoded images"),
@@ -251,9 +228,8 @@ CIFAR_RESNET = (
     CHANNELS_LAST,
     Parameter("keep_batchnorm_fp32", False, "in o3_fp16: True keeps batch normalisation in fp32"),
     *EXECUTION,
-    *LIMIT_AND_REPEATS,
+    *LIMIT_AND_REPEAT,
     Parameter("seed", 0, "of weights, batch order and augmentation", least=0),
-    MORE_SEEDS,
     *LOADER,
     *FOLDERS,
 )
@@ -287,9 +263,8 @@ EFFICIENTNET_REGRESSION = (
     ROUNDING,
     CHANNELS_LAST,
     *EXECUTION,
-    *LIMIT_AND_REPEATS,
+    *LIMIT_AND_REPEAT,
     Parameter("seed", 0, "of weights and batch order; the held-out images are the same for every seed", least=0),
-    MORE_SEEDS,
     *LOADER,
     *FOLDERS,
 )
@@ -328,9 +303,8 @@ LSTM_LANGUAGE_MODEL = (
     *EXECUTION,
     Parameter("generate_words", 40, "words to write with each trained model at the end; 0 for none", least=0),
     Parameter("temperature", 1.0, "of the writing: below 1 likely words become likelier", above=0),
-    *LIMIT_AND_REPEATS,
+    *LIMIT_AND_REPEAT,
     Parameter("seed", 0, "of weights and dropout", least=0),
-    MORE_SEEDS,
     *FOLDERS,
 )
 EXPERIMENTS = {
@@ -351,9 +325,8 @@ OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
     FP8_SCALING,
     CHANNELS_LAST,
     *EXECUTION,
-    *LIMIT_AND_REPEATS,
+    *LIMIT_AND_REPEAT,
     Parameter("seed", 0, "of weights", least=0),
-    MORE_SEEDS,
     *FOLDERS,
 )
 
@@ -402,8 +375,6 @@ def check_values(notebook: str, values: dict, declared: Sequence[Parameter] | No
         raise UserError(
             f"heads is {heads}, which does not divide units ({units}): each head takes an equal part of them."
         )
-    if checked["seed"] in checked["more_seeds"]:
-        raise UserError(f"more_seeds has {checked['seed']}, which is the seed already; leave it out.")
     return checked
 
 

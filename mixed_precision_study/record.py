@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from statistics import median
 from typing import Any, get_args
 
+from .commit import hash_that_ran
 from .files import check_is_file, written_whole
 from .parameters import EXPERIMENTS, OWN_EXPERIMENT, PRECISION_NAMES, Parameter
 
@@ -148,6 +149,7 @@ MAX_BYTES = 2**27  # of all JSON files below a folder together, also of those in
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 MAX_TEXT = 2_000  # characters; a reason has 400 at most
 MAX_DEPTH = 8  # of lists in lists
+NOT_YET_EXPLAINED = "the run was ended before it was explained"
 NUMBER = int | float
 NO_RECORD = "it is no record"
 NO_ROOM = f"not read, because the files before it leave no room for it in {MAX_BYTES // 2**20} MiB"
@@ -281,7 +283,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     keep_other_data(record, path)
-    record.code_hash = record.code_hash or os.environ.get("MIXED_PRECISION_CODE_HASH")
+    record.code_hash = record.code_hash or hash_that_ran()
     if record.order_in_comparison is None:
         record.order_in_comparison = given_order()
     record.study = record.study or json.loads(os.environ.get(STUDY_ENV, "null"))
@@ -445,7 +447,7 @@ def fits(name: str, value: Any, parameters: dict[str, Parameter]) -> bool:
         return True
     wanted = parameters[name]
     if isinstance(wanted.default, list):
-        return isinstance(value, list) and all(type(item) is wanted.items for item in value)
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
     if wanted.word is not None or not isinstance(wanted.default, bool | str):
         return is_of(value, (int,) if type(wanted.default) is int else (float,)) and wanted.holds(value)
     return type(value) is type(wanted.default)
@@ -469,6 +471,12 @@ def record_in(path: Path) -> dict | None:
     except (OSError, ValueError):
         return None
     return None if flaw(value) else value
+
+
+def read_run(path: Path) -> dict | None:
+    """Return the record of a training in the file that bears its run_id, or None where it is of another or unusable."""
+    record = record_in(path)
+    return record if record and record["run_id"] == path.stem else None
 
 
 def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import __version__
+from .commit import packed_package
 from .errors import UserError
-from .runner.notebook_file import packed_package
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = Path(__file__).resolve().parent

@@ -171,7 +171,8 @@ def one_sided(own: dict, base: dict) -> list[str]:
 def order_difference(own: dict, base: dict) -> str | None:
     """Return that one of the two was the first of its process and the other was not, or None."""
     before = own.get("runs_before_in_process"), base.get("runs_before_in_process")
-    if before[0] == before[1]:
+    same_process = own.get("process_id") and own.get("process_id") == base.get("process_id")
+    if before[0] == before[1] or same_process:
         return None
     places = ["unknown" if count is None else str(count + 1) for count in before]
     names = name_beside(own, base), name_beside(base, own)

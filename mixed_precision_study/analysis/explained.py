@@ -68,8 +68,9 @@ def explain(records: list[dict], explanations: list[dict]) -> None:
     Every record gets profile, limits, memory breakdown and gradients. Inference goes to the first record only,
     because it was measured once. Without an explanation their reason says that it is missing.
     """
-    known = [record for record in explanations if record["status"] == "ok"]
     timed = [record for record in records if record["status"] == "ok"]
+    known = [record for record in explanations if record["status"] == "ok"]
+    known = known or [record for record in timed if record.get("repeat") == 0 and record.get("explanation_seconds")]
     if not timed:
         return
     if not known:

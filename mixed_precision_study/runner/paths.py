@@ -4,10 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from ..commit import ROOT
 from ..errors import UserError
-
-PACKAGE = Path(__file__).resolve().parent.parent
-ROOT = PACKAGE.parent  # of the checkout, with notebooks/, data/ and outputs/; the current folder of every run
 
 
 def relative_to_root(path: str | Path) -> str:

@@ -10,55 +10,58 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..commit import MALFORMED, code_cells
 from ..errors import UserError
-from ..order import shuffled_blocks
+from ..order import in_turn
 from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
 from ..parameters import check_values as check_declared_values
 from ..record import MAX_TEXT, is_plain, run_id_of
-from .notebook_file import MALFORMED, code_cells, hash_of, package_state
 from .paths import check_given, relative_to_root
-from .studies import PATHS, SHARED, notebooks_of, shortened
+from .studies import PATHS, notebooks_of, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
 TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
-SEVERAL = 3  # from so many processes a precision on, their times have an interval: another process explains them
+MOST_REPEATS = 1000
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
 class Run(NamedTuple):
-    """One notebook with one set of parameters and one precision, and where its results go."""
+    """One process: a notebook with its parameters, which trains one precision or several, and where it writes."""
 
-    run_id: str
     notebook: Path
-    precision: str
     parameters: dict  # all of them, exactly as the notebook gets them
     folder: Path
     minutes: float  # rough, on one H200
-    order: int | None = None  # place in its comparison, from 0
-    shares: str = ""  # "seeds" or "precisions": what else of the comparison its process may train
+    order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
 
     @property
-    def record_path(self) -> Path:
-        return self.folder / f"{self.run_id}.json"
+    def run_ids(self) -> dict[str, str]:
+        """{precision: run_id} of its trainings, each of which leaves a record."""
+        return {name: run_id_of(self.notebook.stem, self.parameters, name) for name in self.parameters["precisions"]}
+
+    @property
+    def name(self) -> str:
+        """The name of its executed notebook, log and parameter file: its run_id where it has one only."""
+        precisions = self.parameters["precisions"]
+        words = precisions[0] if len(precisions) == 1 else f"{len(precisions)}_precisions"
+        return run_id_of(self.notebook.stem, self.parameters, words)
+
+    @property
+    def record_paths(self) -> dict[str, Path]:
+        return {precision: self.folder / f"{run_id}.json" for precision, run_id in self.run_ids.items()}
+
+    @property
+    def executed(self) -> Path:
+        return self.folder / f"{self.name}.ipynb"
 
     @property
     def log_path(self) -> Path:
-        return self.folder / "logs" / f"{self.run_id}.log"
-
-    @property
-    def code_hash(self) -> str:
-        return code_hash(self.notebook, self.notebook.stat().st_mtime_ns, package_state())
+        return self.folder / "logs" / f"{self.name}.log"
 
 
 Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
-
-
-@functools.cache
-def code_hash(path: Path, changed: int, package: tuple) -> str:
-    """Return hash_of() a notebook. It is computed again once the notebook (`changed`) or the `package` is written."""
-    return hash_of(path.read_text(encoding="utf-8"))
 
 
 def notebook_defaults(path: Path) -> dict[str, Any]:
@@ -163,6 +166,8 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: dict[st
     defaults = {name: notebook_defaults(notebooks / f"{name}.ipynb") for name in notebooks_of(studies)}
     notices = []
     for name in overrides:
+        if name == "repeats":  # how often run_all.py makes each run
+            continue
         owner, _, parameter = name.rpartition(".")
         if owner and owner not in defaults:
             hint = did_you_mean(owner, defaults, "possible are")
@@ -182,57 +187,54 @@ def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
     return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
-def passes_of(parameters: dict) -> list[dict]:
-    """Return the parameters that each pass over the precisions sets: one repetition, its number and its purpose.
-
-    From SEVERAL repetitions on each is made for its time alone, and one more pass explains. A notebook without the
-    parameter `repeat` repeats within its own process: it has one pass that sets nothing.
-    """
-    if not {"repeats", "repeat"} <= set(parameters):
-        return [{}]
-    count = parameters["repeats"]
-    if count > 1000:
-        raise UserError(f"repeats is {count}; it can be 1000 at most.")
-    # One below 1 is passed on: the notebook's own check refuses it.
-    passes = [{"repeats": min(count, 1), "repeat": number} for number in range(max(count, 1))]
-    if count < SEVERAL or parameters.get("purpose") != "all":
-        return passes
-    return [{**one, "purpose": "time"} for one in passes] + [{**passes[0], "purpose": "explain"}]
-
-
-def trainings_of(parameters: dict) -> int:
-    """Return how many trainings the parameters ask for. A short one that explains counts, too."""
-    passes = passes_of(parameters)
-    return len(parameters["precisions"]) * sum(max((parameters | one).get("repeats", 1), 1) for one in passes)
+def repeats_of(entry: dict, overrides: dict[str, tuple[str, Any]], on_gpu: bool) -> int:
+    """Return how many repetitions an entry makes. On the CPU it makes one, unless -p repeats asks for more."""
+    asked = overrides["repeats"][1] if "repeats" in overrides else entry.get("repeats", 1) if on_gpu else 1
+    if type(asked) is not int or not 1 <= asked <= MOST_REPEATS:
+        raise UserError(f"repeats is {shortened(asked)}; it must be a whole number from 1 to {MOST_REPEATS}.")
+    return asked
 
 
 def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
     """Return the runs of a comparison in the order in which they are made, each with its place.
 
-    The runs of a repetition are a block. Within it the order is random, but the same whenever it is planned. What
-    explains comes after all that is timed.
+    Repetitions follow each other. In each of them the precisions stand in a row of a Latin square (order.py), and so do
+    the settings of each precision where several are interleaved. The order does not depend on what is finished.
     """
-    blocks: dict[int, list[Run]] = {}
-    explaining = []
-    for run in runs:
-        if run.parameters.get("purpose") == "explain":
-            explaining.append(run)
-        else:
-            blocks.setdefault(run.parameters.get("repeat", 0), []).append(run)
-    timed = itertools.chain(*shuffled_blocks([blocks[number] for number in sorted(blocks)], comparison))
-    return [run._replace(order=place) for place, run in enumerate([*timed, *explaining])]
+    runs = list(runs)
+    precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))
+
+    def settings_of(run: Run) -> str:
+        return repr([item for item in run.parameters.items() if item[0] not in ("precisions", "repeat")])
+
+    settings = list(dict.fromkeys(map(settings_of, runs)))
+
+    def place(run: Run) -> tuple[int, int, int]:
+        repeat = run.parameters.get("repeat", 0)
+        first = in_turn(precisions, comparison, repeat).index(run.parameters["precisions"][0])
+        return repeat, first, in_turn(settings, comparison, repeat).index(settings_of(run))
+
+    ordered: Comparison = []
+    begun = 0
+    for run in sorted(runs, key=place):
+        ordered.append(run._replace(order=begun))
+        begun += len(run.parameters["precisions"])
+    return ordered
 
 
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: dict[str, tuple[str, Any]], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
-    """Return (comparisons, notebooks left out because they need a GPU).
+    """Return (comparisons, notebooks left out because they need a GPU). The longest comparison comes first.
 
-    The runs of a comparison differ in precision and repetition only, and in the seed where seeds share a process. In an
-    interleaved study all runs of a notebook share one comparison, because they are compared as the steps of a ladder.
-    in_order() tells their order. The comparison that takes longest comes first.
+    A run trains all precisions one after the other. On a GPU each precision gets a process of its own where there are
+    several repetitions, because then its times get an interval, and the process is the unit of that. The runs of a
+    comparison differ in precision and repetition only and go to one GPU. In an interleaved study that holds for all
+    runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered as repetitions, so
+    that only the first of them explains.
     """
-    comparisons: dict[str, dict[str, Run]] = {}
+    comparisons: dict[str, list[Run]] = {}
+    planned: set[str] = set()
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
@@ -245,57 +247,48 @@ def plan(
         given = entry.get("parameters", {}) if on_gpu else entry["cpu"]
         sweep = entry.get("sweep", {}) if on_gpu else {}
         own = [merged_parameters(name, defaults, {**given, **values}, {}) for values in combinations_of(sweep)]
-        minutes = entry.get("minutes", 1) / sum(map(trainings_of, own))  # of one training, without the overrides
+        trainings = sum(len(one["precisions"]) for one in own) * repeats_of(entry, {}, on_gpu)
+        minutes = entry.get("minutes", 1) / trainings  # of one training, without the overrides
         sweep = {key: values for key, values in sweep.items() if key not in own_overrides}
+        repeats = repeats_of(entry, overrides, on_gpu)
+        if repeats > 1 and "repeat" not in defaults:
+            raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
         for combination in combinations_of(sweep):
             parameters = merged_parameters(name, defaults, {**given, **combination}, own_overrides)
-            # Two entries, or two values of a swept `repeats`, may ask for the same run, or for runs to be compared.
-            runs = comparisons.setdefault(comparison_of(study, name, parameters), {})
-            for values in passes_of(parameters):
-                for precision in parameters["precisions"]:
-                    one = {**parameters, **values, "precisions": [precision], "output_dir": relative_to_root(folder)}
-                    run_id = run_id_of(name, one, precision)
-                    if len(run_id) > LONGEST_NAME:
-                        advice = "has too long a name for its files; use shorter values"
-                        raise UserError(f"run {shortened(run_id)} {advice}.")
-                    expected = minutes * trainings_of(one)
-                    shares, about = study.get(SHARED, ""), study.get("about")
-                    run = Run(run_id, path, precision, one, folder, expected, shares=shares, study=about)
-                    runs.setdefault(run_id, run)
-    ordered = [in_order(runs.values(), key) for key, runs in comparisons.items()]
+            if repeats > 1 and on_gpu:
+                together = [[precision] for precision in parameters["precisions"]]
+            else:
+                together = [parameters["precisions"]]
+            first = repeats * sweep["seed"].index(combination["seed"]) if "seed" in sweep else 0
+            comparison = name if study.get("interleaved") else run_id_of(name, {**parameters, "repeat": 0}, "any")
+            for number, precisions in itertools.product(range(first, first + repeats), together):
+                one = {**parameters, "output_dir": relative_to_root(folder)}
+                if "repeat" in defaults:
+                    one["repeat"] = number
+                ids = {precision: run_id_of(name, one, precision) for precision in precisions}
+                if len(longest := max(ids.values(), key=len)) > LONGEST_NAME:
+                    raise UserError(f"run {shortened(longest)} has too long a name for its files; use shorter values.")
+                new = [precision for precision in precisions if ids[precision] not in planned]  # entries may overlap
+                planned.update(ids.values())
+                if new:
+                    run = Run(path, {**one, "precisions": new}, folder, minutes * len(new), study=study.get("about"))
+                    comparisons.setdefault(comparison, []).append(run)
+    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
 
 
-def comparison_of(study: dict, notebook: str, parameters: dict) -> str:
-    """Return a name that the runs to be compared share: that of any precision, repetition and purpose.
-
-    Where seeds share a process, it is that of any seed.
-    """
-    if study.get("interleaved"):
-        return notebook
-    if study.get(SHARED) == "seeds":
-        parameters = {**parameters, "seed": 0}
-    return run_id_of(notebook, {**parameters, **passes_of(parameters)[0], "purpose": "all"}, "any")
-
-
-def check_values(comparisons: Collection[Comparison], overrides: Iterable[str] = ()) -> None:
-    """Raise UserError at the first value that a notebook of the suite would refuse.
-
-    `overrides` are the names set by -p. Each sentence about a value begins with the name of its parameter.
-    """
+def check_values(comparisons: Collection[Comparison]) -> None:
+    """Raise UserError at the first value that a notebook of the suite would refuse."""
     for run, *_ in comparisons:
-        notebook = run.notebook.stem
         try:
-            check_run(notebook, run.parameters)
+            check_run(run.notebook.stem, run.parameters)
             for name, value in run.parameters.items():
                 if not is_plain(value):  # its record could not be read, so that it would be run again and again
                     raise UserError(
-                        f"{name} cannot stand in a record; a text or path has {MAX_TEXT:,} letters at most."
+                        f"{name} cannot stand in a record; texts and paths have {MAX_TEXT:,} letters at most."
                     )
         except UserError as error:
-            name = str(error).split()[0]
-            hint = hint_at_others(name, notebook, comparisons) if name in overrides else ""
-            raise UserError(f"notebook {notebook}: {error}{hint}") from None
+            raise UserError(f"notebook {run.notebook.stem}: {error}") from None
 
 
 def check_run(notebook: str, parameters: dict) -> None:
@@ -305,20 +298,6 @@ def check_run(notebook: str, parameters: dict) -> None:
     values = check_declared_values(notebook, parameters)
     if is_timm_model(notebook, values["model"]) and (models := timm_models()):
         check_timm_model(values["model"], models)
-
-
-def hint_at_others(name: str, refusing: str, comparisons: Iterable[Comparison]) -> str:
-    """Return which other notebooks take the value of a parameter, and how to give it to them; "" if none does."""
-    taking = []
-    for run, *_ in comparisons:
-        notebook = run.notebook.stem
-        if notebook != refusing and notebook not in taking and name in run.parameters:
-            with suppress(UserError):
-                check_run(notebook, run.parameters)
-                taking.append(notebook)
-    if not taking:
-        return ""
-    return f" For {' or '.join(taking)} alone, add --only NOTEBOOK or write -p NOTEBOOK.{name} VALUE."
 
 
 @functools.cache

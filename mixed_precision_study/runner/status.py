@@ -1,10 +1,11 @@
 """What a person sees of a study while it runs: lines, a log file, and on a terminal a line per device and a bar."""
 
+import json
 import logging
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -16,10 +17,8 @@ from ..analysis.conditions import flags_of, held_back, why_made_up
 from ..errors import printable
 from ..files import opened_to_append
 from ..gpu.nvml import GpuState
-from ..record import comparison_key, is_explanation
-from .estimates import duration_text
+from ..record import comparison_key, read_run, write_flat
 from .plan import Comparison, Run
-from .process import read_record
 
 LOG = logging.getLogger("mixed_precision.runner")
 LOG.propagate = False
@@ -28,6 +27,7 @@ logging.raiseExceptions = False  # a full disk must not end the study when its l
 DRAW_SECONDS = 1.0  # between two updates of the view on a terminal
 PLAIN_SECONDS = 60  # the same as lines of text
 COLUMNS = 80  # of a terminal
+TIMES_FILE = "logs/batch.json"  # below the output folder
 BASELINE = "fp32"
 
 
@@ -73,22 +73,18 @@ def log_in(folder: Path) -> Iterator[None]:
 
 
 class View:
-    """A bar for the study and a line for each device on a terminal; elsewhere lines of text every 10 minutes."""
+    """A bar for the study and a line for each device on a terminal; elsewhere plain lines every minute."""
 
-    def __init__(self, study: str, total: int, labels: Iterable[str], wanted: bool):
+    def __init__(self, study: str, total: int, labels: Iterable[str]):
         self.study = study
-        self.quiet = not wanted or not sys.stderr.isatty() or not total
+        self.quiet = not sys.stderr.isatty() or not total
         self.drawn = time.monotonic() if self.quiet else 0.0
-        style = {"disable": self.quiet, "dynamic_ncols": True}
-        self.bar = tqdm(total=total, desc=study, unit="run", **style)
+        style: dict[str, Any] = {"disable": self.quiet, "dynamic_ncols": True}
+        self.bar = tqdm(total=total, desc=study, unit="training", **style)
         self.lines = {
             label: tqdm(position=number, bar_format="{desc}", total=0, leave=False, **style)
             for number, label in enumerate(labels, 1)
         }
-
-    def begin(self, text: str) -> None:
-        """Note in the log that a run begins, and say so where nothing is drawn."""
-        say(text, to_terminal=self.quiet)
 
     def due(self) -> bool:
         """Return whether it is time to draw the view again."""
@@ -103,13 +99,53 @@ class View:
             say(f"{self.study}: {end_in_words(seconds_left)}")
             return
         for label, line in self.lines.items():
-            line.set_description_str(cut(f"{label}  {texts.get(label, '-')}"), refresh=True)
+            shown = printable(f"{label}  {texts.get(label, '-')}")
+            line.set_description_str(shown if len(shown) < COLUMNS else f"{shown[: COLUMNS - 2]}…", refresh=True)
         self.bar.set_postfix_str(end_in_words(seconds_left), refresh=True)
 
     def close(self) -> None:
-        for line in self.lines.values():
+        for line in (*self.lines.values(), self.bar):
             line.close()
-        self.bar.close()
+
+
+def read_seconds(folder: Path) -> dict[str, float]:
+    """Return {name of a run: seconds} of the runs in this output folder, as they were measured before."""
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        seconds = json.loads((folder / TIMES_FILE).read_text(encoding="utf-8")).get("run_seconds", {})
+        return {str(name): float(value) for name, value in seconds.items() if 0 < value < 1e9}
+    return {}
+
+
+def write_times(folder: Path, run_seconds: dict[str, float], **facts: Any) -> None:
+    """Write the seconds of the runs, which order the next start, and `facts` about the whole study."""
+    write_flat({**facts, "run_seconds": run_seconds}, folder / TIMES_FILE)
+
+
+def estimator(runs: Iterable[Run], seconds: dict[str, float]) -> Callable[[Run], float]:
+    """Return a function that gives the expected seconds of a run.
+
+    These are the recorded ones, else the minutes of the study. Those are for one H200 and are scaled to this machine by
+    the runs whose seconds are known.
+    """
+    known = [seconds[run.name] / (60 * run.minutes) for run in runs if run.name in seconds and run.minutes > 0]
+    factor = statistics.median(known) if known else 1.0
+    return lambda run: seconds.get(run.name, 60 * run.minutes * factor)
+
+
+def seconds_left(busy: list[float], waiting: Iterable[float]) -> float:
+    """Return the expected seconds until all ends, from those of each device and those of the waiting jobs."""
+    ends = sorted(busy) or [0.0]
+    for job in sorted(waiting, reverse=True):  # the longest first, each to the device that is free first
+        ends[0] += job
+        ends.sort()
+    return ends[-1]
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as h:mm:ss or m:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def end_in_words(seconds: float | None) -> str:
@@ -119,37 +155,13 @@ def end_in_words(seconds: float | None) -> str:
     return f"{duration_text(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
 
 
-def fits(label: str, *texts: str) -> bool:
-    """Return whether the line of a device fits a terminal of COLUMNS."""
-    return len(label) + 2 + sum(map(len, texts)) < COLUMNS
-
-
-def cut(line: str) -> str:
-    """Return a line that fits a terminal of COLUMNS."""
-    line = printable(line)
-    return line if len(line) < COLUMNS else f"{line[: COLUMNS - 2]}…"
-
-
-def run_in_words(run: Run, progress: str, elapsed: float, left: float | None, processes: int = 1) -> str:
-    """Return how far a run is: its short name, epoch and step or cell, time so far, and seconds left (None: not known).
-
-    `processes` is how many the comparison has of this precision. The line should fit 80 columns, so it repeats nothing.
-    The log has the whole name.
-    """
-    rest = "" if left is None else f", {duration_text(left)} left"
-    steps = progress.partition(", ")[2].removeprefix(f"{run.precision}, ")
-    where = steps or progress or "starting"
-    return f"{short_name(run, processes)}  {where}  {duration_text(elapsed)}{rest}"
-
-
-def short_name(run: Run, processes: int = 1) -> str:
-    """Return model, precision, batch size, and which of the processes of this precision the run is."""
-    name = f"{run.parameters['model']} {run.precision} b{run.parameters['batch_size']}"
-    if run.parameters.get("purpose") == "explain":
-        return f"{name} explained"
-    if processes > 1:
-        return f"{name}, {run.parameters.get('repeat', 0) + 1} of {processes}"
-    return name
+def run_in_words(run: Run, progress: str, elapsed: float) -> str:
+    """Return what a run trains and how far it is. The line should fit 80 columns, so the log has the whole name."""
+    precisions = run.parameters["precisions"]
+    what = precisions[0] if len(precisions) == 1 else f"{len(precisions)} precisions"
+    repeat = f", repetition {run.parameters['repeat'] + 1}" if run.parameters.get("repeat") else ""
+    name = f"{run.parameters['model']} b{run.parameters['batch_size']} {what}{repeat}"
+    return f"{name}  {progress or 'starting'}  {duration_text(elapsed)}"
 
 
 def gpu_in_words(state: GpuState | None) -> str:
@@ -177,15 +189,15 @@ def in_words(record: dict) -> str:
 
 
 def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
-    """Return how many times as fast as fp32 a run that has ended is, or None where that is not known.
+    """Return how many times as fast as fp32 a training is that has ended, or None where that is not known.
 
-    Of an fp32 run it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
+    Of an fp32 training it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
     """
     from ..analysis.speedup import paired_ratio, paired_runs  # NumPy takes a while to load
 
-    if record["status"] != "ok" or record.get("device_type") != "cuda" or is_explanation(record):
+    if record["status"] != "ok" or record.get("device_type") != "cuda":
         return None
-    found = [read_record(run.record_path) for run in comparison]
+    found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
     words = []
     for precision in dict.fromkeys(one["precision"] for one in like):
@@ -194,8 +206,7 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         own, base = ([one for one in like if one["precision"] == name] for name in (precision, BASELINE))
         ratio = paired_ratio(paired_runs(own, base))
         if ratio and not (ratio["untrained"] or ratio["unlike"]):
-            count = "one process" if ratio["processes"] == 1 else f"{ratio['processes']} processes"
-            words.append(f"{precision} {ratio['ratio']:.2f}x ({count})")
+            words.append(f"{precision} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
     if not words:
         return None
     execution = "" if record.get("execution", "eager") == "eager" else f" {record['execution']}"
@@ -206,9 +217,6 @@ def row(record: dict) -> tuple[str, ...]:
     """Return a record's cells of the final table: status, median epoch, speed, peak, last metric, reason."""
     seconds = [value for value in record.get("epoch_seconds") or () if value is not None]
     speed = record.get("samples_per_second")
-    if record.get("purpose") == "explain":  # its few steps are compared with nothing
-        seconds = []
-        speed = None
     metric = [value for value in record.get("metric") or () if value is not None]
     peak = record.get("peak_allocated_mib")
     return (
@@ -229,11 +237,11 @@ def disturbance(record: dict) -> str:
 
 
 def table(comparisons: Iterable[Comparison]) -> str:
-    """Return all runs as aligned lines of text."""
-    rows: list[tuple[str, ...]] = [("run", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
-    for run in (run for comparison in comparisons for run in comparison):
-        record = read_record(run.record_path)
-        rows.append((run.run_id, *(row(record) if record else ("not run", "", "", "", "", ""))))
+    """Return all trainings as aligned lines of text."""
+    rows: list[tuple[str, ...]] = [("training", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
+    for path in (path for comparison in comparisons for run in comparison for path in run.record_paths.values()):
+        record = read_run(path)
+        rows.append((path.stem, *(row(record) if record else ("not run", "", "", "", "", ""))))
     widths = [max(len(line[column]) for line in rows) for column in range(6)]
     padded = [[word.ljust(width) for word, width in zip(line, widths, strict=False)] + [line[6]] for line in rows]
     return "\n".join("  ".join(line).rstrip() for line in padded)

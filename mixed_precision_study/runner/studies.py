@@ -13,14 +13,13 @@ from ..parameters import did_you_mean
 from ..report.study import checked_study
 from .paths import expanded, relative_to_root
 
-SHARED = "one_process_for"  # key of a study: what is trained in one process
-SHARES = ("seeds", "precisions")  # its values
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 ENTRY_KEYS: dict[str, Any] = {
     "notebook": str,
     "parameters": dict,
     "sweep": dict,
     "cpu": dict,
+    "repeats": int,
     "minutes": (int, float),
 }
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -44,8 +43,6 @@ def load_studies(path: Path) -> dict[str, dict]:
         entries = study.get("runs") if isinstance(study, dict) else None
         if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
             raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {HELP}.")
-        if study.get(SHARED, "seeds") not in SHARES:
-            raise UserError(f"study {name} in {path} must have `{SHARED}` as {' or '.join(SHARES)}; {HELP}.")
         for number, entry in enumerate(entries, 1):
             check_entry(entry, f"entry {number} of study {name} in {path}")
         study["about"] = checked_study({**study, "name": str(name)}, f"study {name} in {path}")._asdict()
@@ -67,31 +64,23 @@ def check_entry(entry: Any, where: str) -> None:
             raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {HELP}.")
 
 
-def chosen_studies(studies: dict[str, dict], names: Iterable[str], only: Iterable[str]) -> dict[str, dict]:
-    """Return the studies with these names, and of their entries those that run the notebooks `only` (none: all).
+def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
+    """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an unknown name.
 
-    Raise UserError at an unknown name, and where nothing is left of a study.
+    Without a word it is `quick`, or the only study of the file.
     """
-    every = notebooks_of(studies.values())
-    for name in names:
-        notebook = Path(name).name.removesuffix(".ipynb")
-        if notebook in every and name not in studies:
-            raise UserError(f"{name} is a notebook, not a study; write --only {notebook}.")
+    asked: dict[str, list[str]] = {}
+    for word in list(words) or ([*studies] if len(studies) == 1 else ["quick"]):
+        name, _, notebook = word.removesuffix(".ipynb").partition("/")
         if name not in studies:
+            if name in notebooks_of(studies.values()):
+                raise UserError(f"{name} is a notebook, not a study; write STUDY/{name}, such as quick/{name}.")
             raise UserError(f"unknown study {name}; {did_you_mean(name, studies, 'possible are')}")
-    chosen = {name: studies[name] for name in names}
-    there = notebooks_of(chosen.values())
-    for name in only:
-        if name in studies and name not in every:
-            raise UserError(f"{name} is a study, not a notebook; write it before --only.")
-        if name not in there:
-            hint = did_you_mean(name, there, "possible are")
-            raise UserError(f"--only {name}: no such notebook in {', '.join(chosen)}; {hint}")
-    for name in chosen if only else ():
-        chosen[name] = limited(studies[name], only)
-        if not chosen[name]["runs"]:
-            raise UserError(f"study {name} runs none of {', '.join(only)}; leave the study out.")
-    return chosen
+        there = notebooks_of([studies[name]])
+        if "/" in word and notebook not in there:
+            raise UserError(f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}")
+        asked.setdefault(name, []).extend([notebook] if notebook else there)
+    return {name: limited(studies[name], notebooks) for name, notebooks in asked.items()}
 
 
 def limited(study: dict, only: Iterable[str]) -> dict:
@@ -121,7 +110,7 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, An
         if parameter == "output_dir":
             raise UserError("output_dir cannot be set with -p; use --output-dir DIR.")
         if parameter == "repeat":
-            raise UserError("repeat cannot be set with -p: run_all.py numbers the repetitions; use -p repeats N.")
+            raise UserError("repeat cannot be set with -p, because run_all.py counts repetitions; use -p repeats N.")
         if parameter == "data_dir" and not text:
             raise UserError(f"data_dir is empty; give a folder, or leave -p {name} out.")
         if parameter in PATHS:

@@ -1,36 +1,28 @@
-"""The output folder of a study: made, checked, set aside, and locked while one run_all.py writes to it."""
+"""The output folder of a study: made, locked while one run_all.py writes to it, cleared of leftovers, or set aside."""
 
 import os
-import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from ..errors import UserError
 from ..files import written_whole
 from ..record import utc_now
-from . import estimates
+from ..watch import identity, is_alive
 from .paths import ROOT, shown
-from .process import (
-    OUTPUT_FOLDER_ENV,
-    OWNER_FILE,
-    PRIVATE_FOLDERS_FILE,
-    PRIVATE_PREFIX,
-    RUN_FOLDER_ENV,
-    kill_processes_with,
-    processes_with,
-    read_small_file,
-)
-from .status import say
+from .status import read_seconds, say, write_times
 
 TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock
 HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
+STARTED = ".started"  # in logs/: the processes that run_all.py has started and not yet seen ending
 
 
 @contextmanager
@@ -45,33 +37,45 @@ def held(folder: Path, fresh: bool) -> Iterator[None]:
             set_aside(folder)
     make(folder)
     with locked(folder):
-        if killed := kill_processes_with(OUTPUT_FOLDER_ENV, str(folder)):
-            say(f"ended {killed} processes that an interrupted run_all.py left in {shown(folder)}")
-        remove_leftovers(folder)
-        try:
-            yield
-        finally:  # Ctrl-C may have come before a process that was started could be noted
-            kill_processes_with(OUTPUT_FOLDER_ENV, str(folder))
-            remove_leftovers(folder)
+        end_leftovers(folder)
+        yield
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes could not: half-written files and the private folders of their runs."""
-    noted = folder / "logs" / PRIVATE_FOLDERS_FILE
-    temporary = (Path(tempfile.gettempdir()), Path("/tmp"))
-    for private in map(Path, read_small_file(noted).splitlines()):  # anybody may have written or copied this file
-        named_like_ours = private.name.startswith(PRIVATE_PREFIX) and private.parent in temporary
-        if named_like_ours and belongs_to(private, folder) and not processes_with(RUN_FOLDER_ENV, str(private)):
-            shutil.rmtree(private, ignore_errors=True)
+def end_leftovers(folder: Path) -> None:
+    """End the processes that a killed run_all.py has left, and remove the files that were half written."""
+    started = folder / "logs" / STARTED
+    with suppress(OSError, UnicodeDecodeError):
+        alive = [line for line in started.read_text(encoding="utf-8").splitlines() if is_alive(line)]
+        if alive:
+            end([psutil.Process(int(line.split()[0])) for line in alive])
+            say(f"ended {len(alive)} processes that an interrupted run_all.py had left")
     with suppress(OSError):
-        for path in (noted, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
+        for path in (started, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
             path.unlink(missing_ok=True)
 
 
-def belongs_to(private: Path, folder: Path) -> bool:
-    """Return whether a private folder is of a run that writes into the output folder."""
-    owner = private / OWNER_FILE
-    return not private.is_symlink() and not owner.is_symlink() and read_small_file(owner) == str(folder)
+def note_started(folder: Path, processes: Iterable[psutil.Process]) -> None:
+    """Note the processes that run now, so that the next start can end them if this one is killed."""
+    lines = []
+    for process in processes:
+        with suppress(psutil.Error):
+            lines.append(f"{identity(process)}\n")
+    with suppress(OSError), written_whole(folder / "logs" / STARTED) as temporary:
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
+    """Kill processes and all that they have started, and wait until they are gone."""
+    family: set[psutil.Process] = set(processes)
+    for process in list(family):
+        with suppress(psutil.Error):
+            family.update(process.children(recursive=True))
+    for process in family:
+        with suppress(psutil.Error):
+            process.kill()
+    until = time.monotonic() + seconds
+    while any(is_alive(identity(one)) for one in family if one.is_running()) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def check_fresh(folder: Path) -> None:
@@ -80,8 +84,8 @@ def check_fresh(folder: Path) -> None:
         raise UserError(f"--fresh would move {folder} away from under you; choose another --output-dir.")
     if os.path.isdir(folder) and any(folder.iterdir()):
         if not any((folder / "logs" / name).exists() for name in TRACES):
-            reason = "which run_all.py has not made; choose another --output-dir"
-            raise UserError(f"--fresh would rename {folder}, {reason}.")
+            advice = "which run_all.py did not make; choose another --output-dir"
+            raise UserError(f"--fresh would rename {folder}, {advice}.")
         make(folder)
         with locked(folder):
             pass
@@ -104,14 +108,16 @@ def make(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of an output folder. Raise UserError naming the process that holds it."""
     path = folder / "logs" / ".lock"
-    lock = FileLock(path, mode=LOCK_MODE)
     owner = folder / "logs" / ".lock_owner"
+    lock = FileLock(path, mode=LOCK_MODE)
     try:
         lock.acquire(timeout=0)
         with suppress(PermissionError):  # another user's
             path.chmod(LOCK_MODE)  # it may be older than this mode
     except Timeout:  # before OSError: it is one
-        who = read_small_file(owner) or "just beginning or ending"
+        who = "just beginning or ending"
+        with suppress(OSError, UnicodeDecodeError):
+            who = owner.read_text(encoding="utf-8") if owner.is_file() else who
         advice = "wait for it, or choose another --output-dir"
         raise UserError(f"{folder} is in use by another run_all.py ({who}); {advice}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
@@ -127,10 +133,18 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def lock_signature(folder: Path) -> tuple[int, int] | None:
+    """Return what tells the lock of this folder from that of another folder in its place, None without a lock."""
+    with suppress(OSError):
+        found = (folder / "logs" / ".lock").stat()
+        return found.st_dev, found.st_ino
+    return None
+
+
 def set_aside(folder: Path) -> None:
     """Rename an output folder, so that its results are kept. The new folder gets the seconds that its runs took."""
     archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
-    seconds = estimates.read_seconds(folder)
+    seconds = read_seconds(folder)
     make(folder)
     try:
         with locked(folder):
@@ -141,7 +155,7 @@ def set_aside(folder: Path) -> None:
         say(f"the old results are kept in {shown(archive)}")
         make(folder)
         if seconds:
-            estimates.write_times(folder, seconds)
+            write_times(folder, seconds)
     except OSError as error:  # for example a mount point
         reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
         raise UserError(f"{reason}, or choose another --output-dir.") from None

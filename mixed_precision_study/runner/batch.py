@@ -1,0 +1,300 @@
+"""The runs of a study on the devices of this machine: a thread for each device, which makes one run after the other."""
+
+import errno
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import psutil
+
+from ..commit import MALFORMED
+from ..gpu import nvml
+from ..record import read_run, utc_now
+from .devices import Device
+from .execute import START_ATTEMPTS, Circumstances, Interrupted, Watcher, execute, signature
+from .finished import home_of, unfinished
+from .folder import lock_signature, note_started
+from .plan import Comparison, Run
+from .status import (
+    View,
+    estimator,
+    gpu_in_words,
+    in_words,
+    ratios_in_words,
+    read_seconds,
+    run_in_words,
+    say,
+    seconds_left,
+    write_times,
+)
+
+GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C
+CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
+MOST_LOST = 2  # GPUs under the same run: then the run is at fault
+NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
+
+
+class Job(NamedTuple):
+    """A comparison that waits for a device."""
+
+    comparison: Comparison
+    to_do: list[Run]
+    home: Device | None  # where its finished runs ran, so that the rest must go there
+
+
+@dataclass
+class Slot:
+    """A device, and what it does now."""
+
+    device: Device
+    job: Job | None = None
+    run: Run | None = None
+    began: float = 0.0
+    progress: str = ""
+    processes: set[psutil.Process] = field(default_factory=set)
+    lost: bool = False
+
+
+def share_of_cores(devices: int) -> int | None:
+    """Return the cores of each of several runs at a time, which would slow each other down with all cores each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // devices) if devices > 1 else None
+
+
+def jobs_of(
+    comparisons: list[Comparison], devices: list[Device], seconds: dict, fresh: bool = False, retry_failed: bool = False
+) -> list[Job]:
+    """Return a job for each comparison that is not finished, by the recorded {name of a run: seconds} if there are any.
+
+    On several devices the longest comes first, so that they end together. On one the shortest does: its ratio is the
+    first that people see.
+    """
+    expected = estimator([run for runs in comparisons for run in runs], seconds)
+    jobs = [Job(one, unfinished(one, devices, fresh, retry_failed), home_of(one, devices)) for one in comparisons]
+    return sorted(
+        (job for job in jobs if job.to_do), key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1
+    )
+
+
+def take_job(waiting: list[Job], device: Device) -> Job | None:
+    """Remove and return the next job for a device, or None. Those that no other device may take go first."""
+    for home in (device, None):
+        for job in waiting:
+            if job.home == home:
+                waiting.remove(job)
+                return job
+    return None
+
+
+class Batch:
+    """The unfinished runs of one study, and what is known of those that have ended."""
+
+    def __init__(self, comparisons: list[Comparison], jobs: list[Job], devices: list[Device], shared: Circumstances):
+        self.folder = comparisons[0][0].folder
+        self.runs = [run for comparison in comparisons for run in comparison]
+        self.waiting = list(jobs)
+        self.slots = [Slot(device) for device in devices]
+        self.shared = shared
+        self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        self.view = View(shared.study, self.total, [device.label for device in devices])
+        self.seconds = read_seconds(self.folder)
+        self.done = 0
+        self.losses: dict[str, int] = {}
+        self.lock = threading.Lock()  # of all of the above
+        self.stopping = threading.Event()  # no run is begun any more
+        self.halt = threading.Event()  # runs are ended
+        self.failure: BaseException | None = None
+
+    def make_all(self) -> None:
+        """Make all runs. Whatever ends this also ends them: Ctrl-C, a full disk, or that the folder was removed."""
+        threads: list[threading.Thread] = []
+        began, started_at, lock = time.monotonic(), utc_now(), lock_signature(self.folder)
+        try:
+            while not self.failure:
+                if not any(thread.is_alive() for thread in threads):  # at the start, and where a lost GPU left a rest
+                    usable = [slot for slot in self.slots if not slot.lost]
+                    if not self.waiting or not usable:
+                        break
+                    threads = [threading.Thread(target=self.serve, args=(slot,), daemon=True) for slot in usable]
+                    for thread in threads:
+                        thread.start()
+                time.sleep(0.1)
+                if lock_signature(self.folder) != lock:
+                    raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(self.folder))
+                if self.view.due():
+                    self.draw()
+        except KeyboardInterrupt:
+            self.drain(threads)
+            raise
+        finally:
+            self.halt.set()
+            self.stopping.set()
+            for thread in threads:
+                thread.join()
+            self.view.close()
+            if lock_signature(self.folder) == lock:
+                note_started(self.folder, ())
+                self.store_times(time.monotonic() - began, started_at)
+        if self.failure:
+            raise self.failure
+        if self.waiting:
+            say("no device is left; the same command runs the rest when there is one again")
+
+    def drain(self, threads: Iterable[threading.Thread]) -> None:
+        """After Ctrl-C begin nothing more, and give running runs a few seconds. A second Ctrl-C ends them at once."""
+        self.stopping.set()
+        names = [slot.run.name for slot in self.slots if slot.run]
+        until = time.monotonic() + GRACE_SECONDS
+        if names:
+            say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
+        with suppress(KeyboardInterrupt):
+            while time.monotonic() < until and any(thread.is_alive() for thread in threads):
+                time.sleep(0.1)
+        if stopped := [slot.run.name for slot in self.slots if slot.run]:
+            say(f"stopped, and to be run again: {', '.join(stopped)}")
+
+    def serve(self, slot: Slot) -> None:
+        """Let a device take one comparison after the other, until none is left or the device is lost."""
+        try:
+            while not self.stopping.is_set() and not slot.lost:
+                with self.lock:
+                    slot.job = take_job(self.waiting, slot.device)
+                if slot.job is None:
+                    return
+                while slot.job.to_do and not self.stopping.is_set() and not slot.lost:
+                    self.make(slot, slot.job)
+        except Interrupted:
+            pass
+        except BaseException as error:  # for example a full disk, which the main thread says
+            self.failure = self.failure or error
+            self.halt.set()
+            self.stopping.set()
+        finally:
+            slot.run = None
+
+    def make(self, slot: Slot, job: Job) -> None:
+        """Make the next run of a job, and say what each of its trainings measured as soon as its record is there."""
+        run, device = job.to_do[0], slot.device
+        new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
+        slot.run, slot.began, slot.progress = run, time.monotonic(), ""
+        said = time.time()
+        say(f"{device.label}  {run.name}  begins", to_terminal=self.view.quiet)
+
+        def note(progress: str, processes: set[psutil.Process]) -> None:
+            nonlocal said
+            slot.progress = progress
+            if processes != slot.processes:
+                slot.processes = set(processes)
+                note_started(self.folder, {process for one in self.slots for process in one.processes})
+            written = {path: signature(path) for path, before in new.items() if signature(path) != before}
+            for path in sorted(written, key=lambda path: path.stat().st_mtime):
+                if record := read_run(path):
+                    del new[path]
+                    self.count(job.comparison, device, record, path.stat().st_mtime - said)
+                    said = path.stat().st_mtime
+
+        try:
+            gpu = nvml.gpu_state(device.visible) if device.visible else None
+            remark = self.try_to_execute(run, device, note)
+        except IsADirectoryError as error:
+            say(f"{device.label}  {run.name}  is left out: {error}; move it away and give the same command again")
+            job.to_do.pop(0)
+            return
+        except nvml.GpuLost as error:
+            self.lose(slot, job, run, str(error))
+            return
+        finally:
+            slot.processes, slot.run = set(), None
+        note("", set())
+        job.to_do.pop(0)
+        if remark:
+            say(f"{device.label}  {run.name}{remark}")
+        elif all((read_run(path) or {}).get("status") == "ok" for path in run.record_paths.values()):
+            self.seconds[run.name] = time.monotonic() - slot.began
+            for path in (run.log_path, run.log_path.with_suffix(".yaml")):
+                path.unlink(missing_ok=True)
+        until = time.monotonic() + CLEAR_SECONDS
+        while device.visible and not nvml.memory_is_free(device.visible, gpu) and not self.halt.wait(0.2):
+            if time.monotonic() > until:
+                say(f"{device.label}: memory of the last run, or of others, is still held; the next run notes how much")
+                return
+
+    def try_to_execute(self, run: Run, device: Device, note: Watcher) -> str:
+        """Execute a run, again where the host had no room for a process, and return the remark of execute()."""
+        for attempt in itertools.count(1):
+            try:
+                return execute(run, device, self.shared, self.halt, note)
+            except OSError as error:
+                if error.errno not in NO_ROOM_FOR_PROCESS or attempt == START_ATTEMPTS:
+                    raise
+                say(f"{device.label}  {run.name}  starts again in {2**attempt} s, because {error.strerror}")
+                self.halt.wait(2**attempt)
+        raise AssertionError
+
+    def count(self, comparison: Comparison, device: Device, record: dict, seconds: float) -> None:
+        """Count a training that has its record, and say how it ended."""
+        with self.lock:
+            self.done += 1
+            self.view.bar.update()
+            counted = f"[{self.done:>{len(str(self.total))}}/{self.total}]"
+        say(f"{counted} {device.label}  {record['run_id']}  {record['status']}  {seconds:.1f} s  {in_words(record)}")
+        with suppress(*MALFORMED):  # records that someone has edited
+            if ratios := ratios_in_words(record, comparison):
+                say(f"{device.label}  {ratios}")
+
+    def lose(self, slot: Slot, job: Job, run: Run, reason: str) -> None:
+        """Take a GPU that is lost out of use. What it had still to do waits for another one.
+
+        A run under which MOST_LOST GPUs were lost keeps the records that say so.
+        """
+        slot.lost = True
+        with self.lock:
+            self.losses[run.name] = self.losses.get(run.name, 0) + 1
+            if self.losses[run.name] >= MOST_LOST:
+                job.to_do.pop(0)
+            if job.to_do:
+                self.waiting.insert(0, job._replace(home=None))
+            self.waiting[:] = [one._replace(home=None) if one.home == slot.device else one for one in self.waiting]
+        rest = f"{run.name} and the rest of its queue wait for another GPU"
+        say(f"{slot.device.label} stopped responding ({reason}); {rest}")
+
+    def draw(self) -> None:
+        """Draw the status view."""
+        expected = estimator(self.runs, self.seconds)
+        texts, busy = {}, []
+        for slot in self.slots:
+            run, job = slot.run, slot.job
+            text = "stopped responding" if slot.lost else "-"
+            left = 0.0
+            if run and job:
+                elapsed = time.monotonic() - slot.began
+                text = run_in_words(run, slot.progress, elapsed)
+                left = max(expected(run) - elapsed, 1.0) + sum(map(expected, job.to_do[1:]))
+            with suppress(nvml.GpuLost):
+                text += gpu_in_words(nvml.gpu_state(slot.device.visible) if slot.device.visible else None)
+            texts[slot.device.label] = text
+            if not slot.lost:
+                busy.append(left)
+        waiting = [sum(map(expected, job.to_do)) for job in list(self.waiting)]
+        self.view.draw(texts, seconds_left(busy, waiting) if self.seconds else None)
+
+    def store_times(self, makespan: float, started_at: str) -> None:
+        """Print and store how long all runs took together."""
+        with suppress(OSError):  # the records are what counts
+            write_times(
+                self.folder,
+                self.seconds,
+                study=self.shared.study,
+                devices=[f"{slot.device.label} ({slot.device.name})" for slot in self.slots],
+                started_at=started_at,
+                finished_at=utc_now(),
+                trainings=self.done,
+                makespan_seconds=makespan,
+            )
+        if self.done:
+            say(f"{self.done} trainings took {makespan:.0f} s")

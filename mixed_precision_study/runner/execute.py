@@ -1,0 +1,298 @@
+"""One run: papermill in a process of its own, watched until it ends, and a record for each training that left none."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import psutil
+import yaml
+
+from ..commit import HASH_ENV, NOTEBOOK_ENV, ROOT
+from ..errors import UserError, printable
+from ..gpu import nvml
+from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
+from ..watch import RUNNER_ENV, identity
+from .devices import Device
+from .finished import RETRIED, code_hash
+from .folder import end
+from .paths import python_path, relative_to_root
+from .plan import Run
+
+KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
+DEAD_KERNEL_EXIT = 138  # papermill's exit status
+KERNEL_START_SECONDS = 120
+START_ATTEMPTS = 3
+CELL = "Executing Cell"  # in papermill's log, once the kernel has started
+STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
+POLL_SECONDS = 0.2
+LOOK_SECONDS = 5.0  # between two looks at what a run has started: on a large host each look takes some milliseconds
+LOG_BYTES = 2**18  # read from the end of a log: a notebook may print without end
+NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
+OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+Watcher = Callable[[str, set[psutil.Process]], None]  # is told how far a run is, and its processes
+
+
+class Circumstances(NamedTuple):
+    """What all runs of a study share."""
+
+    study: str
+    commit: str | None
+    limit: float  # seconds that a run may take
+    threads: int | None = None  # cores of each, where several run at a time
+
+
+class Interrupted(Exception):
+    """The run was stopped because run_all.py is to end. It leaves no record for what it had not finished."""
+
+
+def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Event, watcher: Watcher) -> str:
+    """Make a run, see that each of its trainings has a record, and return a remark on how it ended, or "".
+
+    Raises Interrupted when `halt` is set before it has ended, nvml.GpuLost where its GPU is gone, IsADirectoryError
+    where a file of the run has no place, OSError where the disk is full or the folder was removed.
+    """
+    for path in (*run.record_paths.values(), run.executed, run.log_path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
+    gpu = nvml.gpu_state(device.visible) if device.visible else None
+    before = {precision: signature(path) for precision, path in run.record_paths.items()}
+    kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
+    for attempt in range(1, START_ATTEMPTS + 1):
+        exit_status, stopped = watch(run, device, shared, code, halt, watcher)
+        if stopped or not exit_status or CELL in read_log(run) or attempt == START_ATTEMPTS:
+            break
+        halt.wait(2**attempt)
+    found = {precision: signature(path) for precision, path in run.record_paths.items()}
+    records = {name: read_run(path) for name, path in run.record_paths.items() if found[name] != before[name]}
+    missing = [precision for precision in before if not records.get(precision)]
+    if not run.log_path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(run.folder))
+    if halt.is_set() and missing:
+        raise Interrupted
+    status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
+    if re.search("No space left on device|[Qq]uota exceeded|File too large", reason):
+        with tempfile.TemporaryFile(dir=run.folder) as file:
+            file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
+    if lost := gpu_lost(run, device, records, reason, gpu is not None):
+        status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
+    for precision in missing:
+        known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
+        write_ending(run, precision, device, status, reason, **known)
+    if lost:
+        raise nvml.GpuLost(reason)
+    if missing or not (exit_status or stopped):
+        return ""
+    for precision, path in run.record_paths.items():  # it ended while it explained, and would so again
+        record = records[precision] or {}
+        write_flat({key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}, path)
+    return f"; after the record: {reason}"
+
+
+def watch(
+    run: Run, device: Device, shared: Circumstances, code: str | None, halt: threading.Event, watcher: Watcher
+) -> tuple[int, str]:
+    """Start papermill, wait until it ends, and end what is left. Return (exit status, why it was stopped or "")."""
+    process = start(run, device, shared, code)
+    family = {psutil.Process(process.pid)}
+    progress_file = run.log_path.with_suffix(".progress")
+    began = progressed = time.monotonic()
+    looked, signs, stopped = 0.0, None, ""
+    try:
+        watcher("", family)
+        while process.poll() is None and not stopped and not halt.is_set():
+            halt.wait(POLL_SECONDS)
+            now = time.monotonic()
+            if now - looked > LOOK_SECONDS or len(family) == 1:
+                looked = now
+                with suppress(psutil.Error):
+                    family.update(psutil.Process(process.pid).children(recursive=True))
+            progress = read_small_file(progress_file)
+            if (signature(run.log_path), progress) != signs:
+                signs, progressed = (signature(run.log_path), progress), now
+            watcher(progress, family)
+            where = f" at {progress}" if progress else ""
+            if now - began > shared.limit:
+                stopped = f"stopped after {(now - began) / 60:.3g} minutes (--timeout){where}"
+            elif now - progressed > STALL_SECONDS:
+                stopped = f"stopped because there was no progress for {(now - progressed) / 60:.3g} minutes{where}"
+    finally:
+        end(family)
+        exit_status = process.wait()
+        progress_file.unlink(missing_ok=True)
+    return exit_status, stopped
+
+
+def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> subprocess.Popen:
+    """Start papermill on a run in a session of its own, without a shell. Its parameters go through a file."""
+    parameter_file = run.log_path.with_suffix(".yaml")
+    for path in (run.executed, run.log_path, parameter_file):  # what is read after the run must come from it
+        path.unlink(missing_ok=True)
+    with parameter_file.open("x", encoding="utf-8") as file:
+        yaml.safe_dump(run.parameters, file)
+    environment = {
+        **surroundings(device, shared.threads),
+        "MIXED_PRECISION_STUDY": shared.study,
+        "MIXED_PRECISION_COMMIT": shared.commit,
+        "MIXED_PRECISION_PROGRESS": str(run.log_path.with_suffix(".progress")),
+        HASH_ENV: code,
+        NOTEBOOK_ENV: str(run.notebook.resolve()),
+        ORDER_ENV: str(run.order),
+        STUDY_ENV: json.dumps(run.study),
+        "TORCHINDUCTOR_CACHE_DIR": compiled_code_folder() or str(run.folder / "logs" / "compiled"),
+    }
+    options = ["-f", str(parameter_file), "-k", "python3", "--cwd", str(ROOT)]
+    command = papermill(run.notebook, run.executed, *options, "--start-timeout", str(KERNEL_START_SECONDS))
+    with run.log_path.open("xb") as log:
+        return start_process(command, log, environment)
+
+
+def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
+    """Return the arguments of Python for papermill, whose paths must neither begin with a dash nor hold parameters."""
+    paths = [relative_to_root(path).replace("{", "{{").replace("}", "}}") for path in (notebook, executed)]
+    paths = [path if Path(path).is_absolute() else f"./{path}" for path in paths]
+    return ["-m", "papermill", *paths, "--log-output", "--no-progress-bar", *options]
+
+
+def surroundings(device: Device | None, threads: int | None = None) -> dict[str, str | None]:
+    """Return the environment of a notebook, which sees one GPU or none and ends with this process."""
+    jupyter = os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH"))))
+    shares = {"OMP_NUM_THREADS": str(threads)} if threads and "OMP_NUM_THREADS" not in os.environ else {}
+    return {
+        **os.environ,
+        **shares,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": python_path(),
+        "TQDM_DISABLE": "1",
+        "MPLBACKEND": None,
+        "JUPYTER_PATH": jupyter,
+        "CUDA_VISIBLE_DEVICES": device.visible if device else "",
+        RUNNER_ENV: identity(psutil.Process()),
+    }
+
+
+def start_process(command: list[str], log: IO, environment: dict[str, str | None]) -> subprocess.Popen:
+    """Start Python in a session of its own, with its output in `log`. None in the environment takes a name away."""
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={name: value for name, value in environment.items() if value is not None},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+    )
+
+
+def compiled_code_folder() -> str | None:
+    """Return the folder in which compiled runs keep their code, private to this user. Raise UserError if it is not.
+
+    PyTorch's own choice lies in /tmp, where another user may make it first and then put code of theirs into it. None
+    is returned where there is no writable home.
+    """
+    if given := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+        return given
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mixed_precision_study"
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = os.name == "posix" and folder.stat().st_uid != os.getuid()
+        if not foreign:
+            folder.chmod(0o700)
+    except (OSError, RuntimeError):
+        return None
+    if foreign:
+        raise UserError(f"{folder} belongs to another user, who could change what runs compile; rename or remove it.")
+    return str(folder / "torchinductor")
+
+
+def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
+    """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
+    if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
+        now = oom_kills()
+        memory = " because the host's memory was exhausted" if None not in (now, kills) and now != kills else ""
+        name = f"papermill was ended by {signal.Signals(-exit_status).name}" if exit_status < 0 else "the kernel died"
+        return "killed", f"{name}{memory}"
+    if exit_status and CELL not in read_log(run):
+        return "failed", f"the kernel did not start in {START_ATTEMPTS} attempts: {failure_reason(run)}"
+    if exit_status:
+        return "failed", failure_reason(run)
+    return "failed", "the notebook ended without writing a record that can be used"
+
+
+def gpu_lost(run: Run, device: Device, records: dict[str, dict | None], reason: str, answered: bool) -> str | None:
+    """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
+    if not device.visible:
+        return None
+    if any(record and record.get("device_type") == "cpu" for record in records.values()):
+        return "the notebook found none and ran on the CPU"
+    failed = [record for record in records.values() if record and record["status"] in RETRIED]
+    if not failed and len([record for record in records.values() if record]) == len(run.record_paths):
+        return None
+    reasons = [reason, *(str(record["reason"]) for record in failed)]
+    text = "\n".join([*reasons, read_log(run)])
+    return reasons[-1] if nvml.is_lost(device.visible, text, answered) else None
+
+
+def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
+    """Write the record of a training that could not write its own. `known` are other fields of it."""
+    run_id = run.run_ids[precision]
+    ended = RunRecord(run_id, run.notebook.stem, precision, run.parameters, status=status, reason=reason, **known)
+    ended.started_at, ended.finished_at = ended.started_at or utc_now(), utc_now()
+    ended.order_in_comparison, ended.study = run.order, run.study
+    ended.device_type = "cuda" if device.visible else "cpu"
+    if device.visible:
+        ended.gpu_name, ended.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
+    write_record(ended, run.folder)
+
+
+def oom_kills() -> int | None:
+    """Return how many processes Linux has killed for lack of memory, or None where it does not say."""
+    for counter in OOM_COUNTERS:
+        with suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)$", Path(counter).read_text(encoding="utf-8"), re.MULTILINE):
+                return int(found[1])
+    return None
+
+
+def failure_reason(run: Run) -> str:
+    """Return in one line why papermill failed: the last line of its log, which names the notebook's error."""
+    lines = [line for line in printable(read_log(run)).split("\n") if line.strip()] or ["it ended without a word"]
+    text = " ".join(lines[-1].removeprefix("Stopped: ").split())  # a UserError explains itself
+    for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
+        text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def read_log(run: Run) -> str:
+    """Return the last LOG_BYTES of a run's log, or "" where there is none."""
+    with suppress(FileNotFoundError), run.log_path.open("rb") as log:
+        log.seek(max(log.seek(0, os.SEEK_END) - LOG_BYTES, 0))
+        return log.read().decode(errors="replace")
+    return ""
+
+
+def read_small_file(path: Path) -> str:
+    """Return the text of a file, or "" where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""  # a pipe would be waited for
+    except (OSError, ValueError):
+        return ""
+
+
+def signature(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced or written, or None where there is no file."""
+    try:
+        return path.stat().st_ino, path.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,152 @@
+"""Which runs of a study are finished: those whose records count for the code, the data and the GPUs of today."""
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ..commit import MALFORMED, hash_of, package_state
+from ..data_files import data_files_hash
+from ..record import NOT_YET_EXPLAINED, read_run
+from .devices import Device
+from .paths import ROOT, shown
+from .plan import Comparison, Run
+from .status import say
+
+RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
+DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
+
+
+def code_hash(notebook: Path) -> str | None:
+    """Return the hash of a run's code, None where the notebook is broken or just being saved."""
+    try:
+        return hash_as_of(notebook, notebook.stat().st_mtime_ns, package_state())
+    except (OSError, *MALFORMED):
+        return None
+
+
+@functools.cache
+def hash_as_of(notebook: Path, changed: int, package: tuple) -> str:
+    """Return hash_of() a notebook, computed anew once the notebook (`changed`) or the `package` is written."""
+    return hash_of(notebook)
+
+
+@functools.cache
+def files_now(notebook: str, parameters: str) -> str | None:
+    """Return the hash of the files that a run reads. `parameters` is JSON; set_aside_records() looks at them anew."""
+    return data_files_hash(notebook, json.loads(parameters), ROOT)
+
+
+def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
+    """Return (folder name, reason) where a record of a run no longer counts, else None.
+
+    A record without a hash of its code, or of its files, was made by hand or is older than that. It counts.
+    """
+    if not record:
+        return None
+    known, now = record.get("code_hash"), code_hash(run.notebook)
+    if known and now not in (None, known):
+        return f"other_code-{plain(known)}", "were measured by other code"
+    if record.get("synthetic") and replaces_made_up_data(run, record):
+        return "made_up_data", "are of made-up data, and data_dir is another one now"
+    files, of_run = record.get("data_files_hash"), (run.notebook.stem, json.dumps(run.parameters, sort_keys=True))
+    if files and files_now(*of_run) not in (None, files):
+        return f"other_data-{plain(files)}", "are of other data than the files hold now"
+    return None
+
+
+def plain(text: object) -> str:
+    """Return a text of a record, which may have come from anywhere, as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9]", "_", str(text))[:40]
+
+
+def replaces_made_up_data(run: Run, record: dict) -> bool:
+    """Return whether data_dir is another one now and holds data. A failed download leaves an empty folder."""
+    wanted = run.parameters
+    if wanted["dataset"] != "auto" or "csv_path" in wanted or record.get("data_dir") == wanted["data_dir"]:
+        return False
+    with suppress(OSError):
+        there = [path for path in (ROOT / wanted["data_dir"]).iterdir() if path.name not in DATA_DIR_NON_DATA]
+        return any(path.is_file() or any(path.iterdir()) for path in there)
+    return False
+
+
+def unfinished(
+    comparison: Comparison, devices: Sequence[Device] = (), fresh: bool = False, retry_failed: bool = False
+) -> list[Run]:
+    """Return the runs of a comparison that must be made: a run is made as a whole or not at all.
+
+    Where a repetition has begun on a GPU that is not here, all of it is made again, as a ratio compares runs of one
+    GPU. `fresh` makes every run, `retry_failed` those of which a training failed.
+    """
+    to_do = []
+    uuids: dict[str, str] = {}  # of the finished runs
+    for run in comparison:
+        records = [read_run(path) for path in run.record_paths.values()]
+        if fresh or any(not record or must_be_made(run, record, retry_failed) for record in records):
+            to_do.append(run)
+        else:
+            uuids[run.name] = str((records[0] and records[0].get("gpu_uuid")) or "")
+    if devices and devices[0].visible:
+        home = home_of(comparison, devices)
+        begun = {run.parameters.get("repeat") for run in to_do}
+        away = [name for name, uuid in uuids.items() if uuid and not (home and home.visible.endswith(uuid))]
+        again = [run for run in comparison if run.name in away and run.parameters.get("repeat") in begun]
+        return [run for run in comparison if run in to_do or run in again]
+    return to_do
+
+
+def must_be_made(run: Run, record: dict, retry_failed: bool) -> bool:
+    """Return whether the record of one of its trainings asks for a run to be made again."""
+    unexplained = record["status"] == "ok" and record.get("profile_reason") == NOT_YET_EXPLAINED
+    return bool(unexplained or outdated(run, record) or (retry_failed and record["status"] in RETRIED))
+
+
+def home_of(comparison: Comparison, devices: Sequence[Device]) -> Device | None:
+    """Return the GPU on which finished runs of the comparison ran, or None."""
+    paths = [path for run in comparison for path in run.record_paths.values()]
+    uuids = [(read_run(path) or {}).get("gpu_uuid") for path in paths]
+    return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
+
+
+def not_asked_for(runs: list[Run]) -> list[tuple[Run, Path, dict]]:
+    """Return [(run, path, record)] of records of the same notebooks that are not among `runs`."""
+    notebooks = {run.notebook.stem: run for run in runs}
+    asked = {path for run in runs for path in run.record_paths.values()}
+    found = [(path, read_run(path)) for path in sorted(runs[0].folder.glob("*.json")) if path not in asked]
+    return [
+        (notebooks[record["notebook"]], path, record)
+        for path, record in found
+        if record and record["notebook"] in notebooks
+    ]
+
+
+def set_aside_records(comparisons: list[Comparison]) -> None:
+    """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
+
+    Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
+    """
+    files_now.cache_clear()
+    runs = [run for comparison in comparisons for run in comparison]
+    found = [(run, path, read_run(path), True) for run in runs for path in run.record_paths.values()]
+    found += [(run, path, record, False) for run, path, record in not_asked_for(runs)]
+    moved: dict[tuple, int] = {}
+    for run, path, record, again in found:
+        aside = outdated(run, record)
+        if aside is None or not (again or aside[0].startswith("other_code")):
+            continue
+        name, reason = aside
+        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        folder = next(run.folder / one for one in names if not (run.folder / one / path.name).exists())
+        folder.mkdir(exist_ok=True)
+        for old in {path.with_suffix(".ipynb"), run.executed} if again else {path.with_suffix(".ipynb")}:
+            with suppress(FileNotFoundError):
+                old.replace(folder / old.name)
+        path.replace(folder / path.name)  # the record last: it is what counts
+        key = folder, reason, "and their runs are made again" if again else "without being run again"
+        moved[key] = moved.get(key, 0) + 1
+    for (folder, reason, then), count in moved.items():
+        say(f"{count} records {reason}; they are kept in {shown(folder)} {then}")
