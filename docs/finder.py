@@ -1,4 +1,4 @@
-# @title Find the code of this study: in its clone, installed, or as a wheel beside this notebook
+# @title Find the code of this study: the clone that this notebook lies in, else what is installed
 import importlib.util
 import os
 import sys
@@ -6,27 +6,11 @@ from pathlib import Path
 
 import psutil
 
-PACKAGE = "mixed_precision_study"
-
-
-def find_code():
-    """Make the package importable and return where it was found."""
-    said = [os.environ.get("JPY_SESSION_NAME", "")]  # by Jupyter, else on papermill's command line
-    if psutil.pid_exists(os.getppid()):  # not where the kernel is the first process of a container
-        said += psutil.Process(os.getppid()).cmdline()
-    near = [Path(word).absolute().parent for word in said if word.endswith(".ipynb")] + [Path.cwd()]
-    for folder in (above for place in near for above in (place, *place.parents)):
-        if (folder / PACKAGE / "__init__.py").is_file():
-            sys.path.insert(0, str(folder))
-            return f"the clone at {os.path.relpath(folder)}"
-    if importlib.util.find_spec(PACKAGE):
-        return "the installed package"
-    places = [*near, Path("/content"), *Path("/kaggle/input").glob("**/")]
-    for wheel in (wheel for place in places for wheel in sorted(place.glob(f"{PACKAGE}-*.whl"), reverse=True)):
-        sys.path.insert(0, str(wheel))
-        return wheel.name
-    sys.exit(f"The code was not found: pip install the clone, or put the wheel {PACKAGE}-*.whl beside this notebook.")
-
-
-where = find_code()
-print(f"{PACKAGE} {importlib.import_module(PACKAGE).__version__} from {where}")
+words = [*psutil.Process(os.getppid() or os.getpid()).cmdline(), os.environ.get("JPY_SESSION_NAME", "")]
+near = [Path(word).absolute().parent for word in words if word.endswith(".ipynb")] + [Path.cwd()]
+code = [up / "mixed_precision_study" for place in near for up in (place, *place.parents)]
+code = [str(folder.parent) for folder in code if (folder / "__init__.py").is_file()][:1]
+sys.path[:0] = code
+importlib.util.find_spec("mixed_precision_study") or sys.exit("In a clone, run: pip install -r requirements.txt -e .")
+found = Path(importlib.import_module("mixed_precision_study").__path__[0]).parent
+not code or found.samefile(code[0]) or sys.exit(f"The code in {found} is of another clone; restart the kernel.")

@@ -34,12 +34,6 @@ GITHUB = "https://github.com/"
 URLS = re.compile(r"^(# )?\[project\.urls\]\n(# )?Repository = .*\n", re.MULTILINE)
 MEND = "run: python docs/tables.py"
 FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "_kg_hide-input": True}  # Colab, Jupyter, Kaggle
-FROM_REPOSITORY = """\
-    source = "{source}"
-    if subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", source]).returncode == 0:
-        importlib.invalidate_caches()
-        return source
-"""
 
 
 def repository_url(root):
@@ -90,8 +84,6 @@ def notebook_text(path, url):
             text = BADGES.sub(lambda _: badges(url, path.name), text)
         elif cell.get("id") == "finder":
             text, cell["metadata"] = finder(url), dict(FOLDED)
-            if path.stem == "summary":  # its first output is the title of the report
-                text = text[: text.rindex("\nprint(")]
         elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
             text = parameters_cell(EXPERIMENTS[path.stem])
         cell["source"] = text.splitlines(keepends=True)
@@ -103,10 +95,8 @@ def finder(url):
     text = (ROOT / "docs" / "finder.py").read_text(encoding="utf-8").rstrip("\n")
     if not url:
         return text
-    install = FROM_REPOSITORY.format(source=f"git+{url}@v{__version__}")
-    return text.replace("import sys\n", "import subprocess\nimport sys\n", 1).replace(
-        "    sys.exit(", f"{install}    sys.exit("
-    )
+    install = f'os.system(f"{{sys.executable}} -m pip install -q git+{url}@v{__version__}")'
+    return re.sub(r"sys\.exit\(\"In a clone.*?\"\)", lambda _: install, text)
 
 
 def stale_files(root):

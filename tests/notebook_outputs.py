@@ -7,13 +7,13 @@ import sys
 from conftest import ENVIRONMENT
 
 
-def papermill(notebook, folder, environment=None, before=(), **parameters):
+def papermill(notebook, folder, environment=None, before=(), options=(), **parameters):
     """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process.
 
     `before` are words of a command that starts it, such as one that takes the network away.
     """
     command = [*before, sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3"]
-    command.append("--no-progress-bar")
+    command += ["--no-progress-bar", *options]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]
     options = {"env": ENVIRONMENT | (environment or {}), "capture_output": True, "text": True, "check": False}

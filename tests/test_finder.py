@@ -1,4 +1,4 @@
-"""The first cell of every notebook: it finds the clone, the installed package or a wheel, or says what to do."""
+"""The first cell of every notebook: the clone above the notebook or the current folder, else what is installed."""
 
 import json
 import shutil
@@ -6,140 +6,74 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT, code_cells, read_notebook
-from notebook_outputs import cell_errors, executed, papermill, printed
-
-from mixed_precision_study import __version__
+from conftest import ENVIRONMENT, ROOT, code_cells, read_notebook
+from notebook_outputs import cell_errors, executed, papermill
 
 NAME = "mixed_precision_study"
 FINDER = code_cells("cifar_resnet")["finder"]
-USES = "import mixed_precision_study.record, sys\nprint('the record is at', mixed_precision_study.record.__file__)"
+USES = "import mixed_precision_study.record\nprint(mixed_precision_study.record.__file__)"
 BARE = {name: value for name, value in ENVIRONMENT.items() if name not in ("PYTHONPATH", "JPY_SESSION_NAME")}
 
 
-def write_tiny(path):
-    """Write a notebook of two cells: the finder, and one that imports the package."""
-    notebook = read_notebook("cifar_resnet")
-    finder = next(cell for cell in notebook["cells"] if cell["id"] == "finder")
-    other = {
-        "cell_type": "code",
-        "id": "uses",
-        "metadata": {},
-        "source": [USES],
-        "outputs": [],
-        "execution_count": None,
-    }
-    notebook["cells"] = [finder, other]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(notebook), encoding="utf-8")
-    return path
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory):
+    """Two clones with a notebook of two cells, the finder and one that imports the package: [(folder, notebook)]."""
+    made = []
+    for name in ("a", "b"):
+        clone = tmp_path_factory.mktemp("clones") / name
+        shutil.copytree(ROOT / NAME, clone / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+        notebook = read_notebook("cifar_resnet")
+        cells = [cell for cell in notebook["cells"] if cell["id"] in ("finder", "imports")]
+        notebook["cells"] = [cells[0], cells[1] | {"source": [USES]}]
+        (clone / "notebooks").mkdir()
+        (clone / "notebooks" / "tiny.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+        made.append((clone, clone / "notebooks" / "tiny.ipynb"))
+    return made
 
 
-def write_clone(folder):
-    """Write a clone with the tiny notebook in its folder of notebooks, and return the notebook's path."""
-    shutil.copytree(ROOT / NAME, folder / NAME, ignore=shutil.ignore_patterns("__pycache__"))
-    return write_tiny(folder / "notebooks" / "tiny.ipynb")
-
-
-def find(folder, **environment):
-    """Run the cell as a kernel does whose current folder this is; return (exit status, what was printed, stderr)."""
-    command = [sys.executable, "-P", "-c", f"{FINDER}\n{USES}"] if sys.version_info >= (3, 11) else None
-    command = command or [sys.executable, "-c", f"import sys; sys.path.remove('')\n{FINDER}\n{USES}"]
+def find(folder, before="", **environment):
+    """Run the cell as a kernel does whose current folder this is; return (exit status, last line printed, stderr)."""
+    code = f"import sys\nsys.path[:] = [one for one in sys.path if one]\n{before}\n{FINDER}\n{USES}"
     options = {"env": BARE | environment, "cwd": folder, "capture_output": True, "text": True, "check": False}
-    done = subprocess.run(command, **options)
-    return done.returncode, done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-c", code], **options)
+    return done.returncode, done.stdout.strip(), done.stderr
 
 
-def test_the_clone_is_found_from_within_and_by_the_notebooks_path(tmp_path):
-    notebook, other = write_clone(tmp_path / "clone"), tmp_path / "other"
-    other.mkdir()
-    for folder, environment in (
-        (tmp_path / "clone", {}),
-        (notebook.parent, {}),
-        (other, {"JPY_SESSION_NAME": str(notebook)}),  # as a Jupyter server tells its kernel
-    ):
-        status, said, errors = find(folder, **environment)
-        assert (status, errors) == (0, "")
-        assert f"{NAME} {__version__} from the clone at " in said
-        assert f"the record is at {tmp_path / 'clone' / NAME / 'record.py'}" in said
+def test_it_has_at_most_eight_lines_beside_imports_and_is_the_same_everywhere():
+    lines = [line for line in FINDER.splitlines() if line and not line.startswith(("#", "import ", "from "))]
+    assert len(lines) <= 8
+    assert {code_cells(name)["finder"] for name in ("efficientnet_regression", "summary", "your_model")} == {FINDER}
 
 
-def test_a_clone_is_taken_before_what_is_installed(tmp_path):
-    write_clone(tmp_path / "clone")
-    status, said, _ = find(tmp_path / "clone", PYTHONPATH=str(ROOT))
-    assert status == 0
-    assert "from the clone at" in said
-    assert str(tmp_path) in said
+def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is_installed(clones, tmp_path):
+    (first, notebook), (second, _) = clones
+    record = str(first / NAME / "record.py")
+    assert find(first) == find(notebook.parent) == (0, record, "")
+    assert find(tmp_path, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # as a Jupyter server tells its kernel
+    assert find(second, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # the notebook's clone, not the folder's
+    assert find(first, PYTHONPATH=str(second)) == (0, record, "")
+    assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "record.py"), "")
 
 
-def test_what_is_installed_is_taken_before_a_wheel(tmp_path, wheel):
-    shutil.copy(wheel, tmp_path)
-    status, said, _ = find(tmp_path, PYTHONPATH=str(ROOT))
-    assert status == 0
-    assert f"{NAME} {__version__} from the installed package" in said
+def test_it_stops_where_the_code_of_another_clone_is_loaded_and_where_there_is_none(clones, tmp_path):
+    (first, _), (second, _) = clones
+    loaded = f"sys.path.insert(0, {str(second)!r})\nimport {NAME}"
+    for status, said, errors in (find(first, before=loaded), find(tmp_path)):
+        assert (status, said, errors.count("\n")) == (1, "", 1)
 
 
-def test_a_wheel_beside_the_notebook_is_enough(tmp_path, wheel):
-    notebook = tmp_path / "notebook" / "alone.ipynb"
-    notebook.parent.mkdir()
-    shutil.copy(wheel, notebook.parent)
-    for folder, environment in ((notebook.parent, {}), (tmp_path, {"JPY_SESSION_NAME": str(notebook)})):
-        status, said, errors = find(folder, **environment)
-        assert (status, errors) == (0, "")
-        assert f"{NAME} {__version__} from {wheel.name}" in said
-        assert f"{wheel.name}/{NAME}/record.py" in said
-
-
-def test_the_newest_of_several_wheels_is_taken(tmp_path, wheel):
-    shutil.copy(wheel, tmp_path)
-    (tmp_path / f"{NAME}-0.0.1-py3-none-any.whl").write_bytes(b"an old one")
-    assert f"from {wheel.name}" in find(tmp_path)[1]
-
-
-def test_without_any_of_them_one_sentence_says_what_to_do(tmp_path):
-    status, said, errors = find(tmp_path)
-    assert (status, said) == (1, "")
-    assert errors.count("\n") == 1
-    assert f"put the wheel {NAME}-*.whl beside this notebook." in errors
-
-
-# By papermill
-
-
-@pytest.fixture(scope="module", params=["clone", "nothing"])
-def tiny(request, tmp_path_factory):
-    """(what is there, folder, process) of the tiny notebook by papermill, from a folder of its own."""
-    there = request.param
-    folder = tmp_path_factory.mktemp(there)
-    work = folder / "work"
-    work.mkdir()
-    notebook = write_clone(folder / "clone") if there == "clone" else write_tiny(work / "tiny.ipynb")
-    return there, work, papermill(notebook, work, {"PYTHONPATH": ""})
-
-
-def test_papermill_finds_the_clone_of_the_notebook_or_says_what_to_do(tiny):
-    there, folder, done = tiny
-    notebook = executed(folder)
-    if there == "clone":
+@pytest.mark.parametrize("where", ["clone", "--cwd", "alone"])
+def test_papermill_runs_the_code_of_the_notebooks_clone_or_stops_without_a_traceback(clones, tmp_path, where):
+    (first, notebook), (second, _) = clones
+    if where == "alone":
+        notebook = shutil.copy(notebook, tmp_path)
+    options = ("--cwd", str(second)) if where == "--cwd" else ()
+    done = papermill(notebook, tmp_path, {"PYTHONPATH": ""}, options=options)
+    result = executed(tmp_path)
+    if where == "alone":
+        (error,) = cell_errors(result)
+        assert (done.returncode != 0, error["ename"]) == (True, "SystemExit")
+        assert not any("File " in line or "---->" in line for line in error["traceback"])
+    else:
         assert done.returncode == 0, done.stderr[-2000:]
-        assert f"{NAME} {__version__} from the clone at ../clone\n" in printed(notebook)
-        return
-    assert done.returncode != 0
-    (error,) = cell_errors(notebook)
-    assert error["ename"] == "SystemExit"
-    assert f"put the wheel {NAME}-*.whl beside this notebook." in error["evalue"]
-    assert "Traceback" not in "".join(error["traceback"])
-    assert not any("File " in line or "---->" in line for line in error["traceback"])
-
-
-def test_papermill_needs_no_more_than_a_wheel_beside_the_notebook(tmp_path, wheel):
-    shutil.copy(wheel, tmp_path)
-    done = papermill(write_tiny(tmp_path / "tiny.ipynb"), tmp_path, {"PYTHONPATH": ""})
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert f"{NAME} {__version__} from {wheel.name}\n" in printed(executed(tmp_path))
-
-
-def test_the_notebook_of_this_clone_runs_from_an_unrelated_folder(tmp_path):
-    status, said, _ = find(tmp_path, JPY_SESSION_NAME=str(NOTEBOOKS / "cifar_resnet.ipynb"))
-    assert status == 0
-    assert f"the record is at {ROOT / NAME / 'record.py'}" in said
+        assert str(first / NAME / "record.py") in str(result["cells"][-1]["outputs"])

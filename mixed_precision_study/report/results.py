@@ -1,12 +1,12 @@
 """How an experiment notebook shows its own result: a picture, one table, and a sentence per precision."""
 
 import re
+import sys
 import textwrap
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import pandas as pd
-from IPython import get_ipython
-from IPython.display import Image, display
 
 from ..analysis.bottleneck import find_bottleneck
 from ..analysis.verdict import NOT_TRAINED, verdict
@@ -125,6 +125,12 @@ def read_results(records: list[RunRecord]) -> str:
     return "\n".join(textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in items)
 
 
+def in_notebook() -> bool:
+    """Return whether IPython runs this process, which compare() and diagnose() do not need."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
 def show(records: list[RunRecord], details: bool = False) -> None:
     """Show the result of a notebook, as plain text outside IPython: a picture, one table, a sentence per precision.
 
@@ -132,7 +138,12 @@ def show(records: list[RunRecord], details: bool = False) -> None:
     """
     tables = tables_of(records)
     bars = bars_in(tables)
-    if get_ipython() is not None and not tables.on_cpu and len(bars) > 1:
+    show_table: Callable = print
+    if in_notebook():
+        from IPython.display import Image, display
+
+        show_table = display
+    if in_notebook() and not tables.on_cpu and len(bars) > 1:
         figures = opening(bars)
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
@@ -142,5 +153,5 @@ def show(records: list[RunRecord], details: bool = False) -> None:
     with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
         for table in shown:
             if len(table):
-                display(table)
+                show_table(table)
     print(read_results(records))

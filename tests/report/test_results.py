@@ -3,6 +3,7 @@
 import math
 
 import made_up_records as made_up
+import IPython.display
 import matplotlib.pyplot as plt
 import pytest
 
@@ -82,8 +83,8 @@ def test_fp32_is_the_baseline_without_tf32_and_a_run_alone_says_what_limits_it(c
 
 def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, capsys):
     shown, open_before = [], plt.get_fignums()
-    monkeypatch.setattr(results, "get_ipython", lambda: True)
-    monkeypatch.setattr(results, "display", shown.append)
+    monkeypatch.setattr(results, "in_notebook", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", shown.append)
     results.show([run("fp32"), run("amp_bf16", 1.5)])
     picture, table = shown
     assert picture.data.startswith(b"\x89PNG") and table.index.tolist() == ["fp32", "bf16 AMP"]
