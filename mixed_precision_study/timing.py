@@ -127,10 +127,6 @@ class StartUp:
         self.seconds: dict[str, float] = {}
         self.over = False
 
-    def begin_again(self) -> None:
-        """Begin now, in a process that was forked with this module loaded."""
-        self.__init__(time.perf_counter())  # type: ignore[misc]
-
     def lap(self, part: str) -> None:
         """Add the time since the last lap to `part`."""
         now = time.perf_counter()

@@ -52,7 +52,7 @@ def nvmlInit():
     {init}
 
 def nvmlDeviceGetHandleByUUID(uuid):
-    assert uuid == b"GPU-ab", uuid
+    assert uuid == "GPU-ab", uuid
     return "handle"
 
 def nvmlDeviceGetPowerUsage(handle):

@@ -10,11 +10,11 @@ import zipfile
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
+from mixed_precision_study.runner.notebook_file import packed_package
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
 from mixed_precision_study import __version__, standalone
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.runner.notebook_file import packed_package
 from mixed_precision_study.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"

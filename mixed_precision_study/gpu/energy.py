@@ -1,6 +1,5 @@
 """Power, clock, temperature and throttling of the GPU during the timed epochs, and their summary in the record."""
 
-import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -40,18 +39,6 @@ def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
     record.sm_clock_mhz_max = gpu.ask("MaxClockInfo", 1)
 
 
-def integrate(samples: list[dict], seconds: float) -> float | None:
-    """Return the energy in joules of power samples, None if there are fewer than two.
-
-    It is the trapezoidal rule between the first and the last sample, scaled to `seconds`.
-    """
-    points = [(one["seconds"], one["milliwatts"] / 1000) for one in samples if one["milliwatts"] is not None]
-    if len(points) < 2:
-        return None
-    joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
-    return joules / (points[-1][0] - points[0][0]) * seconds
-
-
 def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     """Fill in energy, power, clock, temperature and throttling from all timed epochs."""
     parts = record.card_samples_all
@@ -88,22 +75,16 @@ def slowing_bits(sample: dict, highest: float | None) -> int:
 
 
 def summarise_energy(record: RunRecord, samples_trained: int) -> None:
-    """Fill in energy and mean power: from the GPU's counter, or from the power samples if a part has no counter."""
+    """Fill in energy and mean power from the GPU's counter, which GPUs have from Volta on."""
     parts = record.card_samples_all
-    joules = [part["joules"] for part in parts]
-    source = "counter"
-    if None in joules:
-        joules = [integrate(part["samples"], part["seconds"]) for part in parts]
-        source = "power"
-    if None in joules:
-        record.energy_source = None
-        record.energy_reason = "no energy counter, or no two samples of the power"
+    if any(part["joules"] is None for part in parts):
+        record.energy_reason = "this GPU has no energy counter"
         return
-    short = too_short_for_energy(sum(part["seconds"] for part in parts))
-    if short:
+    seconds = sum(part["seconds"] for part in parts)
+    if short := too_short_for_energy(seconds):
         record.energy_reason = short
         return
-    record.energy_source = source
-    record.energy_joules = sum(joules)
+    record.energy_source = "counter"
+    record.energy_joules = sum(part["joules"] for part in parts)
     record.joules_per_1000_samples = 1000 * record.energy_joules / samples_trained
-    record.power_watts_mean = record.energy_joules / sum(part["seconds"] for part in parts)
+    record.power_watts_mean = record.energy_joules / seconds

@@ -1,11 +1,10 @@
 """What NVML says about the GPUs: memory, clocks, processes, and whether one is lost. PyTorch is not needed.
 
-An unanswered question gives None and a reason, never 0. Both nvidia-ml-py and the old nvidia-ml-py3 7.352.0 work.
+An unanswered question gives None and a reason, never 0.
 """
 
 import os
 import re
-import subprocess
 from typing import Any, NamedTuple
 
 MIB = 2**20
@@ -25,11 +24,6 @@ FAULT_WORDS = re.compile(
     r"unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE
 )
 GPUS_BEFORE_USE: dict[str, dict] = {}  # what read_gpus() returned before this process used a GPU
-
-
-def as_text(answer: str | bytes) -> str:
-    """Return an answer as text; nvidia-ml-py3 answers in bytes."""
-    return answer.decode() if isinstance(answer, bytes) else answer
 
 
 class NvmlGpu:
@@ -52,7 +46,7 @@ class NvmlGpu:
             pynvml.nvmlInit()
             if uuid:
                 name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-                self.handle = pynvml.nvmlDeviceGetHandleByUUID(name.encode())
+                self.handle = pynvml.nvmlDeviceGetHandleByUUID(name)
             else:
                 self.handle = pynvml.nvmlDeviceGetHandleByIndex(number)
             self.nvml = pynvml
@@ -77,10 +71,7 @@ class NvmlGpu:
 
         The second version of the call does not count the driver's own reserve as used. It is preferred where it exists.
         """
-        version = getattr(self.nvml, "nvmlMemory_v2", None)
-        memory = self.ask("MemoryInfo", version=version) if version else None
-        if memory is None:
-            memory = self.ask("MemoryInfo")
+        memory = self.ask("MemoryInfo", version=getattr(self.nvml, "nvmlMemory_v2", None)) or self.ask("MemoryInfo")
         if memory is None:
             return {"used_mib": None, "total_mib": None, "reason": self.reason or "NVML gave no figure for the memory"}
         return {"used_mib": memory.used / MIB, "total_mib": memory.total / MIB, "reason": None}
@@ -88,7 +79,7 @@ class NvmlGpu:
     def throttle_bits(self) -> int | None:
         """Return the reasons for a lower clock, as bits; THROTTLES names those that count."""
         bits = self.ask("CurrentClocksEventReasons")
-        return self.ask("CurrentClocksThrottleReasons") if bits is None else bits  # the name in older bindings
+        return self.ask("CurrentClocksThrottleReasons") if bits is None else bits  # the name in older drivers
 
     def process_ids(self) -> list[int] | None:
         """Return the ids of the processes that compute on this GPU."""
@@ -98,7 +89,7 @@ class NvmlGpu:
     def driver(self) -> str | None:
         """Return the driver's version."""
         try:
-            return as_text(self.nvml.nvmlSystemGetDriverVersion())
+            return self.nvml.nvmlSystemGetDriverVersion()
         except Exception:  # as in ask()
             return None
 
@@ -129,7 +120,7 @@ def read_gpus() -> dict[str, dict]:
     """
     found = {}
     for gpu in listed_gpus():
-        uuid = as_text(gpu.ask("UUID") or "").removeprefix("GPU-")
+        uuid = (gpu.ask("UUID") or "").removeprefix("GPU-")
         found[uuid] = {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
     return found
 
@@ -205,14 +196,6 @@ def memory_is_free(uuid: str, before: GpuState | None, slack_mib: float = 64) ->
 
 
 def installed_gpus() -> list[tuple[int, str, str]]:
-    """Return (index, UUID, name) of the GPUs of this machine, from NVML or else from nvidia-smi."""
+    """Return (index, UUID, name) of the GPUs of this machine, in NVML's order."""
     answers = [(gpu.ask("UUID"), gpu.ask("Name")) for gpu in listed_gpus()]
-    if answers and all(uuid and name for uuid, name in answers):
-        return [(index, as_text(uuid), as_text(name)) for index, (uuid, name) in enumerate(answers)]
-    command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
-    try:
-        text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[word.strip() for word in line.split(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
-    return [(int(index), uuid, name) for index, uuid, name in rows if index.isdigit()]
+    return [(index, uuid, name) for index, (uuid, name) in enumerate(answers) if uuid and name]

@@ -1,12 +1,9 @@
 """Checks of the GPU before anything is measured: PyTorch's kernels, fp16 arithmetic, the clocks, other processes."""
 
-import html
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
-from IPython.display import display
 
 from ..errors import Unsupported, UserError
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
@@ -112,7 +109,7 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
         "throttled now": throttles,
         "fp16 against fp32": fp16,
         "CUDA events": f"show {clock['events_per_wall']:.1%} of the wall time",
-        "launching": f"takes {clock['launch_per_wall']:.0%} of the time of the work that is launched",
+        "launch overhead": f"{clock['launch_per_wall']:.0%} of the GPU time",
     }
     warnings = []
     if others:
@@ -134,48 +131,26 @@ def clear_workspaces() -> None:
         torch._C._cuda_clearCublasWorkspaces()
 
 
-@dataclass(repr=False)
-class ModeTable:
-    """The table of the modes: `data` is its HTML for a notebook, `text` is for a script."""
-
-    data: str
-    text: str
-
-    def _repr_html_(self) -> str:
-        return self.data
-
-    def __repr__(self) -> str:
-        return self.text
-
-
 def show_preflight(
     device: torch.device, execution: str, precisions: Iterable[str], check_supported: Callable[..., None]
 ) -> dict:
-    """Check the device within seconds, show the result and a table of the modes, and return fields for the records.
+    """Check the device within seconds, print what was found and which modes can run, and return fields for the records.
 
-    A mode that cannot run here is greyed out with its reason: check_supported(mode, execution, device, fp16_check)
-    raises Unsupported. Raises UserError if this PyTorch has no kernels for the GPU.
+    check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a mode cannot run
+    here. Raises UserError if this PyTorch has no kernels for the GPU.
     """
     began = time.perf_counter()
     facts, warnings, fields = inspect_gpu(device)
     clear_workspaces()
+    for name in precisions:
+        try:
+            check_supported(name, execution, device, fields.get("fp16_check"))
+            facts[name] = "can run here"
+        except Unsupported as refusal:
+            facts[name] = str(refusal)
     for what, text in facts.items():
         print(f"{what:<18} {text}")
     for text in warnings:
-        print(f"WARNING: {text}.")
-    rows = []
-    lines = []
-    for name in precisions:
-        style = ""
-        result = "can run here"
-        try:
-            check_supported(name, execution, device, fields.get("fp16_check"))
-        except Unsupported as refusal:
-            style = ' style="color: #999999"'
-            result = str(refusal)
-        lines.append(f"{name:<18} {result}")
-        rows.append(f"<tr{style}><td>{name}</td><td>{html.escape(result)}</td></tr>")
-    table = f"<table><tr><th>precision</th><th></th></tr>{''.join(rows)}</table>"
-    display(ModeTable(table, "\n".join(lines)))
+        print(f"Caution: {text}.")
     print(f"The checks took {time.perf_counter() - began:.1f} s.")
     return fields

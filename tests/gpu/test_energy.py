@@ -7,7 +7,7 @@ import torch
 from made_up_nvml import THIS, absent, child_of, fake_nvml, is_running
 from small_training import CPU, make_record
 
-from mixed_precision_study.gpu.energy import integrate, summarise_gpu, watched
+from mixed_precision_study.gpu.energy import summarise_gpu, watched
 from mixed_precision_study.gpu.nvml import THROTTLES
 
 GPU = torch.device("cuda")
@@ -111,56 +111,16 @@ def summarised(*parts, samples_trained=500):
     return record
 
 
-def powers(*points):
-    """Return samples of (seconds, watts)."""
-    return [sample(seconds, watts and watts * 1000) for seconds, watts in points]
-
-
-@pytest.mark.parametrize(
-    ("points", "seconds", "joules"),
-    [
-        ([(0, 100), (1, 100)], 1, 100),
-        ([(0, 100), (1, 200)], 1, 150),
-        ([(10, 0), (11, 100), (14, 200)], 4, 50 + 450),  # unevenly spaced
-        ([(10, 0), (11, 100), (14, 200)], 8, 2 * (50 + 450)),  # stretched to the whole time
-        ([(0, 100), (1, None), (2, 300)], 2, 400),  # a sample without power is passed over
-        ([(0, 0), (2, 0)], 2, 0),
-        ([(0, 100)], 1, None),
-        ([(0, 100), (1, None)], 1, None),
-        ([], 1, None),
-    ],
-)
-def test_power_is_integrated_by_trapezoids(points, seconds, joules):
-    assert integrate(powers(*points), seconds) == joules
-
-
 def test_energy_is_the_counters_where_there_is_one():
-    record = summarised(part(2.0, 300.0, *powers((0, 1), (1, 1))), part(3.0, 200.0, *powers((9, 1), (10, 1))))
+    record = summarised(part(2.0, 300.0, sample(), sample()), part(3.0, 200.0, sample(), sample()))
     assert (record.energy_joules, record.energy_source, record.energy_reason) == (500, "counter", None)
     assert record.joules_per_1000_samples == 1000  # 500 J for 500 samples
     assert record.power_watts_mean == 100  # 500 J in 5 s
     assert record.card_samples == 4
 
 
-def test_where_one_part_lacks_the_counter_all_are_integrated():
-    record = summarised(part(2.0, 300.0, *powers((0, 50), (2, 50))), part(4.0, None, *powers((9, 100), (11, 300))))
-    assert (record.energy_joules, record.energy_source) == (2 * 50 + 4 * 200, "power")  # one method for a run
-    assert record.power_watts_mean == 150
-    assert record.joules_per_1000_samples == 1800
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [
-        [part(1.0, None, *powers((0, None), (1, None)))],
-        [part(1.0, None, *powers((0, 100)))],
-        [part(1.0, None)],
-        [part(1.0, None, *powers((0, 100), (1, 100))), part(1.0, None)],
-    ],
-    ids=["no power", "one sample", "no samples", "a part without"],
-)
-def test_without_counter_and_power_energy_is_null_with_a_reason(parts):
-    record = summarised(*parts)
+def test_where_a_part_lacks_the_counter_energy_is_null_with_a_reason():
+    record = summarised(part(2.0, 300.0, sample()), part(4.0, None, sample()))
     assert {getattr(record, name) for name in FIELDS[:4]} == {None}
     assert record.energy_reason
 
@@ -189,7 +149,7 @@ def test_no_samples_have_a_reason_and_keep_the_counter():
 
 @pytest.mark.parametrize(("seconds", "known"), [((2.4, 2.5), False), ((2.5, 2.5), True)])
 def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
-    record = summarised(*(part(time, 300.0, *powers((0, 1), (1, 1))) for time in seconds))
+    record = summarised(*(part(time, 300.0, sample(), sample()) for time in seconds))
     assert [getattr(record, name) is not None for name in FIELDS[:4]] == [known] * 4
     assert bool(record.energy_reason) is not known
 

@@ -20,12 +20,11 @@ def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
     assert gpu.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
     assert gpu.driver() == "580.1"
     assert gpu.reason is None
-    assert module.asked == [b"GPU-ab-cd"]  # nvidia-ml-py3 takes no text
+    assert module.asked == ["GPU-ab-cd"]
 
 
-@pytest.mark.parametrize("as_bytes", [False, True])
-def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch, as_bytes):
-    uuids = [uuid.encode() if as_bytes else uuid for uuid in ("GPU-small", "GPU-large")]
+def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
+    uuids = ["GPU-small", "GPU-large"]
     memory = [memory_of(700), memory_of(5)]
     running = [[types.SimpleNamespace(pid=8)], []]
     module = fake_nvml(
@@ -59,17 +58,9 @@ def test_the_second_version_of_the_memory_call_is_preferred_and_the_first_is_the
     assert NvmlGpu().memory()["used_mib"] == 5
 
 
-def test_the_old_binding_without_versions_and_with_bytes(monkeypatch):
-    functions = {
-        "nvmlDeviceGetMemoryInfo": lambda handle: memory_of(1, 2),
-        "nvmlSystemGetDriverVersion": lambda: b"430.5",
-    }
-    fake_nvml(monkeypatch, nvmlMemory_v2=None, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 4, **functions)
-    gpu = NvmlGpu("x")
-    assert gpu.memory() == {"used_mib": 1, "total_mib": 2, "reason": None}
-    assert gpu.driver() == "430.5"
-    assert gpu.throttle_bits() == 4
-    assert gpu_state("GPU-x") == (1, 2, None)
+def test_the_name_of_throttling_in_older_drivers(monkeypatch):
+    fake_nvml(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 4)
+    assert NvmlGpu("x").throttle_bits() == 4
 
 
 def raises(error):

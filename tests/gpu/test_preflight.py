@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_training import CPU
 
-from mixed_precision_study.errors import Unsupported, UserError
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.gpu import nvml, preflight
 from mixed_precision_study.gpu.preflight import check_fp16, missing_kernels, show_preflight
 from mixed_precision_study.precision import PRECISIONS, check_supported
@@ -69,34 +69,18 @@ def test_wrong_fp16_convolutions_are_named_with_their_error(monkeypatch, factor,
         assert "convolution" in result and error in result
 
 
-def shown_by(monkeypatch, device, check=check_supported):
-    """Return (what show_preflight returns, the HTML it displays)."""
-    shown = []
-    monkeypatch.setattr(preflight, "display", shown.append)
+def shown_by(capsys, device, check=check_supported):
+    """Return (what show_preflight returns, {what: text} of the lines that it prints, its cautions)."""
+    capsys.readouterr()
     fields = show_preflight(device, "eager", list(PRECISIONS), check)
-    (table,) = shown
-    return fields, table.data
+    lines = capsys.readouterr().out.splitlines()
+    return fields, {line[:18].strip(): line[19:] for line in lines}, [line for line in lines if "Caution" in line]
 
 
-def test_the_preflight_on_the_cpu_greys_out_what_needs_a_gpu(monkeypatch, capsys):
-    fields, table = shown_by(monkeypatch, CPU)
-    assert fields == {}
-    rows = [row for row in table.split("<tr")[1:] if "<td>" in row]
-    for name, row in zip(PRECISIONS, rows, strict=True):
-        can_run = name in ("fp32", "amp_bf16")
-        assert f"<td>{name}</td>" in row
-        assert ("#999999" not in row) is ("can run here" in row) is can_run
-    text = capsys.readouterr().out
-    assert text.split()[:2] == ["device", "CPU"]
-    assert "WARNING" not in text
-
-
-def test_reasons_are_escaped_in_the_table(monkeypatch):
-    def refuse(name, execution, device, fp16_check):
-        raise Unsupported(f'execution="{execution}" < none')
-
-    _, table = shown_by(monkeypatch, CPU, refuse)
-    assert table.count("execution=&quot;eager&quot; &lt; none") == len(PRECISIONS)
+def test_the_preflight_on_the_cpu_says_what_needs_a_gpu(capsys):
+    fields, said, cautions = shown_by(capsys, CPU)
+    assert (fields, said["device"], cautions) == ({}, "CPU", [])
+    assert [name for name in PRECISIONS if said[name] == "can run here"] == ["fp32", "amp_bf16"]
 
 
 def pretend_gpu(
@@ -126,25 +110,14 @@ def pretend_gpu(
 
 def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatch, capsys):
     pretend_gpu(monkeypatch)
-    fields, table = shown_by(monkeypatch, GPU)
-    text = capsys.readouterr().out
-    assert fields == {"native_bf16": True, "fp16_check": "passed"}
+    fields, said, cautions = shown_by(capsys, GPU)
+    assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
     assert set(fields) <= set(RunRecord.__dataclass_fields__)
-    assert table.count("can run here") == len(PRECISIONS) - 1  # it is an Ampere, which has no fp8
-    for figure in (
-        "Made-up RTX",
-        "8.6",
-        "580.1",
-        "20,480 of 24,576 MiB",
-        "0 processes",
-        "1,23",
-        "1,395 MHz",
-        "2,100 MHz",
-    ):
-        assert figure in text
-    for figure in ("350 W", "100.0%", "1%", "throttled now      no\n"):
-        assert figure in text
-    assert "WARNING" not in text
+    assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]  # it is an Ampere
+    assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"] and said["driver"] == "580.1"
+    assert said["free memory"] == "20,480 of 24,576 MiB" and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"
+    assert said["others on the GPU"] in ("0 processes, 1,234 MiB", "0 processes, 1,235 MiB")
+    assert (said["power cap"], said["throttled now"], said["launch overhead"][:2]) == ("350 W", "no", "1%")
 
 
 def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, capsys):
@@ -157,11 +130,9 @@ def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, cap
         "driver",
     )
     pretend_gpu(monkeypatch, pids=None, **dict.fromkeys(names))
-    shown_by(monkeypatch, GPU)
-    text = capsys.readouterr().out
-    for what in ("driver", "others on the GPU", "SM clock", "power cap", "throttled now"):
-        assert f"{what:<18} unknown\n" in text
-    assert "WARNING" not in text
+    _, said, cautions = shown_by(capsys, GPU)
+    names = ("driver", "others on the GPU", "SM clock", "power cap", "throttled now")
+    assert {said[what] for what in names} == {"unknown"} and not cautions
 
 
 @pytest.mark.parametrize(
@@ -175,26 +146,20 @@ def test_the_preflight_without_nvml_says_unknown_and_never_zero(monkeypatch, cap
         ({"events": 1.06}, "CUDA events"),
     ],
 )
-def test_each_warning_is_given_alone(monkeypatch, capsys, state, warning):
+def test_each_caution_is_given_alone(monkeypatch, capsys, state, warning):
     pretend_gpu(monkeypatch, **state)
-    shown_by(monkeypatch, GPU)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WARNING")]
+    (line,) = shown_by(capsys, GPU)[2]
     assert warning in line
 
 
-def test_a_throttled_gpu_is_told_why_before_the_run(monkeypatch, capsys):
-    pretend_gpu(monkeypatch, throttle_bits=0x4 | 0x40 | 0x1)
-    shown_by(monkeypatch, GPU)
-    assert "throttled now      power cap, thermal, hardware\n" in capsys.readouterr().out
-
-
-def test_modes_that_the_gpu_cannot_run_are_greyed_out_with_the_reason(monkeypatch):
-    pretend_gpu(monkeypatch, fp16="a convolution is wrong", native=False)
+def test_a_throttled_gpu_and_modes_that_it_cannot_run_are_said_with_the_reason(monkeypatch, capsys):
+    pretend_gpu(monkeypatch, throttle_bits=0x4 | 0x40 | 0x1, fp16="a convolution is wrong", native=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    fields, table = shown_by(monkeypatch, GPU)
+    fields, said, _ = shown_by(capsys, GPU)
     assert fields == {"native_bf16": False, "fp16_check": "a convolution is wrong"}
-    assert table.count("#999999") == 7  # three modes with fp16, tf32, two with bf16, and fp8
-    assert table.count("a convolution is wrong") == 3
+    assert said["throttled now"] == "power cap, thermal, hardware"
+    assert [name for name in PRECISIONS if said[name] == "can run here"] == ["fp32"]
+    assert sum("a convolution is wrong" in said[name] for name in PRECISIONS) == 3
 
 
 def test_a_pytorch_without_kernels_stops_the_notebook(monkeypatch):

@@ -17,6 +17,19 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
+from mixed_precision_study.runner.scheduler import (
+    DeviceSlot,
+    Job,
+    RunQueue,
+    home_of,
+    jobs_of,
+    mark_diverged,
+    set_aside_records,
+    store_times,
+    stranded,
+    take_job,
+    unfinished,
+)
 from tiny_suite import (
     ON_CPU,
     PARAMETERS,
@@ -43,19 +56,6 @@ from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device, choose_devices, visible_gpus
 from mixed_precision_study.runner.paths import check_writable, relative_to_root, shown
 from mixed_precision_study.runner.plan import check_values, notebook_defaults, plan
-from mixed_precision_study.runner.scheduler import (
-    DeviceSlot,
-    Job,
-    RunQueue,
-    home_of,
-    jobs_of,
-    mark_diverged,
-    set_aside_records,
-    store_times,
-    stranded,
-    take_job,
-    unfinished,
-)
 from mixed_precision_study.runner.status import table
 from mixed_precision_study.runner.studies import parse_overrides
 

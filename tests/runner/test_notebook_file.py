@@ -4,9 +4,9 @@ import json
 import os
 
 import pytest
+from mixed_precision_study.runner.notebook_file import code_cells, hash_of
 
 from mixed_precision_study.runner import notebook_file
-from mixed_precision_study.runner.notebook_file import code_cells, hash_of
 
 
 @pytest.fixture
