@@ -18,8 +18,10 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from mixed_precision_study.runner.cli import report_steps  # noqa: E402
+
 OUTPUTS = ROOT / "outputs"
-TEMPLATES = ROOT / "mixed_precision_study" / "report" / "template"
 DATE = (1980, 1, 1, 0, 0, 0)
 PAGE = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">\n'
 PAGE += "<title>Mixed-precision study</title>\n<h1>Mixed-precision study: reports and executed notebooks</h1>\n"
@@ -43,16 +45,15 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
-    options = ["--no-progress-bar", "-p", "records_dir", folder.relative_to(ROOT).as_posix(), "--cwd", str(ROOT)]
-    notebook = ROOT / "notebooks" / "summary.ipynb"
-    subprocess.run([sys.executable, "-m", "papermill", *options, str(notebook), str(executed)], check=True)
+    parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}
+    execute, page = report_steps(ROOT / "notebooks" / "summary.ipynb", folder, parameters)
+    subprocess.run([sys.executable, *execute], check=True, cwd=ROOT)
     content = json.loads(executed.read_text(encoding="utf-8"))
     for part in (content, *content["cells"]):
         for name in ("papermill", "execution"):  # they name paths of this machine and times
             part["metadata"].pop(name, None)
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
-    subprocess.run([sys.executable, "-m", "nbconvert", "--to", "html", *template, str(executed)], check=True)
+    subprocess.run([sys.executable, *page], check=True)
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
     first = next((part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), "")
     for path in set(folder.glob("*.png")) - kept:

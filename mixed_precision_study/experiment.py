@@ -1,12 +1,13 @@
 """An experiment: one model trained in every precision, under equal conditions, with a record of each run."""
 
+import copy
 import gc
 import itertools
 import os
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
@@ -226,17 +227,18 @@ class Experiment:
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
-        first_place = given_order() or 0
         with never_eager_unawares(settings.execution):
-            for place, precision in enumerate(order, first_place):
+            for place, precision in enumerate(order, given_order() or 0):
                 record = records[precision]
                 record.order_in_comparison = place
                 record.runs_before_in_process = next(BEGUN)
                 with guarded(record, settings.output_dir, self.device):
                     self.train_and_evaluate(record, precision)
-            for precision, record in records.items():
-                if record.status == "ok" and settings.repeat == 0 and len(records) > 1:
-                    self.explain_afterwards(record, precision)
+            for record in records.values():
+                if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
+                    self.explain_afterwards(record)
+                    with suppress(RuntimeError):  # a lost device must not cost the records
+                        release_memory(self.device)
         return judged(records.values(), settings.output_dir)
 
     def facts(self) -> dict:
@@ -312,9 +314,11 @@ class Experiment:
         if self.parameters.repeat:
             leave_unexplained(record, ONLY_THE_FIRST)
         elif len(self.parameters.precisions) > 1:
-            leave_unexplained(record, NOT_YET_EXPLAINED)
+            leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
         else:
-            keep_training(record, self.parameters.output_dir)
+            measured = replace(record, status="ok", reason=None, finished_at=utc_now())
+            leave_unexplained(measured, NOT_YET_EXPLAINED)
+            write_record(measured, self.parameters.output_dir)  # a run that is killed while it is explained keeps it
             self.explain_trained(record, trainer, size)
 
     def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
@@ -346,7 +350,10 @@ class Experiment:
             leave_unexplained(record, SEVERAL_SHAPES)
             return
         given = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
-        batches = partial(of_first_shape, given, shapes) if shapes else given
+
+        def batches() -> Iterator:  # those of an epoch that have the shape of its first
+            return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
+
         with progress(None, f"{record.precision}, explaining: inference"):
             measure_inference(record, trainer, batches(), self.infer)
         inference = time.perf_counter() - began
@@ -357,49 +364,31 @@ class Experiment:
             parts = ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.items() if spent >= 0.05)
             print(f"{record.precision}: explained in {record.explanation_seconds:.1f} s ({parts})")
 
-    def explain_afterwards(self, record: RunRecord, precision: str) -> None:
-        """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason."""
-        if self.device.type != "cuda":
-            leave_unexplained(record, "no GPU")
-        else:
-            try:
-                release_memory(self.device)
-                self.copy_explanation(record, precision)
-            except Exception as error:  # the run itself is measured and must not be lost
-                leave_unexplained(record, error_line(error))
-                clear_tracebacks(error)
-            with suppress(RuntimeError):  # a lost device must not cost the record
-                release_memory(self.device)
-        write_record(record, self.parameters.output_dir)
+    def explain_afterwards(self, record: RunRecord) -> None:
+        """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason.
 
-    def copy_explanation(self, record: RunRecord, precision: str) -> None:
-        """Train a new model a little, explain that, and copy the fields of the explanation into the record.
-
-        The busy fraction and the like are those of the record's own median step.
+        The new model trains EXPLAINED_STEPS steps, or one epoch where that is shorter, and nothing is evaluated.
         """
-        if self.device.type == "cuda":
-            clear_workspaces()  # those of the run before would count as data
-        given = {**self.facts(), "batch_size_used": record.batch_size_used}
-        other = new_record(self.name, vars(self.parameters), precision, given)
-        describe_environment(other, self.device)
-        next(BEGUN)
-        trainer, size = self.warmed_up(other, precision)
-        self.train_a_little(other, trainer, size)
-        other.step_ms_median = record.step_ms_median
-        self.explain_trained(other, trainer, size)
-        for name in EXPLANATION:
-            setattr(record, name, getattr(other, name))
-
-    def train_a_little(self, record: RunRecord, trainer: Trainer, size: int) -> None:
-        """Train EXPLAINED_STEPS steps, or one epoch where that is shorter, and evaluate nothing."""
-        lr_at = self.lr_at(record, [])
-        steps = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
-        record.steps_per_epoch = steps
-        record.samples_per_epoch = self.data.samples_in(steps, size)
-        batches = itertools.islice(self.batches(0, trainer.precision, size), steps)
-        if self.log is not None:
-            self.log.begin(size)
-        timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, to be explained")
+        other = copy.deepcopy(record)  # so the busy fraction and the like are those of its own median step
+        leave_unexplained(other, None)
+        try:
+            if self.device.type == "cuda":
+                clear_workspaces()  # those of the run before would count as data
+            next(BEGUN)
+            trainer, size = self.warmed_up(other, record.precision)
+            lr_at = self.lr_at(other, [])
+            other.steps_per_epoch = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
+            batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
+            if self.log is not None:
+                self.log.begin(size)
+            timed_epoch(other, trainer, batches, lr_at, f"{record.precision}, to be explained")
+            self.explain_trained(other, trainer, size)
+            for name in EXPLANATION:
+                setattr(record, name, getattr(other, name))
+        except Exception as error:  # the run itself is measured and must not be lost
+            leave_unexplained(record, error_line(error))
+            clear_tracebacks(error)
+        write_record(record, self.parameters.output_dir)
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
         """Return the schedule as a function of the step, or None where the rate is constant."""
@@ -456,11 +445,6 @@ def never_eager_unawares(execution: str) -> Iterator[None]:
         yield
 
 
-def of_first_shape(batches: Callable[[], Iterable], shapes: Sequence[int]) -> Iterator:
-    """Yield the batches of an epoch that have the shape of the first."""
-    return (batch for batch, shape in zip(batches(), shapes, strict=False) if shape == 0)
-
-
 def own_parameters(name: str, given: dict) -> SimpleNamespace:
     """Return a dict of parameters, completed with the defaults and checked, as a namespace."""
     values = {parameter.name: parameter.default for parameter in OWN_EXPERIMENT}
@@ -469,8 +453,8 @@ def own_parameters(name: str, given: dict) -> SimpleNamespace:
     return SimpleNamespace(**checked)
 
 
-def leave_unexplained(record: RunRecord, reason: str) -> None:
-    """Note why nothing explains the run."""
+def leave_unexplained(record: RunRecord, reason: str | None) -> None:
+    """Note why nothing explains the run. None forgets such a reason."""
     parts = ["inference", "profile", "limit", "ledger"]
     if "fp16" in record.precision:
         parts.append("gradient")
@@ -478,13 +462,6 @@ def leave_unexplained(record: RunRecord, reason: str) -> None:
         parts.append("update")
     for part in parts:
         setattr(record, f"{part}_reason", reason)
-
-
-def keep_training(record: RunRecord, folder: str | Path) -> None:
-    """Write what the training has measured, so that a run that is killed while it is explained keeps it."""
-    measured = replace(record, status="ok", reason=None, finished_at=utc_now())
-    leave_unexplained(measured, NOT_YET_EXPLAINED)
-    write_record(measured, folder)
 
 
 def explain(

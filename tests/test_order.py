@@ -1,50 +1,28 @@
-"""The order of the runs of a comparison: random, the same whenever it is drawn, and fair to every precision."""
+"""The order of the precisions of a repetition: the same whenever it is drawn, and fair to every precision."""
 
+import itertools
 from collections import Counter
 
-from mixed_precision_study.order import shuffled_blocks
+import pytest
 
-NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
+from mixed_precision_study.order import in_turn
 
-
-def test_every_block_holds_each_precision_once():
-    for block in shuffled_blocks([NAMES] * 5, "a"):
-        assert sorted(block) == sorted(NAMES)
+NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
 
-def test_an_order_that_is_drawn_again_is_the_same_however_many_blocks_follow():
-    three = shuffled_blocks([NAMES] * 3, "resnet18")
-    assert shuffled_blocks([NAMES] * 3, "resnet18") == three
-    assert shuffled_blocks([NAMES] * 5, "resnet18")[:3] == three
-    assert three == [  # on every machine
-        ["amp_bf16", "amp_fp16", "tf32", "fp32"],
-        ["fp32", "tf32", "amp_fp16", "amp_bf16"],
-        ["tf32", "amp_bf16", "amp_fp16", "fp32"],
-    ]
+@pytest.mark.parametrize("count", range(1, 7))
+@pytest.mark.parametrize("key", ["resnet18", "lstm"])
+def test_as_many_repetitions_as_precisions_are_a_square_of_williams(count, key):
+    """Each precision has each place once, and with an even number of them follows every other once."""
+    rows = [in_turn(NAMES[:count], key, repetition) for repetition in range(count)]
+    assert all(sorted(column) == sorted(NAMES[:count]) for column in [*rows, *zip(*rows, strict=True)])
+    neighbours = Counter(pair for row in rows for pair in itertools.pairwise(row))
+    if count % 2 == 0:
+        assert neighbours == Counter(itertools.permutations(NAMES[:count], 2))
+    assert [in_turn(NAMES[:count], key, repetition + count) for repetition in range(count)] == rows
 
 
-def test_of_any_two_precisions_each_has_run_before_the_other():
-    for number in range(200):
-        blocks = shuffled_blocks([NAMES] * 3, f"comparison {number}")
-        for one in NAMES:
-            for other in NAMES:
-                assert one == other or any(block.index(one) < block.index(other) for block in blocks)
-
-
-def test_no_block_begins_as_the_one_before_it():
-    for names in (NAMES, NAMES[:2]):
-        for number in range(200):
-            firsts = [block[0] for block in shuffled_blocks([names] * 3, f"comparison {number}")]
-            assert firsts[0] != firsts[1] != firsts[2]
-
-
-def test_every_precision_has_every_place_equally_often():
-    """Of 2,000 comparisons a place falls to each of four precisions 500 times, with a standard deviation of 19."""
-    drawn = [block for number in range(2000) for block in shuffled_blocks([NAMES] * 3, str(number))]
-    for place in range(4):
-        counts = Counter(block[place] for block in drawn)
-        assert all(abs(counts[name] - 1500) < 200 for name in NAMES), (place, counts)
-
-
-def test_one_precision_alone_is_left_as_it_is():
-    assert shuffled_blocks([["fp32"], ["fp32"], []], "a") == [["fp32"], ["fp32"], []]
+def test_an_order_is_the_same_on_every_machine_and_another_for_another_comparison():
+    assert in_turn(NAMES[:4], "resnet18", 0) == ["amp_bf16", "tf32", "amp_fp16", "fp32"]
+    firsts = Counter(in_turn(NAMES[:4], f"comparison {number}", 0)[0] for number in range(2000))
+    assert all(abs(count - 500) < 100 for count in firsts.values())  # a standard deviation of 19

@@ -6,7 +6,6 @@ something failed, 2 for a wrong request.
 """
 
 import glob
-import importlib.util
 import io
 import math
 import re
@@ -16,26 +15,26 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import psutil
 import yaml
 
-from ..analysis.conditions import said_of_made_up
 from ..commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..errors import UserError, printable
 from ..parameters import EXPERIMENTS, did_you_mean, parameters_cell
 from ..record import read_records, read_run
 from . import ray_tasks
-from .batch import Batch, jobs_of, share_of_cores, take_job
+from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process, surroundings
 from .finished import RETRIED, set_aside_records, unfinished
 from .folder import check_fresh, end, held, make
 from .paths import check_given, check_writable, expanded, relative_to_root, shown
 from .plan import Comparison, check_overrides, check_paths, check_values, plan
-from .status import TolerantStream, estimator, log_in, read_seconds, say, table
+from .status import TolerantStream, log_in, read_seconds, say, table
 from .studies import PATHS, chosen_studies, load_studies, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
@@ -50,7 +49,6 @@ class PlannedStudy(NamedTuple):
     name: str
     comparisons: list[Comparison]
     folder: Path
-    left_out: list[str]  # notebooks that need a GPU
 
 
 class Parser(ArgumentParser):
@@ -61,12 +59,11 @@ class Parser(ArgumentParser):
         if unknown := re.fullmatch(r"unrecognized arguments: .*?(--?(\S+?))(=.*)?( .*)?", message):
             name = unknown[2].replace("-", "_")
             if any(name == parameter.name for declared in EXPERIMENTS.values() for parameter in declared):
-                raise UserError(
-                    f"unknown option {unknown[1]}; a parameter is set with -p, for example -p {name} VALUE."
-                )
+                raise UserError(f"unknown option {unknown[1]}; set a parameter with -p, such as -p {name} VALUE.")
             hint = did_you_mean(unknown[1], re.findall(r"--[a-z-]+", self.format_usage()), "possible are")
             raise UserError(f"unknown option {unknown[1]}; {hint}")
-        raise UserError(f"{message.removeprefix('argument ')}; --help explains every option.")
+        message = re.sub(r": invalid \w+ value: ", " needs a number, not ", message.removeprefix("argument "))
+        raise UserError(f"{message}; --help explains every option.")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
@@ -74,14 +71,10 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser = Parser(prog="run_all.py", description=DESCRIPTION)
     studies = "a name from studies.yaml (default: quick), or one notebook of it, as in quick/cifar_resnet"
     parser.add_argument("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help=studies)
-    parameter = (
-        "set a parameter in every notebook that has it, for example -p epochs 10; NOTEBOOK.NAME: in that one alone;"
-        " -p repeats N makes N repetitions, each precision in a process of its own"
-    )
-    pair = ("NAME", "VALUE")
-    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=pair, dest="overrides", help=parameter)
-    which = "which GPUs (default: all); none: a smoke test on the CPU"
-    parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help=which)
+    given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions"
+    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
+    gpus = "which GPUs (default: all); none: a smoke test on the CPU"
+    parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help=gpus)
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
@@ -91,7 +84,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
     parser.add_argument("--list", action="store_true", help="show the studies, their trainings and rough minutes")
-    parser.add_argument("--dry-run", action="store_true", help="show the runs in order, per device, and start nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
     parser.add_argument("--parameters", metavar="NOTEBOOK", help="show the parameters of a notebook and their defaults")
     report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
     parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
@@ -121,25 +114,39 @@ def run_all(args: Namespace) -> int:
     if args.report:
         return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
     known = load_studies(args.file)
-    overrides = parse_overrides(args.overrides)
+    overrides = parse_overrides(args.given)
     studies = known if args.list and not args.studies else chosen_studies(known, args.studies)
     notices = check_overrides(studies.values(), args.file.parent, overrides)
     if args.list:
-        list_studies(studies, overrides, args)
+        list_studies(studies, overrides, args.file.parent)
         return 0
     check_packages()
-    check_folders(list(studies), overrides, args)
+    for study in studies if not args.dry_run else ():  # folders first, because to look at devices takes a while
+        check_writable(output_folder(args.output_dir, study, len(studies) > 1))
+    for name, (path, _) in overrides.items():
+        parameter = name.rpartition(".")[2]
+        if path and parameter in PATHS and not args.ray:  # with Ray it lies on the nodes
+            check_given(parameter, path)
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
         devices = cluster.devices() if cluster else choose_devices(args.gpus, args.jobs)
-        planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
+        planned = plan_studies(studies, overrides, bool(devices[0].visible), args, notices)
+        if args.fresh and not args.dry_run:  # no folder is set aside where another one must not be
+            for one in planned:
+                check_fresh(one.folder)
+        for one in planned if not args.dry_run else ():
+            stack.enter_context(held(one.folder, args.fresh))
         for notice in notices:
             say(notice)
-        if not args.dry_run:
-            return run_studies(planned, devices, args, cluster)
-        for study in planned:
-            dry_run(study, devices)
-        return 0
+        if args.dry_run:
+            for one in planned:
+                dry_run(one, devices, args)
+            return 0
+        succeeded = []
+        for one in planned:  # whatever happens to one of them
+            with log_in(one.folder):
+                succeeded.append(run_study(one, devices, args, cluster))
+        return 0 if all(succeeded) else 1
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
@@ -164,108 +171,68 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 
 def check_packages() -> None:
     """Raise UserError where a package that executes notebooks is missing."""
-    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if find_spec(name) is None]
     if missing:
         raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
 
 
-def check_folders(studies: list[str], overrides: dict, args: Namespace) -> None:
-    """Raise UserError at a folder or file that cannot be used, before anything slow such as loading PyTorch."""
-    if not args.dry_run:
-        for study in studies:
-            check_writable(output_folder(args.output_dir, study, len(studies) > 1))
-    for name, (path, _) in overrides.items():
-        parameter = name.rpartition(".")[2]
-        if path and parameter in PATHS and not args.ray:  # with Ray it lies on the nodes
-            check_given(parameter, path)
-
-
-def list_studies(studies: dict[str, dict], overrides: dict, args: Namespace) -> None:
-    """Print the studies, their runs and rough minutes."""
+def list_studies(studies: dict[str, dict], overrides: dict, notebooks: Path) -> None:
+    """Print the studies, their trainings and rough minutes."""
     for name, study in studies.items():
-        comparisons, _ = plan(study, args.file.parent, ROOT, overrides, on_gpu=True)
+        comparisons, _ = plan(study, notebooks, ROOT, overrides, on_gpu=True)
         runs = [run for comparison in comparisons for run in comparison]
         about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
         trainings = sum(len(run.run_ids) for run in runs)
         say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
 
 
-def plan_studies(studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace) -> list[PlannedStudy]:
-    """Return the runs of all studies. Raise UserError at the first that cannot run."""
+def plan_studies(
+    studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace, notices: list[str]
+) -> list[PlannedStudy]:
+    """Return the runs of all studies, and add to `notices`. Raise UserError at the first study that cannot run."""
     planned = []
+    if not on_gpu:
+        notices.append("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
     for name, study in studies.items():
         folder = output_folder(args.output_dir, name, len(studies) > 1)
         comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
         if not comparisons:
-            advice = "without one, run the smoke test: python run_all.py quick"
-            raise UserError(f"study {name} needs a GPU; {advice}")
+            raise UserError(f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick")
+        if left_out:
+            notices.append(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
         if not args.ray:
             check_paths(comparisons)
         check_values(comparisons)
-        planned.append(PlannedStudy(name, comparisons, folder, left_out))
-    if not on_gpu:
-        say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
-    for name, _, _, left_out in planned:
-        if left_out:
-            say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
+        planned.append(PlannedStudy(name, comparisons, folder))
     return planned
 
 
 def output_folder(wanted: str | None, study: str, several: bool) -> Path:
     """Return the output folder of a study. Raise UserError where it cannot be a parameter or in a record."""
-    if not wanted:
-        return (ROOT / "outputs" / study).resolve()
-    folder = expanded(wanted, "--output-dir").resolve()
-    return folder / study if several else folder
+    folder = expanded(wanted, "--output-dir") if wanted else (ROOT / "outputs").resolve()
+    return folder / study if several or not wanted else folder
 
 
-def dry_run(study: PlannedStudy, devices: list[Device]) -> None:
-    """Print the runs in order per device, as if each took its expected time."""
-    seconds = read_seconds(study.folder)
-    expected = estimator([run for runs in study.comparisons for run in runs], seconds)
-    waiting = jobs_of(study.comparisons, devices, seconds)
-    to_do = [run for job in waiting for run in job.to_do]
-    finished = [run for runs in study.comparisons for run in runs if run not in to_do]
-    lines: dict[Device, list[str]] = {device: [] for device in devices}
-    ends = dict.fromkeys(devices, 0.0)
-    while waiting:
-        for device in sorted(devices, key=lambda device: ends[device]):
-            if job := take_job(waiting, device):
-                lines[device] += [run.name for run in job.to_do]
-                ends[device] += sum(map(expected, job.to_do))
-                break
-    for device in devices:
-        say(f"{study.name} on {device.label} ({device.name}):")
-        for line in lines[device]:
-            say(f"  {line}")
-    for run in finished:
-        say(f"  {run.name}  (finished)")
+def dry_run(study: PlannedStudy, devices: list[Device], args: Namespace) -> None:
+    """Print the runs in the order in which the devices take them. What is compared with each other stays together."""
+    jobs = jobs_of(study.comparisons, devices, read_seconds(study.folder), args.fresh, args.retry_failed)
+    names = [run.name for job in jobs for run in job.to_do]
+    finished = [run.name for runs in study.comparisons for run in runs if run.name not in names]
+    say("\n  ".join([f"{study.name} on {labels(devices)}:", *names, *(f"{name}  (finished)" for name in finished)]))
 
 
-def run_studies(planned: list[PlannedStudy], devices: list[Device], args: Namespace, cluster: Any) -> int:
-    """Run the studies one after the other, whatever happens to one of them. Return the exit status."""
-    succeeded = []
-    with ExitStack() as stack:
-        if args.fresh:  # no folder is set aside where another one must not be
-            for study in planned:
-                check_fresh(study.folder)
-        for study in planned:
-            stack.enter_context(held(study.folder, args.fresh))
-        for study in planned:
-            with log_in(study.folder):
-                succeeded.append(run_study(study, devices, args, cluster))
-    return 0 if all(succeeded) else 1
+def labels(devices: list[Device]) -> str:
+    return ", ".join(f"{device.label} ({device.name})" for device in devices)
 
 
 def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, cluster: Any) -> bool:
     """Run one study and draw its report. Return whether nothing failed."""
-    name, comparisons, folder, _ = study
+    name, comparisons, folder = study
     paths = [path for runs in comparisons for run in runs for path in run.record_paths.values()]
     set_aside_records(comparisons)
     jobs = jobs_of(comparisons, devices, read_seconds(folder), args.fresh, args.retry_failed)
     waiting = sum(len(run.run_ids) for job in jobs for run in job.to_do)
-    on_devices = ", ".join(f"{device.label} ({device.name})" for device in devices)
-    where = f"{len(paths)} trainings into {shown(folder)} on {on_devices}"
+    where = f"{len(paths)} trainings into {shown(folder)} on {labels(devices)}"
     say(f"{name}: {where}; {len(paths) - waiting} are finished already and are skipped")
     with suppress(OSError, *MALFORMED):  # the records are what counts
         keep_code(folder, {run.notebook for runs in comparisons for run in runs})
@@ -285,12 +252,20 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, clust
         say(f"interrupted: {kept} of {len(paths)} trainings of {name} are finished and kept; {again} {then}")
         raise
     records = [read_run(path) for path in paths]
-    if made_up := said_of_made_up([record for record in records if record]):
-        say(f"Caution: {made_up}")
     if failed := sum(record["status"] in RETRIED for record in records if record):
         logs = shown(folder / "logs")
         say(f"{failed} of {len(paths)} trainings failed; their logs are in {logs}, and --retry-failed runs them again")
     return report_drawn and not failed and all(records)
+
+
+def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[str]]:
+    """Return the arguments of Python that execute the summary notebook into a folder, then write its page."""
+    executed = folder / "summary.ipynb"
+    execute = papermill(notebook, executed, "-k", "python3", "--cwd", str(ROOT), "-y", yaml.safe_dump(parameters))
+    template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
+    # Whole paths, because relative ones may begin with a dash.
+    page = ["-m", "nbconvert", "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
+    return [execute, page]
 
 
 def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
@@ -301,28 +276,15 @@ def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] =
     if not notebook.exists():
         say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
         return True
-    executed, page, log_path = folder / "summary.ipynb", folder / "summary.html", folder / "logs" / "summary.log"
+    page, log_path = folder / "summary.html", folder / "logs" / "summary.log"
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
-    execute = papermill(notebook, executed, "-k", "python3", "-y", yaml.safe_dump(parameters))
-    template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
-    place = [
-        "--output-dir",
-        str(folder),
-        glob.escape(str(executed)),
-    ]  # whole paths, as relative ones may begin with a dash
-    steps = [execute, ["-m", "nbconvert", "--to", "html", *template, *place]]
-    succeeded = False
-    try:
-        for path in (executed, page, log_path):
-            path.unlink(missing_ok=True)
-        with log_path.open("xb") as log:
-            succeeded = all(ends_well(step, log, study) for step in steps)
-    except OSError as error:  # for example a folder in the place of a file
-        say(f"Could not draw the report ({error}); your records are safe")
-        return False
-    if not succeeded or not page.is_file():
+    for path in (folder / "summary.ipynb", page, log_path):
+        path.unlink(missing_ok=True)
+    with log_path.open("xb") as log:
+        drawn = all(ends_well(step, log, study) for step in report_steps(notebook, folder, parameters))
+    if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log_path)} says what happened")
         return False
     log_path.unlink()
@@ -333,14 +295,13 @@ def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] =
 def ends_well(command: list[str], log: Any, study: str) -> bool:
     """Run Python on a step of the report, end all of it whatever happens, and return whether it succeeded."""
     process = start_process(command, log, surroundings(None) | {"MIXED_PRECISION_STUDY": study})
+    family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
     except subprocess.TimeoutExpired:
-        say(f"the report took more than {REPORT_SECONDS / 60:g} minutes and is stopped")
         return False
     finally:
-        with suppress(psutil.Error):
-            end([psutil.Process(process.pid)])
+        end(family)
         process.wait()
 
 
@@ -359,11 +320,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def interrupt(number: int, frame: Any) -> None:
-    """Treat a signal that ends this process like Ctrl-C, so that no kernel outlives it."""
-    raise KeyboardInterrupt
-
-
 def run_as_program() -> None:
     """Run the command line and exit. Output streams may close, and SIGTERM and SIGHUP act like Ctrl-C."""
     for name in ("stdout", "stderr"):
@@ -372,5 +328,5 @@ def run_as_program() -> None:
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(number, interrupt)
+            signal.signal(number, signal.default_int_handler)
     sys.exit(main())

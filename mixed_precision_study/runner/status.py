@@ -76,7 +76,6 @@ class View:
     """A bar for the study and a line for each device on a terminal; elsewhere plain lines every minute."""
 
     def __init__(self, study: str, total: int, labels: Iterable[str]):
-        self.study = study
         self.quiet = not sys.stderr.isatty() or not total
         self.drawn = time.monotonic() if self.quiet else 0.0
         style: dict[str, Any] = {"disable": self.quiet, "dynamic_ncols": True}
@@ -91,17 +90,21 @@ class View:
         return time.monotonic() - self.drawn > (PLAIN_SECONDS if self.quiet else DRAW_SECONDS)
 
     def draw(self, texts: dict[str, str], seconds_left: float | None) -> None:
-        """Show {label: text} of the devices and the expected end (None: not known yet)."""
+        """Show {label: text} of the devices and the seconds until the end (None: not known yet)."""
         self.drawn = time.monotonic()
+        left = "time left: known after the first run"
+        if seconds_left is not None:
+            end = datetime.fromtimestamp(time.time() + seconds_left)
+            left = f"{tqdm.format_interval(seconds_left)} left, ends at about {end:%H:%M}"
         if self.quiet:
             for label, text in texts.items():
                 say(f"{label}  {text}")
-            say(f"{self.study}: {end_in_words(seconds_left)}")
+            say(left)
             return
         for label, line in self.lines.items():
             shown = printable(f"{label}  {texts.get(label, '-')}")
             line.set_description_str(shown if len(shown) < COLUMNS else f"{shown[: COLUMNS - 2]}…", refresh=True)
-        self.bar.set_postfix_str(end_in_words(seconds_left), refresh=True)
+        self.bar.set_postfix_str(left, refresh=True)
 
     def close(self) -> None:
         for line in (*self.lines.values(), self.bar):
@@ -122,10 +125,9 @@ def write_times(folder: Path, run_seconds: dict[str, float], **facts: Any) -> No
 
 
 def estimator(runs: Iterable[Run], seconds: dict[str, float]) -> Callable[[Run], float]:
-    """Return a function that gives the expected seconds of a run.
+    """Return a function that gives the expected seconds of a run: recorded ones, else the minutes of the study.
 
-    These are the recorded ones, else the minutes of the study. Those are for one H200 and are scaled to this machine by
-    the runs whose seconds are known.
+    Those minutes are for one H200, so they are scaled to this machine by the runs whose seconds are known.
     """
     known = [seconds[run.name] / (60 * run.minutes) for run in runs if run.name in seconds and run.minutes > 0]
     factor = statistics.median(known) if known else 1.0
@@ -141,27 +143,11 @@ def seconds_left(busy: list[float], waiting: Iterable[float]) -> float:
     return ends[-1]
 
 
-def duration_text(seconds: float) -> str:
-    """Return a duration as h:mm:ss or m:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def end_in_words(seconds: float | None) -> str:
-    """Return the expected end as a time of day."""
-    if seconds is None:
-        return "end: known after the first run"
-    return f"{duration_text(seconds)} left, end about {datetime.fromtimestamp(time.time() + seconds):%H:%M}"
-
-
 def run_in_words(run: Run, progress: str, elapsed: float) -> str:
     """Return what a run trains and how far it is. The line should fit 80 columns, so the log has the whole name."""
-    precisions = run.parameters["precisions"]
-    what = precisions[0] if len(precisions) == 1 else f"{len(precisions)} precisions"
     repeat = f", repetition {run.parameters['repeat'] + 1}" if run.parameters.get("repeat") else ""
-    name = f"{run.parameters['model']} b{run.parameters['batch_size']} {what}{repeat}"
-    return f"{name}  {progress or 'starting'}  {duration_text(elapsed)}"
+    name = f"{run.parameters['model']} b{run.parameters['batch_size']}{repeat}"
+    return f"{name}  {progress or 'starting'}  {tqdm.format_interval(elapsed)}"
 
 
 def gpu_in_words(state: GpuState | None) -> str:
@@ -173,19 +159,17 @@ def gpu_in_words(state: GpuState | None) -> str:
 
 
 def in_words(record: dict) -> str:
-    """Return what was measured, with units, or why it was not."""
-    _, epoch, speed, peak, metric, reason = row(record)
+    """Return what was measured, with units, and why it must be read with caution; or why it was not measured."""
     if record["status"] != "ok":
-        return reason
-    unit = record.get("sample_unit") or "samples"
-    words = (
-        (epoch, f"{epoch} s/epoch"),
-        (speed, f"{speed} {unit}/s"),
-        (peak, f"{peak} MiB peak"),
-        (metric, metric),
-        (reason, f"Caution: {reason}"),
-    )
-    return ", ".join(word for value, word in words if value)
+        return str(record.get("reason"))
+    seconds, metric = ([one for one in record.get(key) or () if one is not None] for key in ("epoch_seconds", "metric"))
+    words = [f"{statistics.median(seconds):.3g} s/epoch"] if seconds else []
+    units = {"samples_per_second": f"{record.get('sample_unit') or 'samples'}/s", "peak_allocated_mib": "MiB peak"}
+    words += [f"{record[key]:,.0f} {unit}" for key, unit in units.items() if record.get(key) is not None]
+    words += [f"{record.get('metric_name')} {metric[-1]:.4g}"] if metric else []
+    flags = [f"made-up data, because {why}"] if (why := why_made_up(record)) else []
+    flags += flags_of(record) if held_back(record) or record.get("gpu_shared") else []
+    return ", ".join([*words, *(["Caution: " + "; ".join(flags)] if flags else [])])
 
 
 def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
@@ -199,49 +183,25 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         return None
     found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
+    base = [one for one in like if one["precision"] == BASELINE]
     words = []
     for precision in dict.fromkeys(one["precision"] for one in like):
-        if precision == BASELINE or record["precision"] not in (precision, BASELINE):
-            continue
-        own, base = ([one for one in like if one["precision"] == name] for name in (precision, BASELINE))
-        ratio = paired_ratio(paired_runs(own, base))
-        if ratio and not (ratio["untrained"] or ratio["unlike"]):
-            words.append(f"{precision} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
+        if precision != BASELINE and record["precision"] in (precision, BASELINE):
+            ratio = paired_ratio(paired_runs([one for one in like if one["precision"] == precision], base))
+            if ratio and not (ratio["untrained"] or ratio["unlike"]):
+                words.append(f"{precision} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
     if not words:
         return None
     execution = "" if record.get("execution", "eager") == "eager" else f" {record['execution']}"
     return f"{record['model']} b{record['batch_size']}{execution}, times as fast as {BASELINE}: {', '.join(words)}"
 
 
-def row(record: dict) -> tuple[str, ...]:
-    """Return a record's cells of the final table: status, median epoch, speed, peak, last metric, reason."""
-    seconds = [value for value in record.get("epoch_seconds") or () if value is not None]
-    speed = record.get("samples_per_second")
-    metric = [value for value in record.get("metric") or () if value is not None]
-    peak = record.get("peak_allocated_mib")
-    return (
-        record["status"],
-        f"{statistics.median(seconds):.3g}" if seconds else "",
-        "" if speed is None else f"{speed:,.0f}",
-        "" if peak is None else f"{peak:,.0f}",
-        f"{record.get('metric_name')} {metric[-1]:.4g}" if metric else "",
-        record.get("reason") or disturbance(record),
-    )
-
-
-def disturbance(record: dict) -> str:
-    """Return that a run's data are made up, or that it was slowed so that its times do not count, or nothing."""
-    made_up = f"made-up data, because {why}" if (why := why_made_up(record)) else ""
-    flags = flags_of(record) if held_back(record) or record.get("gpu_shared") else []
-    return "; ".join(filter(None, [made_up, *flags]))
-
-
 def table(comparisons: Iterable[Comparison]) -> str:
     """Return all trainings as aligned lines of text."""
-    rows: list[tuple[str, ...]] = [("training", "status", "epoch (s)", "samples/s", "peak (MiB)", "metric", "reason")]
-    for path in (path for comparison in comparisons for run in comparison for path in run.record_paths.values()):
-        record = read_run(path)
-        rows.append((path.stem, *(row(record) if record else ("not run", "", "", "", "", ""))))
-    widths = [max(len(line[column]) for line in rows) for column in range(6)]
-    padded = [[word.ljust(width) for word, width in zip(line, widths, strict=False)] + [line[6]] for line in rows]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    found = {p.stem: read_run(p) for runs in comparisons for run in runs for p in run.record_paths.values()}
+    width = max(map(len, found))
+    lines = [
+        f"{name:<{width}}  {record['status']:<11}  {in_words(record)}" if record else f"{name:<{width}}  not run"
+        for name, record in found.items()
+    ]
+    return "\n".join(lines)

@@ -2,8 +2,8 @@
 
 import math
 
-import made_up_records as made_up
 import IPython.display
+import made_up_records as made_up
 import matplotlib.pyplot as plt
 import pytest
 

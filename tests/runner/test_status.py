@@ -1,5 +1,8 @@
-"""What run_all.py says of a run that has ended."""
+"""What run_all.py says of runs that go on and of those that have ended."""
 
+import io
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,9 +11,10 @@ from made_up_records import CPU, make, make_failed
 from mixed_precision_study.record import record_in, write_record
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import cut, in_words, log_in, ratios_in_words, say, table
+from mixed_precision_study.runner.status import View, in_words, log_in, ratios_in_words, run_in_words, say, table
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
+NOTEBOOK = Path("cifar_resnet.ipynb")
 
 
 @pytest.fixture
@@ -19,37 +23,38 @@ def ended(tmp_path):
     comparison = []
 
     def end(precision, **fields):
-        fields.setdefault("seconds", [SECONDS.get(precision, 1.0)] * 3)
-        make_one = make_failed if "reason" in fields else make
-        if make_one is make_failed:
-            fields.pop("seconds")
-        record = make_one("cifar_resnet", precision, **fields)
+        if "reason" in fields:
+            record = make_failed("cifar_resnet", precision, **fields)
+        else:
+            record = make("cifar_resnet", precision, **{"seconds": [SECONDS.get(precision, 1.0)] * 3, **fields})
         path = write_record(record, tmp_path)
-        comparison.append(Run(record.run_id, Path("cifar_resnet.ipynb"), precision, record.parameters, tmp_path, 1.0))
+        run = Run(NOTEBOOK, {**record.parameters, "precisions": [precision]}, tmp_path, 1.0)
+        assert run.record_paths[precision] == path
+        comparison.append(run)
         return record_in(path), comparison
 
     return end
 
 
+def ratios_of(said):
+    """Return {precision: (ratio, n)} of a line."""
+    return {one: (float(ratio), int(n)) for one, ratio, n in re.findall(r"(\w+) ([\d.]+)x \(n = (\d)\)", said or "")}
+
+
 def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     assert ratios_in_words(*ended("tf32")) is None  # nothing to compare it with yet
-    assert ratios_in_words(*ended("fp32")) == "resnet18 b128, times as fast as fp32: tf32 2.00x (one process)"
-    assert ratios_in_words(*ended("amp_bf16")) == "resnet18 b128, times as fast as fp32: amp_bf16 1.50x (one process)"
-
-
-def test_processes_are_counted_and_what_explains_is_none(ended):
-    for repeat in range(2):
-        for precision in SECONDS:
-            said = ratios_in_words(*ended(precision, parameters={"repeat": repeat}))
-    assert said.endswith("amp_bf16 1.50x (2 processes)")
-    assert ratios_in_words(*ended("amp_bf16", parameters={"purpose": "explain"}, purpose="explain")) is None
+    assert ratios_of(ratios_in_words(*ended("fp32"))) == {"tf32": (2.0, 1)}
+    assert ratios_of(ratios_in_words(*ended("amp_bf16"))) == {"amp_bf16": (1.5, 1)}
+    for precision in SECONDS:
+        said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
+    assert ratios_of(said) == {"amp_bf16": (1.5, 2)}
 
 
 def test_steps_of_a_ladder_are_compared_with_fp32_in_their_own_way_of_execution(ended):
     ended("fp32")
-    assert ratios_in_words(*ended("tf32", parameters={"execution": "cuda_graph"}, seconds=[1.0] * 3)) is None
-    said = ratios_in_words(*ended("fp32", parameters={"execution": "cuda_graph"}, seconds=[1.5] * 3))
-    assert said == "resnet18 b128 cuda_graph, times as fast as fp32: tf32 1.50x (one process)"
+    graph = {"parameters": {"execution": "cuda_graph"}}
+    assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
+    assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {"tf32": (1.5, 1)}
 
 
 @pytest.mark.parametrize(
@@ -65,18 +70,48 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
     assert ratios_in_words(*ended("tf32", **fields)) is None
 
 
-def test_a_run_that_heat_slowed_is_named_when_it_ends_and_in_the_last_table(ended):
-    for reason, named in (("thermal, software", True), ("power cap", False)):
-        record, comparison = ended("fp32", throttled=True, throttle_fractions=[[reason, 0.94]])
-        text = "throttled (thermal, software 94% of the time)"
-        assert in_words(record).endswith(f", Caution: {text}") is named
-        assert table([comparison]).endswith(text) is named
-    for asked, reason in (("auto", "could be downloaded"), ("synthetic", "asked for")):
-        record, comparison = ended("tf32", synthetic=True, parameters={"dataset": asked})
-        assert reason in in_words(record).partition("Caution: made-up data")[2]
-        assert reason in table([comparison]).splitlines()[-1]
-    record, _ = ended("fp32", gpu_shared=True)
-    assert in_words(record).endswith("Caution: GPU shared with another process")
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, False),
+        ({"throttled": True, "throttle_fractions": [["thermal, software", 0.94]]}, True),
+        ({"throttled": True, "throttle_fractions": [["power cap", 0.94]]}, False),  # as every card at work
+        ({"gpu_shared": True}, True),
+        ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
+        ({"synthetic": True, "parameters": {"dataset": "synthetic"}}, True),
+    ],
+)
+def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(ended, fields, named):
+    record, comparison = ended("fp32", **fields)
+    (line,) = table([comparison]).splitlines()
+    assert ("Caution" in in_words(record), "Caution" in line) == (named, named)
+    assert line.split()[:2] == [record["run_id"], "ok"]
+    comparison.append(comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]}))
+    assert len(table([comparison]).splitlines()) == 2  # one is not run
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_line_for_each_device_fits_a_terminal_and_is_plain_text_elsewhere(terminal, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
+    monkeypatch.setenv("COLUMNS", "80")
+    given = {"model": "tf_efficientnet_b0", "batch_size": 32, "precisions": ["amp_bf16"], "repeat": 1}
+    text = run_in_words(Run(NOTEBOOK, given, Path(), 1.0), "amp_bf16, epoch 2/2, step 30/40 " + "x" * 99, 61.0)
+    view = View("quick", 4, ["gpu0", "gpu1"])
+    view.draw({"gpu0": text, "gpu1": "a\x1bcb"}, 90.0)
+    view.close()
+    said = sys.stderr.getvalue() if terminal else capsys.readouterr().out
+    lines = [line for line in re.split(r"[\r\n]|\x1b\[A", said) if line.startswith("gpu")]
+    assert any(line.startswith("gpu0  tf_efficientnet_b0 b32") and "step 30/40" in line for line in lines)
+    assert "gpu1  ab" in [line.strip() for line in lines] and "01:30" in said
+    if terminal:
+        assert max(map(len, lines)) <= 80
+    else:
+        assert sys.stderr.getvalue() == "" and "01:01" in said
 
 
 OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"
@@ -101,5 +136,4 @@ def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, cap
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
     assert (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
-    assert cut(f"a{given}b") == f"a{left}b"
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
