@@ -60,11 +60,16 @@ def hash_of(notebook: Path) -> str:
     return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
 
 
-@functools.cache
-def hash_at_import() -> str | None:
-    """Return the hash of this run's code when the package was imported, None in a notebook run by hand."""
+def hash_now() -> str | None:
+    """Return the hash of this run's code, None in a notebook run by hand or while the notebook is being saved."""
     notebook = os.environ.get(NOTEBOOK_ENV)
-    return hash_of(Path(notebook)) if notebook else None
+    try:
+        return hash_of(Path(notebook)) if notebook else None
+    except (OSError, *MALFORMED):
+        return None
+
+
+hash_at_import = functools.cache(hash_now)  # what it returns first, when the package is imported
 
 
 def hash_that_ran() -> str | None:
@@ -76,8 +81,7 @@ def hash_that_ran() -> str | None:
     given = os.environ.get(HASH_ENV)
     if not given or not os.environ.get(NOTEBOOK_ENV):
         return given
-    edited = {given, hash_at_import(), hash_of(Path(os.environ[NOTEBOOK_ENV]))} != {given}
-    return f"{given}-edited" if edited else given
+    return given if {hash_at_import(), hash_now()} == {given} else f"{given}-edited"
 
 
 def package_state() -> tuple[tuple[str, int], ...]:

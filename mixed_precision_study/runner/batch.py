@@ -1,10 +1,10 @@
 """The runs of a study on the devices of this machine: a thread for each device, which makes one run after the other."""
 
 import errno
-import itertools
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from ..commit import MALFORMED
 from ..gpu import nvml
 from ..record import read_run, utc_now
 from .devices import Device
-from .execute import START_ATTEMPTS, Circumstances, Interrupted, Watcher, execute, signature
+from .execute import Circumstances, Interrupted, execute, signature
 from .finished import home_of, unfinished
 from .folder import lock_signature, note_started
 from .plan import Comparison, Run
@@ -35,8 +35,8 @@ from .status import (
 
 GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
+IDLE_SECONDS = 0.2
 MOST_LOST = 2  # GPUs under the same run: then the run is at fault
-NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 
 
 class Job(NamedTuple):
@@ -103,8 +103,8 @@ class Batch:
         self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
         self.view = View(shared.study, self.total, [device.label for device in devices])
         self.seconds = read_seconds(self.folder)
-        self.done = 0
-        self.losses: dict[str, int] = {}
+        self.done: set[str] = set()  # the trainings that have ended
+        self.losses: Counter[str] = Counter()
         self.lock = threading.Lock()  # of all of the above
         self.stopping = threading.Event()  # no run is begun any more
         self.halt = threading.Event()  # runs are ended
@@ -112,17 +112,12 @@ class Batch:
 
     def make_all(self) -> None:
         """Make all runs. Whatever ends this also ends them: Ctrl-C, a full disk, or that the folder was removed."""
-        threads: list[threading.Thread] = []
+        threads = [threading.Thread(target=self.serve, args=(slot,), daemon=True) for slot in self.slots]
         began, started_at, lock = time.monotonic(), utc_now(), lock_signature(self.folder)
         try:
-            while not self.failure:
-                if not any(thread.is_alive() for thread in threads):  # at the start, and where a lost GPU left a rest
-                    usable = [slot for slot in self.slots if not slot.lost]
-                    if not self.waiting or not usable:
-                        break
-                    threads = [threading.Thread(target=self.serve, args=(slot,), daemon=True) for slot in usable]
-                    for thread in threads:
-                        thread.start()
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads) and not self.failure:
                 time.sleep(0.1)
                 if lock_signature(self.folder) != lock:
                     raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(self.folder))
@@ -134,11 +129,11 @@ class Batch:
         finally:
             self.halt.set()
             self.stopping.set()
-            for thread in threads:
-                thread.join()
+            while any(thread.is_alive() for thread in threads):
+                with suppress(KeyboardInterrupt):  # what runs is being ended already
+                    time.sleep(0.1)
             self.view.close()
             if lock_signature(self.folder) == lock:
-                note_started(self.folder, ())
                 self.store_times(time.monotonic() - began, started_at)
         if self.failure:
             raise self.failure
@@ -159,15 +154,17 @@ class Batch:
             say(f"stopped, and to be run again: {', '.join(stopped)}")
 
     def serve(self, slot: Slot) -> None:
-        """Let a device take one comparison after the other, until none is left or the device is lost."""
+        """Let a device take one comparison after the other, until none can come any more or the device is lost."""
         try:
             while not self.stopping.is_set() and not slot.lost:
                 with self.lock:
                     slot.job = take_job(self.waiting, slot.device)
-                if slot.job is None:
-                    return
-                while slot.job.to_do and not self.stopping.is_set() and not slot.lost:
+                    if not any(one.job for one in self.slots):
+                        return
+                while slot.job and slot.job.to_do and not self.stopping.is_set() and not slot.lost:
                     self.make(slot, slot.job)
+                if not slot.job:
+                    self.stopping.wait(IDLE_SECONDS)  # another device may be lost and leave its rest
         except Interrupted:
             pass
         except BaseException as error:  # for example a full disk, which the main thread says
@@ -175,14 +172,14 @@ class Batch:
             self.halt.set()
             self.stopping.set()
         finally:
-            slot.run = None
+            slot.job = None
 
     def make(self, slot: Slot, job: Job) -> None:
         """Make the next run of a job, and say what each of its trainings measured as soon as its record is there."""
         run, device = job.to_do[0], slot.device
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
-        slot.run, slot.began, slot.progress = run, time.monotonic(), ""
-        said = time.time()
+        slot.began = said = time.monotonic()
+        slot.run, slot.progress, slot.processes = run, "", set()
         say(f"{device.label}  {run.name}  begins", to_terminal=self.view.quiet)
 
         def note(progress: str, processes: set[psutil.Process]) -> None:
@@ -190,28 +187,30 @@ class Batch:
             slot.progress = progress
             if processes != slot.processes:
                 slot.processes = set(processes)
-                note_started(self.folder, {process for one in self.slots for process in one.processes})
-            written = {path: signature(path) for path, before in new.items() if signature(path) != before}
-            for path in sorted(written, key=lambda path: path.stat().st_mtime):
-                if record := read_run(path):
-                    del new[path]
-                    self.count(job.comparison, device, record, path.stat().st_mtime - said)
-                    said = path.stat().st_mtime
+                with self.lock:
+                    note_started(self.folder, {process for one in self.slots for process in one.processes})
+            changed = [path for path, before in new.items() if signature(path) not in (None, before)]
+            written = [(record, path) for path in changed if (record := read_run(path))]
+            for record, path in sorted(written, key=lambda one: str(one[0].get("finished_at"))):
+                del new[path]
+                self.count(job.comparison, device, record, time.monotonic() - said)
+                said = time.monotonic()
 
         try:
             gpu = nvml.gpu_state(device.visible) if device.visible else None
-            remark = self.try_to_execute(run, device, note)
+            remark = execute(run, device, self.shared, self.halt, note)
+            job.to_do.pop(0)
         except IsADirectoryError as error:
             say(f"{device.label}  {run.name}  is left out: {error}; move it away and give the same command again")
             job.to_do.pop(0)
             return
         except nvml.GpuLost as error:
-            self.lose(slot, job, run, str(error))
-            return
+            remark = ""
+            if not self.lose(slot, job, str(error)):
+                return
         finally:
-            slot.processes, slot.run = set(), None
+            slot.run = None
         note("", set())
-        job.to_do.pop(0)
         if remark:
             say(f"{device.label}  {run.name}{remark}")
         elif all((read_run(path) or {}).get("status") == "ok" for path in run.record_paths.values()):
@@ -224,44 +223,34 @@ class Batch:
                 say(f"{device.label}: memory of the last run, or of others, is still held; the next run notes how much")
                 return
 
-    def try_to_execute(self, run: Run, device: Device, note: Watcher) -> str:
-        """Execute a run, again where the host had no room for a process, and return the remark of execute()."""
-        for attempt in itertools.count(1):
-            try:
-                return execute(run, device, self.shared, self.halt, note)
-            except OSError as error:
-                if error.errno not in NO_ROOM_FOR_PROCESS or attempt == START_ATTEMPTS:
-                    raise
-                say(f"{device.label}  {run.name}  starts again in {2**attempt} s, because {error.strerror}")
-                self.halt.wait(2**attempt)
-        raise AssertionError
-
     def count(self, comparison: Comparison, device: Device, record: dict, seconds: float) -> None:
         """Count a training that has its record, and say how it ended."""
         with self.lock:
-            self.done += 1
-            self.view.bar.update()
-            counted = f"[{self.done:>{len(str(self.total))}}/{self.total}]"
+            self.view.bar.update(record["run_id"] not in self.done)
+            self.done.add(record["run_id"])
+            counted = f"[{len(self.done):>{len(str(self.total))}}/{self.total}]"
         say(f"{counted} {device.label}  {record['run_id']}  {record['status']}  {seconds:.1f} s  {in_words(record)}")
         with suppress(*MALFORMED):  # records that someone has edited
             if ratios := ratios_in_words(record, comparison):
                 say(f"{device.label}  {ratios}")
 
-    def lose(self, slot: Slot, job: Job, run: Run, reason: str) -> None:
-        """Take a GPU that is lost out of use. What it had still to do waits for another one.
+    def lose(self, slot: Slot, job: Job, reason: str) -> bool:
+        """Take a GPU that is lost out of use, so that what it had still to do waits for another one.
 
-        A run under which MOST_LOST GPUs were lost keeps the records that say so.
+        Return whether its run is given up, because MOST_LOST GPUs were lost under it. Then it keeps the records that
+        say so.
         """
-        slot.lost = True
+        run = job.to_do[0]
         with self.lock:
-            self.losses[run.name] = self.losses.get(run.name, 0) + 1
-            if self.losses[run.name] >= MOST_LOST:
-                job.to_do.pop(0)
-            if job.to_do:
-                self.waiting.insert(0, job._replace(home=None))
+            slot.lost = True
+            self.losses[run.name] += bool(slot.processes)  # else it was lost before the run
+            given_up = self.losses[run.name] >= MOST_LOST
+            rest = job.to_do[given_up:]
+            if rest:
+                self.waiting.insert(0, Job(job.comparison, rest, None))
             self.waiting[:] = [one._replace(home=None) if one.home == slot.device else one for one in self.waiting]
-        rest = f"{run.name} and the rest of its queue wait for another GPU"
-        say(f"{slot.device.label} stopped responding ({reason}); {rest}")
+        say(f"{slot.device.label} stopped responding ({reason}); the rest of its queue waits for another GPU")
+        return given_up
 
     def draw(self) -> None:
         """Draw the status view."""
@@ -293,8 +282,8 @@ class Batch:
                 devices=[f"{slot.device.label} ({slot.device.name})" for slot in self.slots],
                 started_at=started_at,
                 finished_at=utc_now(),
-                trainings=self.done,
+                trainings=len(self.done),
                 makespan_seconds=makespan,
             )
         if self.done:
-            say(f"{self.done} trainings took {makespan:.0f} s")
+            say(f"{len(self.done)} trainings took {makespan:.0f} s")

@@ -1,6 +1,7 @@
 """One run: papermill in a process of its own, watched until it ends, and a record for each training that left none."""
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -19,13 +20,13 @@ import psutil
 import yaml
 
 from ..commit import HASH_ENV, NOTEBOOK_ENV, ROOT
-from ..errors import UserError, printable
+from ..errors import printable
 from ..gpu import nvml
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
-from ..watch import RUNNER_ENV, identity
+from ..watch import RUNNER_ENV
 from .devices import Device
 from .finished import RETRIED, code_hash
-from .folder import end
+from .folder import end, read_small_file
 from .paths import python_path, relative_to_root
 from .plan import Run
 
@@ -33,11 +34,12 @@ KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python,
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120
 START_ATTEMPTS = 3
+NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
 CELL = "Executing Cell"  # in papermill's log, once the kernel has started
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 5.0  # between two looks at what a run has started: on a large host each look takes some milliseconds
-LOG_BYTES = 2**18  # read from the end of a log: a notebook may print without end
+LOG_BYTES = 2**18  # a notebook may print without end
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 Watcher = Callable[[str, set[psutil.Process]], None]  # is told how far a run is, and its processes
@@ -65,26 +67,31 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Eve
     for path in (*run.record_paths.values(), run.executed, run.log_path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
-    gpu = nvml.gpu_state(device.visible) if device.visible else None
+    answered = bool(device.visible and nvml.gpu_state(device.visible))
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
     kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
-    for attempt in range(1, START_ATTEMPTS + 1):
-        exit_status, stopped = watch(run, device, shared, code, halt, watcher)
-        if stopped or not exit_status or CELL in read_log(run) or attempt == START_ATTEMPTS:
-            break
-        halt.wait(2**attempt)
-    found = {precision: signature(path) for precision, path in run.record_paths.items()}
-    records = {name: read_run(path) for name, path in run.record_paths.items() if found[name] != before[name]}
-    missing = [precision for precision in before if not records.get(precision)]
+    for attempt in itertools.count(1):
+        try:
+            exit_status, stopped = watch(run, device, shared, code, halt, watcher)
+            if stopped or not exit_status or CELL in read_log(run) or attempt == START_ATTEMPTS:
+                break
+        except OSError as error:
+            if error.errno not in NO_ROOM_FOR_PROCESS or attempt == START_ATTEMPTS:
+                raise
+        if halt.wait(2**attempt):
+            raise Interrupted
+    paths = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
+    records = {name: record for name, path in paths.items() if (record := read_run(path))}
+    missing = [precision for precision in before if precision not in records]
     if not run.log_path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(run.folder))
-    if halt.is_set() and missing:
+    if halt.is_set() and exit_status:  # even if only its explanation is missing
         raise Interrupted
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
     if re.search("No space left on device|[Qq]uota exceeded|File too large", reason):
         with tempfile.TemporaryFile(dir=run.folder) as file:
             file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
-    if lost := gpu_lost(run, device, records, reason, gpu is not None):
+    if lost := gpu_lost(run, device, records, reason, answered):
         status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
     for precision in missing:
         known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
@@ -93,9 +100,9 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Eve
         raise nvml.GpuLost(reason)
     if missing or not (exit_status or stopped):
         return ""
-    for precision, path in run.record_paths.items():  # it ended while it explained, and would so again
-        record = records[precision] or {}
-        write_flat({key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}, path)
+    for precision, record in records.items():  # it ended while it explained, and would so again
+        explained = {key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}
+        write_flat(explained, run.record_paths[precision])
     return f"; after the record: {reason}"
 
 
@@ -177,7 +184,7 @@ def surroundings(device: Device | None, threads: int | None = None) -> dict[str,
         "MPLBACKEND": None,
         "JUPYTER_PATH": jupyter,
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
-        RUNNER_ENV: identity(psutil.Process()),
+        RUNNER_ENV: str(os.getpid()),
     }
 
 
@@ -196,24 +203,18 @@ def start_process(command: list[str], log: IO, environment: dict[str, str | None
 
 
 def compiled_code_folder() -> str | None:
-    """Return the folder in which compiled runs keep their code, private to this user. Raise UserError if it is not.
+    """Return the folder in which compiled runs keep their code, or None where there is no writable home.
 
-    PyTorch's own choice lies in /tmp, where another user may make it first and then put code of theirs into it. None
-    is returned where there is no writable home.
+    PyTorch's own choice lies in /tmp, where another user may make it first and then put code of theirs into it.
     """
     if given := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
         return given
-    try:
+    with suppress(OSError, RuntimeError):
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mixed_precision_study"
-        folder.mkdir(parents=True, exist_ok=True)
-        foreign = os.name == "posix" and folder.stat().st_uid != os.getuid()
-        if not foreign:
-            folder.chmod(0o700)
-    except (OSError, RuntimeError):
-        return None
-    if foreign:
-        raise UserError(f"{folder} belongs to another user, who could change what runs compile; rename or remove it.")
-    return str(folder / "torchinductor")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.name != "posix" or folder.stat().st_uid == os.getuid():
+            return str(folder / "torchinductor")
+    return None
 
 
 def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
@@ -230,18 +231,16 @@ def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
     return "failed", "the notebook ended without writing a record that can be used"
 
 
-def gpu_lost(run: Run, device: Device, records: dict[str, dict | None], reason: str, answered: bool) -> str | None:
+def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
     if not device.visible:
         return None
-    if any(record and record.get("device_type") == "cpu" for record in records.values()):
+    if any(record.get("device_type") == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
-    failed = [record for record in records.values() if record and record["status"] in RETRIED]
-    if not failed and len([record for record in records.values() if record]) == len(run.record_paths):
+    reasons = [reason, *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED)]
+    if len(reasons) == 1 and len(records) == len(run.record_paths):
         return None
-    reasons = [reason, *(str(record["reason"]) for record in failed)]
-    text = "\n".join([*reasons, read_log(run)])
-    return reasons[-1] if nvml.is_lost(device.visible, text, answered) else None
+    return reasons[-1] if nvml.is_lost(device.visible, "\n".join([*reasons, read_log(run)]), answered) else None
 
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
@@ -266,28 +265,23 @@ def oom_kills() -> int | None:
 
 
 def failure_reason(run: Run) -> str:
-    """Return in one line why papermill failed: the last line of its log, which names the notebook's error."""
-    lines = [line for line in printable(read_log(run)).split("\n") if line.strip()] or ["it ended without a word"]
-    text = " ".join(lines[-1].removeprefix("Stopped: ").split())  # a UserError explains itself
+    """Return in one line why papermill failed: the error at the end of its log, which is the notebook's."""
+    last = printable(read_log(run)).strip().rpartition("\n\n")[2]
+    error = re.search(r"^([\w.]*(Error|Exception|Interrupt)|Stopped)\b.*", last, re.MULTILINE | re.DOTALL)
+    lines = error[0] if error else last.rpartition("\n")[2] or "it ended without a word"
+    text = " ".join(lines.removeprefix("Stopped: ").split())  # a UserError explains itself
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
         text = text.replace(folder + os.sep, "") if len(folder) > 1 else text
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def read_log(run: Run) -> str:
-    """Return the last LOG_BYTES of a run's log, or "" where there is none."""
+    """Return beginning and end of a run's log, each of LOG_BYTES at most, or "" where there is none."""
     with suppress(FileNotFoundError), run.log_path.open("rb") as log:
-        log.seek(max(log.seek(0, os.SEEK_END) - LOG_BYTES, 0))
-        return log.read().decode(errors="replace")
+        beginning = log.read(LOG_BYTES)
+        log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - LOG_BYTES))
+        return (beginning + log.read()).decode(errors="replace")
     return ""
-
-
-def read_small_file(path: Path) -> str:
-    """Return the text of a file, or "" where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""  # a pipe would be waited for
-    except (OSError, ValueError):
-        return ""
 
 
 def signature(path: Path) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -112,41 +113,29 @@ def home_of(comparison: Comparison, devices: Sequence[Device]) -> Device | None:
     return next((device for device in devices for uuid in uuids if uuid and device.visible.endswith(uuid)), None)
 
 
-def not_asked_for(runs: list[Run]) -> list[tuple[Run, Path, dict]]:
-    """Return [(run, path, record)] of records of the same notebooks that are not among `runs`."""
-    notebooks = {run.notebook.stem: run for run in runs}
-    asked = {path for run in runs for path in run.record_paths.values()}
-    found = [(path, read_run(path)) for path in sorted(runs[0].folder.glob("*.json")) if path not in asked]
-    return [
-        (notebooks[record["notebook"]], path, record)
-        for path, record in found
-        if record and record["notebook"] in notebooks
-    ]
-
-
 def set_aside_records(comparisons: list[Comparison]) -> None:
     """Move outdated records and their notebooks into a folder beside them, and say so. Nothing is deleted.
 
     Records of other code move even where their runs are not asked for: the report would compare them with the new ones.
     """
     files_now.cache_clear()
-    runs = [run for comparison in comparisons for run in comparison]
-    found = [(run, path, read_run(path), True) for run in runs for path in run.record_paths.values()]
-    found += [(run, path, record, False) for run, path, record in not_asked_for(runs)]
-    moved: dict[tuple, int] = {}
-    for run, path, record, again in found:
-        aside = outdated(run, record)
-        if aside is None or not (again or aside[0].startswith("other_code")):
+    asked = {path: run for runs in comparisons for run in runs for path in run.record_paths.values()}
+    notebooks = {run.notebook.stem: run for run in asked.values()}
+    moved: Counter[tuple] = Counter()
+    for path in sorted(comparisons[0][0].folder.glob("*.json")):
+        record = read_run(path)
+        run = asked.get(path) or notebooks.get(record["notebook"] if record else "")
+        aside = outdated(run, record) if run else None
+        if not run or aside is None or not (path in asked or aside[0].startswith("other_code")):
             continue
         name, reason = aside
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         folder = next(run.folder / one for one in names if not (run.folder / one / path.name).exists())
         folder.mkdir(exist_ok=True)
-        for old in {path.with_suffix(".ipynb"), run.executed} if again else {path.with_suffix(".ipynb")}:
+        for old in {path.with_suffix(".ipynb"), run.executed} if path in asked else {path.with_suffix(".ipynb")}:
             with suppress(FileNotFoundError):
                 old.replace(folder / old.name)
         path.replace(folder / path.name)  # the record last: it is what counts
-        key = folder, reason, "and their runs are made again" if again else "without being run again"
-        moved[key] = moved.get(key, 0) + 1
+        moved[folder, reason, "and their runs are made again" if path in asked else "without being run again"] += 1
     for (folder, reason, then), count in moved.items():
         say(f"{count} records {reason}; they are kept in {shown(folder)} {then}")

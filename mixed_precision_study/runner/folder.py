@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 from ..files import written_whole
 from ..record import utc_now
-from ..watch import identity, is_alive
+from ..watch import is_alive
 from .paths import ROOT, shown
 from .status import read_seconds, say, write_times
 
@@ -41,27 +41,50 @@ def held(folder: Path, fresh: bool) -> Iterator[None]:
         yield
 
 
+def identity(process: psutil.Process) -> str:
+    """Return a process id and its start time as text, because a number alone may be given to a new process."""
+    return f"{process.pid} {process.create_time():.2f}"
+
+
+def living(text: str) -> psutil.Process | None:
+    """Return the process with this identity if it still runs."""
+    with suppress(psutil.Error, ValueError, IndexError):
+        process = psutil.Process(int(text.split()[0]))
+        return process if identity(process) == text and is_alive(process) else None
+    return None
+
+
 def end_leftovers(folder: Path) -> None:
-    """End the processes that a killed run_all.py has left, and remove the files that were half written."""
+    """End the processes that a killed run_all.py has left, and remove the files that were half written.
+
+    Where that run_all.py still lives, this folder is a copy of the one that it works in.
+    """
     started = folder / "logs" / STARTED
-    with suppress(OSError, UnicodeDecodeError):
-        alive = [line for line in started.read_text(encoding="utf-8").splitlines() if is_alive(line)]
-        if alive:
-            end([psutil.Process(int(line.split()[0])) for line in alive])
-            say(f"ended {len(alive)} processes that an interrupted run_all.py had left")
+    runner, *left = map(living, read_small_file(started).splitlines() or [""])
+    if alive := [process for process in left if process and not runner]:
+        end(alive)
+        say(f"ended {len(alive)} processes that an interrupted run_all.py had left")
     with suppress(OSError):
         for path in (started, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
             path.unlink(missing_ok=True)
 
 
 def note_started(folder: Path, processes: Iterable[psutil.Process]) -> None:
-    """Note the processes that run now, so that the next start can end them if this one is killed."""
+    """Note this process and those that it has started, so that the next start can end them if this one is killed."""
     lines = []
-    for process in processes:
+    for process in (psutil.Process(), *processes):
         with suppress(psutil.Error):
             lines.append(f"{identity(process)}\n")
     with suppress(OSError), written_whole(folder / "logs" / STARTED) as temporary:
         temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def read_small_file(path: Path) -> str:
+    """Return the text of a file, or "" where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""  # a pipe would be waited for
+    except (OSError, ValueError):
+        return ""
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
@@ -74,7 +97,7 @@ def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
         with suppress(psutil.Error):
             process.kill()
     until = time.monotonic() + seconds
-    while any(is_alive(identity(one)) for one in family if one.is_running()) and time.monotonic() < until:
+    while any(map(is_alive, family)) and time.monotonic() < until:
         time.sleep(0.02)
 
 
@@ -107,17 +130,15 @@ def make(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of an output folder. Raise UserError naming the process that holds it."""
-    path = folder / "logs" / ".lock"
-    owner = folder / "logs" / ".lock_owner"
+    path, owner = folder / "logs" / ".lock", folder / "logs" / ".lock_owner"
+    holder = f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}"
     lock = FileLock(path, mode=LOCK_MODE)
     try:
         lock.acquire(timeout=0)
         with suppress(PermissionError):  # another user's
             path.chmod(LOCK_MODE)  # it may be older than this mode
     except Timeout:  # before OSError: it is one
-        who = "just beginning or ending"
-        with suppress(OSError, UnicodeDecodeError):
-            who = owner.read_text(encoding="utf-8") if owner.is_file() else who
+        who = read_small_file(owner) or "just beginning or ending"
         advice = "wait for it, or choose another --output-dir"
         raise UserError(f"{folder} is in use by another run_all.py ({who}); {advice}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
@@ -125,11 +146,12 @@ def locked(folder: Path) -> Iterator[None]:
         raise UserError(f"the output folder {folder} {reason}.") from None
     try:
         with suppress(OSError), written_whole(owner) as temporary:
-            temporary.write_text(f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}")
+            temporary.write_text(holder)
         yield
     finally:
-        with suppress(OSError):
-            owner.unlink()
+        if read_small_file(owner) == holder:  # else the folder was removed, and another run_all.py has made it again
+            with suppress(OSError):
+                owner.unlink()
         lock.release()
 
 
@@ -148,6 +170,7 @@ def set_aside(folder: Path) -> None:
     make(folder)
     try:
         with locked(folder):
+            end_leftovers(folder)
             if os.name != "nt":
                 folder.rename(archive)
         if os.name == "nt":  # Windows renames no folder in which a file is open, such as the lock

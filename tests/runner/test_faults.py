@@ -1,39 +1,29 @@
 """What goes wrong in a long study, each of it really done; docs/reliability.md has the table.
 
-After each: no finished record is lost, none is false, the rest of the study is done, and the same command completes
-exactly what is missing.
+After each: no finished record is lost, none is false, nothing is left running, and the same command completes exactly
+what is missing.
 """
 
 import contextlib
+import errno
 import fcntl
-import io
 import json
 import os
 import pty
-import re
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import termios
 import threading
 import time
-from pathlib import Path
-from unittest.mock import Mock
+import types
 
 import nbformat
 import pytest
-from mixed_precision_study.runner.notebook_file import hash_of
-from mixed_precision_study.runner.scheduler import GRACE_SECONDS
 from tiny_suite import (
-    ACT,
-    AFTER,
     ON_CPU,
-    PARAMETERS,
     ROOT,
-    START,
-    WRITE,
     begun,
     call,
     command,
@@ -43,34 +33,45 @@ from tiny_suite import (
     records_of,
     survivors,
     wait_for,
-    write_notebook,
     write_suite,
 )
 
-from mixed_precision_study.runner import process as run_process
-from mixed_precision_study.runner import scheduler, status
+from mixed_precision_study.runner import cli, execute
+from mixed_precision_study.runner.batch import GRACE_SECONDS
+from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import plan
 
-STUDIES = {
-    "wait": [entry("wait", seed=seed) for seed in range(3)],
-    "full": [entry(mode) for mode in ("ok", "fill", "late")],
-    "nearly": [entry("nearly")],
-    "changed": [{**entry(), "notebook": name} for name in ("broken", "edited", "tiny")],
-}
-ENDS = {  # {mode: (status, pattern of the reason)}
-    "hang": ("timeout", r"stopped after 0\.\d+ minutes \(--timeout\)"),
-    "memory": ("oom", r"RuntimeError: .*can't allocate memory"),
-    "nan": ("diverged", "the training loss is not finite after 1 steps"),
-    "kill": ("killed", "the kernel died: ended by SIGKILL"),
+BOTH = ["fp32", "amp_bf16"]
+ENDS = {  # {mode: (status, part of the reason, or None)}
+    "ok": ("ok", None),
+    "hang": ("timeout", "--timeout"),
+    "stall": ("timeout", "step 30/40"),
+    "kill": ("killed", "kernel"),
+    "memory": ("killed", "memory"),
     "kill_papermill": ("killed", "papermill was ended by SIGKILL"),
-    "download": ("failed", "OSError: train.txt came with a wrong checksum"),
     "fail": ("failed", "ValueError: no such layer"),
     "stop": ("failed", "model is 'x'; possible are tiny and small."),
-    "silent": ("failed", "the notebook ended without writing a record"),
-    "ok": ("ok", "None"),
+    "babble": ("failed", "ValueError: no such layer"),
+    "silent": ("failed", "record"),
+    "late": ("ok", None),
 }
-STUDIES["ends"] = [entry(mode) for mode in ENDS]
-STUDIES["late"] = [entry("hang")]
+ALONE = ("hang", "stall", "memory")  # each would disturb the others
+STUDIES = {
+    "ends": [*(entry(mode) for mode in ENDS if mode not in ALONE), entry("half", precisions=BOTH)],
+    "hang": [entry("hang")],
+    "stall": [entry("stall"), entry("memory")],
+    "wait": [entry("second", precisions=BOTH), entry("explain", seed=1), entry(seed=2)],
+    "starts": [entry(seed=seed) for seed in range(3)],
+    "places": [entry(seed=seed) for seed in range(6)],
+    "full": [entry(), entry("fill")],
+    "nearly": [entry("fill", model="nearly")],
+    "edited": [entry("wait")],
+    "gpus": [
+        {"notebook": "tiny", "parameters": {"precisions": ["fp32"], "mode": mode}}
+        for mode in ("poison", "lost", "blind", "ok")
+    ],
+    "gpu": [{"notebook": "tiny", "parameters": {"precisions": ["fp32"]}, "sweep": {"seed": [0, 1]}}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -78,309 +79,285 @@ def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("faults"), STUDIES)
 
 
-def whole(folder):
-    """Return {seed: record}, having made sure that every file there can be read and no temporary one is left."""
-    for path in folder.glob("*.ipynb"):
-        nbformat.read(path, 4)
-    assert not [*folder.rglob("*.tmp"), *folder.rglob(run_process.PRIVATE_FOLDERS_FILE)]
-    return {record["seed"]: record for record in read_records(folder)}
-
-
 def write_times(folder):
     """Return {name of a record: when it was last written}."""
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json")}
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json") if path.is_file()}
+
+
+def trainings(folder):
+    """Return how many trainings the last start made."""
+    return json.loads((folder / "logs" / "batch.json").read_text())["trainings"]
+
+
+def assert_whole(folder, count):
+    """Assert that a study is complete, that every file can be read, and that no temporary one is left."""
+    for path in folder.glob("*.ipynb"):
+        nbformat.read(path, 4)
+    assert not list(folder.rglob("*.tmp"))
+    assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
+
+
+@pytest.fixture(scope="module")
+def ended(suite, tmp_path_factory):
+    """Studies whose runs end in every way by themselves, as {mode: record}, and their folders."""
+    data, output = tmp_path_factory.mktemp("data"), suite / "ends"
+    spec = data / "kernels" / "python3" / "kernel.json"  # as `ipython kernel install` of another Python leaves it
+    spec.parent.mkdir(parents=True)
+    spec.write_text(json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"}))
+    (data / "events").write_text("low 0\noom_kill 0\n")
+
+    def end_the_stalled():
+        wait_for(lambda: begun(data) and any(one["mode"] == "memory" for one in read_records(output)), 120)
+        patch.setattr(execute, "STALL_SECONDS", 1)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_PATH", str(data))
+        patch.setattr(execute, "OOM_COUNTERS", (str(data / "absent"), str(data / "events")))
+        words = (*ON_CPU, "--output-dir", output, "-p", "data_dir", data)
+        assert main(suite, "hang", *words, "--timeout", 0.05) == 1
+        watcher = threading.Thread(target=end_the_stalled)
+        watcher.start()
+        assert main(suite, "stall", *words, "--jobs", 2) == 1
+        watcher.join()
+        patch.setattr(execute, "STALL_SECONDS", 3600)
+        assert main(suite, "ends", *words, "--jobs", 3) == 1
+        left = [process for study in ("hang", "stall", "ends") for process in survivors(study)]
+        yield types.SimpleNamespace(output=output, data=data, words=words, left=left)
+
+
+@pytest.mark.parametrize("mode", ENDS)
+def test_each_end_leaves_its_record(ended, mode):
+    record = records_of(ended.output)[mode]
+    status, words = ENDS[mode]
+    assert record["status"] == status
+    assert (words or "") in (record["reason"] or "") and bool(words) == bool(record["reason"])
+    assert len(record["code_hash"]) == 12
+    assert (ended.output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
+    assert not list((ended.output / "logs").glob("*.progress"))
+    if status != "ok":
+        assert record["device_type"] == "cpu" and record["study"]["name"] in STUDIES
+        assert record["started_at"] <= record["finished_at"]
+
+
+def test_nothing_is_left_after_these_ends_and_what_was_measured_stays(ended):
+    assert ended.left == []
+    assert (ended.data / "babbled").read_text() == "x"  # a long log does not hide that the kernel had started
+    assert records_of(ended.output)["late"]["profile_reason"] == "RuntimeError: the chart broke"
+    assert "memory" not in records_of(ended.output)["kill"]["reason"]
+    half = {one["precision"]: one["status"] for one in read_records(ended.output) if one["mode"] == "half"}
+    assert half == {"fp32": "ok", "amp_bf16": "killed"}
+
+
+def test_the_same_command_makes_only_what_was_spoilt(suite, ended):
+    before = write_times(ended.output)
+    paths = {mode: ended.output / f"{record['run_id']}.json" for mode, record in records_of(ended.output).items()}
+    paths["ok"].write_text(paths["ok"].read_text()[:700])
+    paths["fail"].unlink()
+    paths["silent"].write_text(paths["late"].read_text())  # the record of another run
+    paths["stop"].write_text(paths["stop"].read_text().replace('"seed": 0', '"seed": "zero"'))
+    assert main(suite, "ends", *ended.words, "--jobs", 2) == 1
+    spoilt = {paths[mode].name for mode in ("ok", "fail", "silent", "stop")}
+    after = write_times(ended.output)
+    assert {name for name in after if after[name] != before[name]} == spoilt
+    assert trainings(ended.output) == 4
+    found = records_of(ended.output)
+    assert {mode: found[mode]["status"] for mode in ENDS} == {mode: status for mode, (status, _) in ENDS.items()}
+    times = json.loads((ended.output / "logs" / "batch.json").read_text())["run_seconds"]
+    assert paths["ok"].stem in times and paths["fail"].stem not in times  # how long a failure took says nothing
 
 
 @contextlib.contextmanager
-def started(suite, tmp_path, *words, **options):
-    """Start the study `wait` and yield (process, output folder) when two of its runs have begun."""
-    output = tmp_path / "out"
-    words = command(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path, *words)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+def started(suite, data, **options):
+    """Start the study `wait` and yield (process, output folder) when two runs wait: one has half of its records.
+
+    The other has its record and explains it. A third has not begun.
+    """
+    words = command(suite, "wait", "--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, **{**pipes, **options}) as runner:
         try:
-            wait_for(lambda: len(begun(tmp_path)) == 2)
-            yield runner, output
+            wait_for(lambda: len(begun(data)) == 2)
+            yield runner, data / "out"
         finally:
             runner.kill()
 
 
-def completed(suite, tmp_path, output, missing):
-    """Let the runs end, give the same command again, and check that exactly the `missing` ones were done."""
-    data = tmp_path / "second"  # where leftovers of the first start do not look
-    data.mkdir()
-    (data / "go").touch()
-    before = write_times(output)
-    assert len(before) == 3 - missing
-    done = call(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", data)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{3 - missing} finished already and skipped" in done.stdout
-    assert f"[{missing}/{missing}]" in done.stdout
-    assert before.items() <= write_times(output).items()
-    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
-    return done
+def complete(suite, data, missing):
+    """Let the runs end, give the same command again, and assert that exactly the `missing` trainings were made."""
+    (data / "second" / "go").parent.mkdir()  # where leftovers of the first start do not look
+    (data / "second" / "go").touch()
+    before = write_times(data / "out")
+    words = ("--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data / "second")
+    assert call(suite, "wait", *words).returncode == 0
+    assert trainings(data / "out") == missing
+    after = write_times(data / "out")
+    assert len(before.items() & after.items()) == 4 - missing
+    assert_whole(data / "out", 4)
 
 
-@pytest.fixture(scope="module")
-def ends(suite, tmp_path_factory):
-    """A study whose runs die, run out of memory and fail side by side; one run before them took too long."""
-    data = tmp_path_factory.mktemp("data")
-    (data / "train.txt").write_text("a file that was cut off on the w")
-    output = suite / "ends"
-    words = ("--output-dir", output, "-p", "data_dir", data)
-    assert call(suite, "late", *words, "--timeout", 0.05).returncode == 1  # the others have all the time they need
-    return call(suite, "ends", *words, "--jobs", 3), output, data
-
-
-@pytest.mark.parametrize("mode", ENDS)
-def test_each_end_is_told_from_the_others(ends, mode):
-    done, output, data = ends
-    record = records_of(output)[mode]
-    status, reason = ENDS[mode]
-    assert record["status"] == status
-    assert re.match(reason, str(record["reason"])), record["reason"]
-    assert len(record["code_hash"]) == 12
-    assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
-    assert done.returncode == 1
-    assert not survivors("ends")
-    assert not list((data / "wikitext-2").iterdir())  # nothing of the corrupt download is kept
-    if mode == "nan":
-        assert record["train_loss"] == [None]
-    if mode in ("fail", "kill"):  # records that the runner wrote
-        assert record["device_type"] == "cpu"
-        assert record["started_at"] <= record["finished_at"]
-
-
-def test_after_all_that_the_same_command_does_only_what_was_spoilt(suite, ends):
-    _, output, data = ends
-    before = write_times(output)
-    paths = {record["mode"]: output / f"{record['run_id']}.json" for record in records_of(output).values()}
-    paths["ok"].write_text(paths["ok"].read_text()[:700])  # truncated by hand
-    paths["nan"].unlink()
-    done = call(suite, "ends", "--output-dir", output, "--jobs", 2, "-p", "data_dir", data)
-    assert "8 finished already and skipped" in done.stdout
-    after = write_times(output)
-    assert {name for name in after if after[name] != before[name]} == {paths["ok"].name, paths["nan"].name}
-    statuses = {mode: record["status"] for mode, record in records_of(output).items()}
-    assert statuses == {mode: status for mode, (status, _) in ENDS.items()}
-    times = json.loads((output / "logs" / "batch.json").read_text())
-    assert times["runs_executed"] == 2
-    assert 0 < times["ideal_seconds"] <= times["makespan_seconds"]
-    assert {paths["ok"].stem, paths["memory"].stem} <= set(times["run_seconds"])
-    assert paths["fail"].stem not in times["run_seconds"]  # how long a failure took says nothing
-    log = (output / "logs" / "batch.log").read_text()
-    assert f"{paths['hang'].stem}  timeout" in log
-    assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+  .*8 finished already", log, re.MULTILINE)
-
-
-def test_killed_runner_is_resumed_at_once_and_its_leftovers_end(suite, tmp_path):
-    with started(suite, tmp_path) as (runner, output):
-        (tmp_path / "go-0").touch()
-        wait_for(lambda: len(write_times(output)) == 1)
-        wait_for(lambda: len(begun(tmp_path)) == 3)
-        left = {process.pid for process in survivors("wait")}
-        private = {Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in survivors("wait")}
-        for process in survivors("wait"):
-            process.suspend()  # so that none notices the runner's end and ends by itself
+@pytest.mark.parametrize("frozen", [False, True])
+def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
+    """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at once."""
+    with started(suite, tmp_path) as (runner, _):
+        left = survivors("wait")
+        for process in left if frozen else ():
+            process.suspend()
         runner.kill()
         runner.wait()
-        done = completed(suite, tmp_path, output, missing=2)
-    assert re.search(r"ended \d processes that an interrupted", done.stdout)
-    assert not left & {process.pid for process in survivors("wait")}
-    assert private
-    assert not any(folder.exists() for folder in private)
+        if not frozen:
+            wait_for(lambda: not survivors("wait"), 10)
+        complete(suite, tmp_path, missing=4)
+    assert len(left) == 4 and not survivors("wait")
 
 
-def test_interrupted_once_lets_end_what_can_and_says_what_was_stopped(suite, tmp_path):
-    """Ctrl-C as a terminal sends it: to the whole group of the process."""
-    with started(suite, tmp_path, start_new_session=True) as (runner, output):
+def burst(runner):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        runner.send_signal(number)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("send", "go", "missing"),
+    [
+        (lambda runner: os.killpg(runner.pid, signal.SIGINT), "go-1", 3),  # as a terminal sends Ctrl-C
+        (lambda runner: runner.send_signal(signal.SIGTERM), "go", 1),
+        (burst, None, 4),
+    ],
+    ids=["once", "SIGTERM", "burst"],
+)
+def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing):
+    with started(suite, tmp_path, start_new_session=True) as (runner, _):
         began = time.monotonic()
-        os.killpg(runner.pid, signal.SIGINT)
-        (tmp_path / "go-0").touch()
-        said, errors = runner.communicate(timeout=200)
-        assert time.monotonic() - began < 60
+        send(runner)
+        if go:
+            (tmp_path / go).touch()
+        errors = runner.communicate(timeout=60)[1]
+        seconds = time.monotonic() - began
     assert (runner.returncode, errors) == (1, "")
-    assert "Ctrl-C again stops at once" in said
-    assert re.search(r"stopped, and to be run again: tiny-\S+-s1-\w+$", said, re.MULTILINE)
-    assert "1 of 3 runs of wait are finished and kept; the same command runs the rest" in said
-    assert list(whole(output)) == [0]
+    assert seconds < (GRACE_SECONDS + 10 if go else GRACE_SECONDS)
     assert not survivors("wait")
-    completed(suite, tmp_path, output, missing=2)
+    complete(suite, tmp_path, missing)
 
 
-def test_interrupted_twice_stops_at_once(suite, tmp_path):
-    with started(suite, tmp_path) as (runner, output):
-        runner.send_signal(signal.SIGINT)
-        time.sleep(1)
-        began = time.monotonic()
-        runner.send_signal(signal.SIGINT)
-        said, errors = runner.communicate(timeout=200)
-        assert time.monotonic() - began < GRACE_SECONDS - 1
-    assert (runner.returncode, errors) == (1, "")
-    assert "the same command runs the rest" in said
-    assert whole(output) == {}
-    assert not survivors("wait")
-
-
-@pytest.fixture
-def not_under_nohup():
-    """What is started in the test gets SIGHUP even where the tests themselves run under nohup, which has it ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-def test_closed_terminal_is_like_an_interrupt_and_the_log_goes_on(suite, tmp_path, not_under_nohup):
+def test_closed_terminal_is_like_an_interrupt(suite, tmp_path):
     """The terminal is the batch's own, so the system itself tells the batch that it has gone."""
     terminal, other = pty.openpty()
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 
     def take_terminal():
         os.setsid()
         fcntl.ioctl(other, termios.TIOCSCTTY, 0)
 
     streams = {"stdin": other, "stdout": other, "stderr": other}
-    with started(suite, tmp_path, **streams, preexec_fn=take_terminal) as (runner, output):
-        os.close(other)
-        os.close(terminal)
-        for seed in range(2):
-            (tmp_path / f"go-{seed}").touch()
-        assert runner.wait(timeout=200) == 1
-    assert sorted(whole(output)) == [0, 1]
-    log = (output / "logs" / "batch.log").read_text()
-    assert f"stopping: {scheduler.GRACE_SECONDS} s for" in log
-    assert "interrupted: 2 of 3 runs of wait are finished and kept" in log
+    try:
+        with started(suite, tmp_path, **streams, preexec_fn=take_terminal) as (runner, _):
+            os.close(other)
+            shown = ""
+            while not all(f"{label}  tiny fp32" in shown or f"{label}  tiny 2" in shown for label in ("cpu0", "cpu1")):
+                shown += os.read(terminal, 4096).decode()  # the line of each device
+            os.close(terminal)
+            (tmp_path / "go").touch()
+            assert runner.wait(timeout=60) == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    complete(suite, tmp_path, missing=1)
 
 
-def test_stream_that_cannot_show_a_line_ends_nothing():
-    kept = io.BytesIO()
-    stream = status.TolerantStream(io.TextIOWrapper(kept, encoding="ascii"))
-    stream.write("not \u2192 there")
-    stream.flush()
-    assert kept.getvalue() == rb"not \u2192 there"
-    gone = Mock(**{"write.side_effect": BrokenPipeError, "flush.side_effect": OSError(5, "Input/output error")})
-    status.TolerantStream(gone).write("text")
-    status.TolerantStream(gone).flush()
-    assert (gone.write.called, gone.flush.called) == (True, True)
-    assert stream.encoding == "ascii"
-
-
-def test_second_batch_on_a_folder_is_refused_naming_the_first(suite, tmp_path):
-    with started(suite, tmp_path) as (runner, output):
-        second = call(suite, "wait", "--output-dir", output)
-        fresh = call(suite, "wait", "--output-dir", output, "--fresh")
-        (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=200)
-    for refused in (second, fresh):
-        assert refused.returncode == 2
-        assert re.fullmatch(rf"run_all.py: .* in use .*\(process {runner.pid} on \S+ since 20.*\n", refused.stderr)
-    assert runner.returncode == 0, said
-    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
-    assert not list(tmp_path.glob("out.archived*"))
-
-
-def test_batch_on_a_copy_of_a_running_output_folder_leaves_the_original_alone(suite, tmp_path):
-    """The copy names the private folders of the runs that are still going on."""
+def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     (data / "go").touch()
     with started(suite, tmp_path) as (runner, output):
-        private = [Path(process.environ()[run_process.RUN_FOLDER_ENV]) for process in survivors("wait")]
-        copy = tmp_path / "copy"
-        shutil.copytree(output, copy)
-        assert (copy / "logs" / run_process.PRIVATE_FOLDERS_FILE).read_text()
-        second = call(suite, "wait", "--output-dir", copy, "-p", "data_dir", data)
-        assert all(folder.exists() for folder in private)
+        for words in ((), ("--fresh",)):
+            refused = call(suite, "wait", "--output-dir", output, *words)
+            assert refused.returncode == 2 and f"process {runner.pid} " in refused.stderr
+        shutil.copytree(output, tmp_path / "copy")
+        assert call(suite, "wait", "--output-dir", tmp_path / "copy", "-p", "data_dir", data).returncode == 0
         (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=200)
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert runner.returncode == 0, said
-    for folder in (output, copy):
-        assert [record["status"] for record in whole(folder).values()] == ["ok"] * 3
+        assert runner.wait(timeout=60) == 0
+    assert not list(tmp_path.glob("out.archived*"))
+    for folder in (output, tmp_path / "copy"):
+        assert_whole(folder, 4)
 
 
-def test_removed_output_folder_stops_the_batch_and_is_the_reason(suite, tmp_path):
-    with started(suite, tmp_path) as (runner, output):
+def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_ones(suite, tmp_path):
+    with started(suite, tmp_path) as (first, output):
         shutil.rmtree(output)
-        (tmp_path / "go-0").touch()
-        _, errors = runner.communicate(timeout=200)
-    assert runner.returncode == 1
-    assert re.fullmatch(rf"run_all.py: stopped: .*{output}.*\n", errors)
-    assert "without a word" not in errors
+        for mark in begun(tmp_path):
+            mark.unlink()
+        with started(suite, tmp_path) as (second, _):
+            errors = first.communicate(timeout=60)[1]
+            (tmp_path / "go").touch()
+            assert second.wait(timeout=60) == 0
+    assert first.returncode == 1
+    assert errors.count("\n") == 1 and str(output) in errors
     assert not survivors("wait")
-    assert all(record["status"] == "ok" for record in read_records(output))  # the notebook makes its folder anew
-    (tmp_path / "go").touch()
-    again = call(suite, "wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+    assert trainings(output) == 4
+    assert_whole(output, 4)
 
 
-@pytest.mark.parametrize("blocked", ["json", "ipynb", "log", "yaml"])
-def test_folder_in_the_place_of_a_file_costs_only_its_run(suite, tmp_path, blocked):
-    output = tmp_path / "out"
-    (tmp_path / "go").touch()
-    words = ("wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
-    first = call(suite, *words, "--dry-run").stdout.split()
-    run_id = next(word for word in first if word.startswith("tiny-"))
-    folder = output / "logs" if blocked in ("log", "yaml") else output
-    in_the_way = folder / f"{run_id}.{blocked}"
-    in_the_way.mkdir(parents=True)
-    done = call(suite, *words)
-    assert done.returncode == 1
-    assert re.search(rf"{run_id}  is left out .*{in_the_way}", done.stdout)
-    assert [
-        record["status"]
-        for record in map(json.loads, (path.read_text() for path in output.glob("*.json") if path.is_file()))
-    ] == ["ok"] * 2
-    in_the_way.rmdir()
-    again = call(suite, *words)
-    assert "2 finished already" in again.stdout
-    assert again.returncode == 0
-    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+def test_start_that_fails_is_tried_again(suite, tmp_path, monkeypatch):
+    """Of three kernels one dies at its first start, one at each, and one process finds no room at first."""
+    start = execute.start_process
+    full = []
+
+    def start_process(command, log, environment):
+        if "-s2-" in log.name and len(full) < full_for:
+            full.append(log.name)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(command, log, environment)
+
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"
+    spec.parent.mkdir(parents=True)
+    dies = f"case $MIXED_PRECISION_PROGRESS in *-s1-*) exit 1;; *-s0-*) mkdir {tmp_path}/died && exit 1;; esac; "
+    argv = ["sh", "-c", f"{dies} exec {sys.executable} -m ipykernel_launcher -f {{connection_file}}"]
+    spec.write_text(json.dumps({"argv": argv, "display_name": "Dying", "language": "python"}))
+    monkeypatch.setattr(execute, "KERNELSPECS", tmp_path)
+    monkeypatch.setattr(execute, "START_ATTEMPTS", 2)
+    monkeypatch.setattr(execute, "start_process", start_process)
+    full_for = 1
+    words = (*ON_CPU, "--output-dir", tmp_path / "out", "--jobs", 3)
+    assert main(suite, "starts", *words) == 1
+    statuses = {record["seed"]: record["status"] for record in read_records(tmp_path / "out")}
+    assert statuses == {0: "ok", 1: "failed", 2: "ok"}
+    full_for = 3
+    (again,) = (tmp_path / "out").glob("*-s2-*.json")
+    again.unlink()
+    assert main(suite, "starts", *words) == 1  # there is never room, so the batch stops and can be resumed
+    assert (len(full), again.exists()) == (3, False)
 
 
-def test_pipe_or_link_in_the_place_of_a_file_is_neither_waited_for_nor_followed(suite, tmp_path):
+def test_what_is_in_the_place_of_a_file_costs_at_most_its_own_run(suite, tmp_path):
+    """A folder is left alone; a pipe is not waited for, and a link is not followed."""
     output, precious = tmp_path / "out", tmp_path / "precious"
-    (tmp_path / "go").touch()
     precious.write_text("mine")
-    words = ("wait", "--output-dir", output, "--jobs", 2, "-p", "data_dir", tmp_path)
-    first, second, third = dict.fromkeys(re.findall(r"tiny-\S+", call(suite, *words, "--dry-run").stdout))
+    comparisons, _ = plan({"runs": STUDIES["places"]}, suite, output, {}, on_gpu=False)
+    runs = {run.parameters["seed"]: run for comparison in comparisons for run in comparison}
     (output / "logs").mkdir(parents=True)
-    for path in (f"{first}.json", f"{first}.ipynb", f"logs/{first}.log"):
-        os.mkfifo(output / path)
-    for path in (f"{second}.json", f"{second}.ipynb", f"logs/{second}.log", f"logs/{second}.yaml"):
-        (output / path).symlink_to(precious)
-    (output / f"{third}.json").symlink_to("/dev/zero")
-    done = call(suite, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [record["status"] for record in whole(output).values()] == ["ok"] * 3
+    folders = [runs[0].record_paths["fp32"], runs[1].executed, runs[2].log_path]
+    for folder in folders:
+        folder.mkdir()
+    for path in (runs[3].record_paths["fp32"], runs[3].executed, runs[3].log_path, output / "logs" / ".started"):
+        os.mkfifo(path)
+    yaml_path = runs[4].log_path.with_suffix(".yaml")
+    for path in (runs[4].record_paths["fp32"], runs[4].executed, runs[4].log_path, yaml_path):
+        path.symlink_to(precious)
+    runs[5].record_paths["fp32"].symlink_to("/dev/zero")
+    words = (*ON_CPU, "--output-dir", output, "--jobs", 2)
+    assert main(suite, "places", *words) == 1
+    assert_whole(output, 3)
     assert precious.read_text() == "mine"
-
-
-def test_report_is_where_it_is_said_to_be(suite, tmp_path):
-    """Below a folder that looks like an option, and whatever Jupyter's own settings are."""
-    for name in ("studies.yaml", "tiny.ipynb"):
-        shutil.copy(suite / name, tmp_path / name)
-    write_notebook(tmp_path / "summary.ipynb", 'records_dir = "."', "print('a report of', records_dir)")
-    settings = tmp_path / "jupyter"
-    settings.mkdir()
-    elsewhere = f"c.FilesWriter.build_directory = {str(tmp_path / 'elsewhere')!r}"
-    (settings / "jupyter_nbconvert_config.py").write_text(elsewhere)
-    output = ROOT / f"-test-{os.getpid()}"
-    words = command(tmp_path, "nearly", "--output-dir", f"./{output.name}", "-p", "mode", "ok")
-    environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(settings)}
-    try:
-        done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert f"report, to open in a browser: {output.name}/summary.html" in done.stdout
-        assert "a report of" in (output / "summary.html").read_text()
-    finally:
-        shutil.rmtree(output, ignore_errors=True)
+    for folder in folders:
+        folder.rmdir()
+    assert main(suite, "places", *words) == 0
+    assert trainings(output) == 3
+    assert_whole(output, 6)
 
 
 @contextlib.contextmanager
 def small_disk(folder, *options):
     """Mount a small file system of its own at `folder`, where that is allowed."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", ",".join(("size=160k", *options)), "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
@@ -391,179 +368,115 @@ def small_disk(folder, *options):
 
 
 def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
     with small_disk(tmp_path / "disk") as disk:
-        words = ("full", "--output-dir", disk / "out", "-p", "data_dir", data)
-        done = call(suite, *words)
-        assert done.returncode == 1
-        assert re.fullmatch(r"run_all.py: stopped: .*No space left on device.*\n", done.stderr)
+        words = (*ON_CPU, "--output-dir", disk / "out", "-p", "data_dir", tmp_path)
+        assert main(suite, "full", *words) == 1
         assert list(records_of(disk / "out")) == ["ok"]
         kept = write_times(disk / "out")
-        whole(disk / "out")
         (disk / "out" / "filler").unlink()
-        (data / "mended").touch()
-        again = call(suite, *words)
-        assert "1 finished already and skipped" in again.stdout
-        assert [record["status"] for record in records_of(disk / "out").values()] == ["ok"] * 3
+        (tmp_path / "mended").touch()
+        assert main(suite, "full", *words) == 0
+        assert trainings(disk / "out") == 1
         assert kept.items() <= write_times(disk / "out").items()
+        assert_whole(disk / "out", 2)
 
 
-def test_record_that_has_room_where_the_notebook_has_none_is_not_written(suite, tmp_path):
+def test_record_of_a_full_disk_is_not_written_even_where_it_has_room(suite, tmp_path):
     with small_disk(tmp_path / "disk") as disk:
-        done = call(suite, "nearly", "--output-dir", disk / "out")
-        assert done.returncode == 1
-        assert re.fullmatch(r"run_all.py: stopped: .*No space left on device.*\n", done.stderr)
+        assert main(suite, "nearly", *ON_CPU, "--output-dir", disk / "out", "-p", "data_dir", tmp_path) == 1
         assert not list((disk / "out").glob("*.json"))
         assert shutil.disk_usage(disk).free > 8192
 
 
-@pytest.mark.skipif(os.name == "posix" and os.geteuid() == 0, reason="root can mount: the test above is the better one")
-def test_file_that_cannot_grow_stops_the_batch_likewise(suite, tmp_path):
-    """A limit on the size of files, where no file system can be mounted: the run fails, and so does its record."""
-    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900)); "
-    run = "os.execv(sys.argv[1], sys.argv[1:])"
-    words = [sys.executable, "-c", limit + run, *command(suite, "full", "--output-dir", tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 1
-    assert re.fullmatch(r"run_all.py: stopped: .*File too large.*\n", done.stderr)
-    assert whole(tmp_path / "out") == {}
-
-
-def test_read_only_output_folder_is_one_sentence(suite, tmp_path):
+def test_read_only_folder_is_refused(suite, tmp_path):
     with small_disk(tmp_path / "disk", "ro") as disk:
-        done = call(suite, "full", "--output-dir", disk)
-    assert done.returncode == 2
-    assert re.fullmatch(r"run_all.py: the output folder .*Read-only file system.*\n", done.stderr)
+        assert main(suite, "full", *ON_CPU, "--output-dir", disk) == 2
 
 
-JUMP = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
-int clock_gettime(clockid_t id, struct timespec *now) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int result = real(id, now);
-    FILE *file = id == CLOCK_REALTIME ? fopen(getenv("CLOCK_JUMP"), "r") : NULL;
-    long seconds = 0;
-    if (file) {
-        if (fscanf(file, "%ld", &seconds) == 1) now->tv_sec += seconds;
-        fclose(file);
-    }
-    return result;
-}
-"""
-
-
-@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler to set the clock for one program")
-def test_clock_that_jumps_ends_no_run(suite, tmp_path):
-    (tmp_path / "jump.c").write_text(JUMP)
-    library, clock = tmp_path / "jump.so", tmp_path / "clock"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "jump.c", "-ldl"], check=True)
-    environment = {**os.environ, "LD_PRELOAD": str(library), "CLOCK_JUMP": str(clock)}
-    with started(suite, tmp_path, "--timeout", 5, env=environment) as (runner, output):
-        clock.write_text("86400")  # a day ahead
-        time.sleep(1)
-        (tmp_path / "go-0").touch()
-        wait_for(lambda: len(write_times(output)) == 1)
-        clock.write_text("-86400")  # and two days back
-        time.sleep(1)
-        (tmp_path / "go").touch()
-        said, _ = runner.communicate(timeout=200)
-    assert runner.returncode == 0, said
-    records = whole(output)
-    assert [record["status"] for record in records.values()] == ["ok"] * 3
-    assert all(0 < float(seconds) < 600 for seconds in re.findall(r"ok  ([\d.]+) s", said))
-    assert json.loads((output / "logs" / "batch.json").read_text())["makespan_seconds"] < 1200
-
-
-def test_live_view_on_a_terminal_and_plain_lines_elsewhere(suite, tmp_path):
-    terminal, other = pty.openpty()
-    shown = []
-
-    def read():
-        with contextlib.suppress(OSError):
-            while text := os.read(terminal, 4096):
-                shown.append(text.decode(errors="replace"))
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    words = command(suite, "wait", "--output-dir", tmp_path / "out", "--jobs", 2, "-p", "data_dir", tmp_path)
-    words.remove("--no-progress-bar")
-    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 200, 0, 0))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=other, text=True) as runner:
-        try:
-            wait_for(lambda: len(begun(tmp_path)) == 2)
-            (tmp_path / "go-0").touch()
-            wait_for(lambda: "end about" in "".join(shown))
+def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path):
+    """The notebook is edited, then half saved, then a module of the package is edited."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
+    shutil.copy(ROOT / "run_all.py", tmp_path)
+    notebook = write_suite(tmp_path, STUDIES) / "tiny.ipynb"
+    text, output = notebook.read_text().replace("1234.0", "5678.0"), tmp_path / "out"
+    words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path)
+    words[1] = str(tmp_path / "run_all.py")
+    edited = []
+    for path, content in ((notebook, text), (notebook, text[:200]), (tmp_path / "mixed_precision_study/files.py", "")):
+        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as runner:
+            wait_for(lambda: begun(tmp_path))
+            path.write_text(content or f"{path.read_text()}\nedited = True\n")
             (tmp_path / "go").touch()
-            said, _ = runner.communicate(timeout=200)
-        finally:
-            runner.kill()
-    os.close(other)
-    text = "".join(shown)
-    assert re.search(r"cpu0  tiny fp32 b4  starting  0:\d\d", text)
-    assert re.search(r"cpu1  tiny fp32 b4  cell 4/6  0:\d\d, 0:\d\d left", text)
-    assert "end: known after the first run" in text
-    assert re.search(r"0:\d\d left, end about \d\d:\d\d", text)
-    assert "\r" not in said
-    assert "begins" not in said  # the lines of the devices show it
-    assert (tmp_path / "out/logs/batch.log").read_text().count("  begins\n") == 3
-    assert said.count("  ok  ") == 6  # three lines as the runs end, and the table
+            assert runner.wait(timeout=60) == 0
+        notebook.write_text(text)
+        edited += [record["code_hash"] for record in read_records(output)]
+        for mark in (*begun(tmp_path), tmp_path / "go"):
+            mark.unlink()
+    (tmp_path / "go").touch()
+    subprocess.run(words, cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
+    assert len(edited) == 3 and all(one.endswith("-edited") for one in edited)
+    (record,) = read_records(output)
+    assert (len(record["code_hash"]), record["samples_per_second"]) == (12, 5678.0)
+    aside = [json.loads(path.read_text())["code_hash"] for path in sorted(output.glob("other_code-*/*.json"))]
+    assert sorted(aside) == sorted(edited)
 
 
-def test_notebook_that_is_changed_while_the_batch_runs_costs_at_most_its_own_runs(suite, tmp_path, monkeypatch, capsys):
-    """One is spoilt, one edited, each after the first look at it and before papermill reads it."""
-    shutil.copy(suite / "studies.yaml", tmp_path)
-    books = {name: tmp_path / f"{name}.ipynb" for name in ("broken", "edited", "tiny")}
-    for name, path in books.items():
-        write_notebook(path, PARAMETERS, START, ACT, WRITE.replace('"tiny"', f'"{name}"'))
-    comparisons, _ = plan({"runs": STUDIES["changed"]}, tmp_path, tmp_path / "out", {}, on_gpu=False)
-    start, edited = run_process.start_notebook, books["edited"].read_text().replace("1234.0", "5678.0")
+@pytest.fixture
+def gpus(monkeypatch, tmp_path):
+    """Return a function that gives the runner so many made-up GPUs. One is lost when the file lost-UUID is there."""
 
-    def changed(notebook, *words):
-        text = {"broken": '{"cells": [', "edited": edited}.get(notebook.stem)
-        if text and notebook.read_text() != text:
-            notebook.write_text(text)
-        return start(notebook, *words)
+    class NVMLError(Exception):
+        value = 15
 
-    monkeypatch.setattr(run_process, "start_notebook", changed)
-    monkeypatch.setattr(run_process, "START_ATTEMPTS", 2)
-    monkeypatch.setattr(scheduler, "START_WAIT_SECONDS", 0)
-    assert main(tmp_path, "changed", *ON_CPU, "--output-dir", tmp_path / "out", "--jobs", 3) == 1
-    said = capsys.readouterr().out
-    records = read_records(tmp_path / "out")
-    ends = {record["notebook"]: (record["status"], record["code_hash"]) for record in records}
-    codes = {name: hash_of(books[name].read_text()) for name in ("edited", "tiny")}
-    assert ends == {"broken": ("failed", run_process.UNREADABLE)} | {name: ("ok", code) for name, code in codes.items()}
-    assert "the kernel did not start: OSError: the notebook was edited while its run was starting" in said
-    books["edited"].write_text('{"cells": [')  # just as the next study with it begins
-    scheduler.set_aside_records(comparisons)
-    assert all(run.record_path.exists() for (run,) in comparisons)
+    def memory(uuid):
+        if (tmp_path / f"lost-{uuid}").exists():
+            raise NVMLError
+        return types.SimpleNamespace(used=2**20, total=2**30)
+
+    module = types.SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=bytes.decode,
+        nvmlDeviceGetMemoryInfo=memory,
+        nvmlDeviceGetUtilizationRates=lambda uuid: types.SimpleNamespace(gpu=7),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+    def place(count):
+        devices = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(count)]
+        monkeypatch.setattr(cli, "choose_devices", lambda *words: devices)
+
+    return place
 
 
-def test_changed_notebook_is_run_again_and_its_old_records_are_kept_apart(suite, tmp_path):
-    for name in ("studies.yaml", "tiny.ipynb"):
-        shutil.copy(suite / name, tmp_path / name)
-    output = tmp_path / "out"
-    words = ("full", "--output-dir", output, "-p", "mode", "ok")
-    assert call(tmp_path, *words).returncode == 0
-    (old,) = whole(output).values()
-    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS + "\n# a comment here changes nothing", START, ACT, WRITE, AFTER)
-    assert "1 finished already" in call(tmp_path, *words).stdout
-    write_notebook(tmp_path / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER + "\nextra = 1")
-    assert "(finished)" not in call(tmp_path, *words, "--dry-run").stdout
-    done = call(tmp_path, *words)
-    aside = output / f"other_code-{old['code_hash']}"
-    assert f"they are kept in {aside.relative_to(Path.cwd())}" in done.stdout  # which opens from here
-    (new,) = whole(output).values()
-    assert new["run_id"] == old["run_id"]
-    assert new["code_hash"] != old["code_hash"]
-    assert json.loads((aside / f"{old['run_id']}.json").read_text()) == old
-    assert (aside / f"{old['run_id']}.ipynb").exists()
-    path = output / f"{new['run_id']}.json"
-    path.write_text(json.dumps({**new, "code_hash": None}))  # as in records that are older than this field
-    assert "1 finished already" in call(tmp_path, *words).stdout
+def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tmp_path, gpus):
+    """Four GPUs are lost in three ways, two of them under one run. The fifth makes the rest."""
+    gpus(5)
+    assert main(suite, "gpus", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path) == 1
+    records = records_of(tmp_path / "out")
+    assert {mode: record["status"] for mode, record in records.items()} == {
+        "poison": "failed",
+        "lost": "ok",
+        "blind": "ok",
+        "ok": "ok",
+    }
+    assert "unspecified launch failure" in records["poison"]["reason"]
+    assert len(list(tmp_path.glob("lost-*"))) == 3
+    assert trainings(tmp_path / "out") == 4
+
+
+@pytest.mark.parametrize(
+    ("count", "gone", "mode", "ends"),
+    [
+        (1, (), "poison", ["failed"]),  # the other run waits for a GPU
+        (1, (0,), "ok", []),
+        (3, (0, 1), "ok", ["ok", "ok"]),  # GPUs that are lost before a run are not its fault
+    ],
+)
+def test_without_a_gpu_the_rest_waits(suite, tmp_path, gpus, count, gone, mode, ends):
+    gpus(count)
+    for number in gone:
+        (tmp_path / f"lost-GPU-{number}").touch()
+    words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, "-p", "mode", mode)
+    assert main(suite, "gpu", *words) == (0 if len(ends) == 2 else 1)
+    assert [record["status"] for record in read_records(tmp_path / "out")] == ends

@@ -35,69 +35,62 @@ START = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.record import RunRecord, run_id_of, write_record
+from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, run_id_of, write_record
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
 parameters = {name: globals()[name] for name in names.split()}
 print("study", os.environ["MIXED_PRECISION_STUDY"])
 """
 ACT = """
+def wait(mark):
+    Path(data_dir, f"begun-{mark}").touch()
+    while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
+        time.sleep(0.05)
+
 if mode == "fail":
     raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
+if mode == "babble":
+    with Path(data_dir, "babbled").open("a") as file:
+        file.write("x")
+    print("word " * 2**18)
+    raise ValueError("no such layer")
 if mode == "stop":
     raise UserError("model is 'x'; possible are tiny and small.")
-if mode == "kill":
+if mode == "memory":  # as if the host had ended it for lack of memory
+    Path(data_dir, "events").write_text("oom_kill 1")
+if mode in ("kill", "memory"):
     os.kill(os.getpid(), signal.SIGKILL)
 if mode == "kill_papermill":
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
-if mode == "freeze":
-    os.kill(os.getpid(), signal.SIGSTOP)
 if mode == "kill_actor":
     import psutil
     psutil.Process().parents()[1].kill()
     time.sleep(600)
-if mode == "poison":
-    raise RuntimeError("CUDA error: an illegal instruction was encountered")
-if mode == "lost" and os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-0":
+if mode == "poison" or (mode == "lost" and not Path(data_dir, "was-lost").exists()):  # the GPU, as NVML sees it
+    Path(data_dir, f"was-{mode}").touch()
+    Path(data_dir, f"lost-{os.environ['CUDA_VISIBLE_DEVICES']}").touch()
     raise RuntimeError("CUDA error: unspecified launch failure")
 if mode == "wait":
-    Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
-    while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
-        time.sleep(0.05)
+    wait(f"{seed}-{precisions[0]}")
 if mode == "stall":
     Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
-    time.sleep(600)
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    wait(seed)
 if mode == "train":
     from mixed_precision_study.progress import progress
     with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
         for _ in range(30):
             bar.advance()
-        Path(data_dir, f"begun-{seed}-{precisions[0]}").touch()
-        while not Path(data_dir, "go").exists():
-            time.sleep(0.05)
-if mode in ("fill", "nearly") and not Path(data_dir, "mended").exists():
+        wait(f"{seed}-{precisions[0]}")
+if mode == "fill" and not Path(data_dir, "mended").exists():
     with open(Path(output_dir, "filler"), "wb", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))
         finally:
-            if mode == "nearly":  # the record of a failure has room again
+            if model == "nearly":  # the record of a failure has room again
                 file.truncate(file.tell() - 16384)
-if mode in ("nan", "memory"):
-    import torch
-    from mixed_precision_study.errors import Diverged
-    from mixed_precision_study.experiment import guarded
-    record = RunRecord(run_id_of("tiny", parameters, precisions[0]), "tiny", precisions[0], parameters)
-    with guarded(record, output_dir, torch.device("cpu")):
-        if mode == "memory":
-            torch.zeros(2**50)
-        record.train_loss.append((torch.zeros(()) / 0).item())
-        raise Diverged("the training loss is not finite after 1 steps")
-if mode == "download":
-    from mixed_precision_study.data import wikitext
-    wikitext.WIKITEXT_URL = Path(data_dir).resolve().as_uri() + "/"
-    wikitext.download_wikitext(Path(data_dir, "wikitext-2"))
 if mode == "hang":
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     time.sleep(600)
@@ -105,7 +98,12 @@ if mode == "flaky" and not Path(data_dir, "mended").exists():
     raise ValueError("not mended yet")
 """
 WRITE = """
-for precision in precisions if mode not in ("silent", "nan", "memory") else ():
+for precision in precisions if mode != "silent" else ():
+    if precision != precisions[0]:
+        if mode == "half":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "second":
+            wait(f"{seed}-{precision}")
     record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
     record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
@@ -113,7 +111,16 @@ for precision in precisions if mode not in ("silent", "nan", "memory") else ():
     if mode == "flat" and precision != "fp32":
         record.metric = [0.1, 0.1]
     record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
+    if mode == "blind" and not Path(data_dir, "seen").exists():
+        Path(data_dir, "seen").touch()
+        record.device_type = "cpu"
+    if mode in ("late", "explain"):
+        record.profile_reason = NOT_YET_EXPLAINED
     record.explanation_seconds = 0.1
+    write_record(record, output_dir)
+if mode == "explain":
+    wait(f"{seed}-explain")
+    record.profile_reason = None
     write_record(record, output_dir)
 """
 AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
