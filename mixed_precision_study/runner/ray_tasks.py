@@ -1,165 +1,120 @@
-"""Runs on a Ray cluster: Ray schedules a task for each repetition of a comparison, so that its precisions share a GPU.
+"""Runs on a Ray cluster: a task is a repetition of a comparison, because its precisions must share a GPU."""
 
-The notebooks and their parameters travel to the node, and what their runs have written comes back as bytes.
-"""
-
-import json
-import logging
 import os
 import signal
 import tempfile
 import threading
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import BytesIO
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..commit import ROOT, packed_package
 from ..errors import UserError
 from ..files import written_whole
 from ..gpu import nvml
-from ..record import read_run
+from ..record import read_run, write_flat
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_ending
 from .plan import Run
 from .status import in_words, say
 
-DATA_ENV = "MIXED_PRECISION_DATA"  # environment variable of a node: the folder of its data
-DATA_FOLDER = "~/.cache/mixed-precision-study"
-STOP_SECONDS = 5  # for the nodes to end their runs
+FILES = ("logs/*.log", "*.ipynb", "*.json")  # of a run; the records come last, because they are what counts
+# Ray would else try for a quarter of an hour to reach a cluster that is not there.
+IMPATIENT = {"NUM_REDIS_GET_RETRIES": "1", "py_gcs_connect_timeout_s": "5", "gcs_rpc_server_connect_timeout_s": "2"}
 
 
-def make_repetition(packed: list[tuple], shared: Circumstances, on_gpu: bool) -> list[dict[str, bytes]]:
-    """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of each.
-
-    A run is (notebook's name, its text, parameters, order, study). It sees the GPU that Ray gave to this task.
-    """
+def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circumstances, on_gpu: bool) -> dict:
+    """Make the runs of a repetition on a node of the cluster, and return {file name: bytes} of what they wrote."""
     os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets it to 1, which is right on the CPU only
-    device = visible_gpus()[0] if on_gpu else Device(0, "cpu0")
+    devices = visible_gpus() if on_gpu else [Device(0, "cpu0")]
+    if not devices:
+        raise nvml.GpuLost("NVML does not list the GPU that Ray gave to this task")
     shared = shared._replace(threads=share_of_cores(len(nvml.installed_gpus())) if on_gpu else 1)
-    found = []
+    own_data = Path(os.environ.get("MIXED_PRECISION_DATA", "~/.cache/mixed-precision-study")).expanduser()
     with tempfile.TemporaryDirectory(prefix="ray-") as name:
         folder = Path(name)
         (folder / "logs").mkdir()
-        for stem, text, parameters, order, study in packed:
-            notebook = folder / "logs" / f"{stem}.ipynb"
-            notebook.write_bytes(text)
-            data = parameters["data_dir"]
-            if not Path(data).is_dir():  # this node does not share the folder of the one that sent the run
-                data = str(Path(os.environ.get(DATA_ENV, DATA_FOLDER)).expanduser())
-            run = Run(notebook, {**parameters, "output_dir": name, "data_dir": data}, folder, 0.0, order, study)
+        there = folder / "logs" / runs[0].notebook.name
+        there.write_bytes(notebook)
+        for asked in runs:
+            data = root / asked.parameters["data_dir"]
+            own = {"data_dir": str(data if data.is_dir() else own_data), "output_dir": name}
+            run = asked._replace(notebook=there, folder=folder, parameters={**asked.parameters, **own})
             with suppress(nvml.GpuLost):  # the records say it
-                execute(run, device, shared, threading.Event(), lambda progress, processes: None)
-            paths = [run.log_path, run.executed, *run.record_paths.values()]  # the records last: they are what counts
-            found.append({str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()})
-    return found
+                execute(run, devices[0], shared, threading.Event(), lambda progress, processes: None)
+            for path in run.record_paths.values():
+                if record := read_run(path):
+                    write_flat(record | {key: asked.parameters[key] for key in own}, path)
+        return {str(path.relative_to(folder)): path.read_bytes() for kind in FILES for path in folder.glob(kind)}
 
 
-class Cluster:
-    """A Ray cluster, as far as a study needs it."""
+class Cluster(NamedTuple):
+    """A Ray cluster, and how many of its GPUs a study may use."""
 
-    def __init__(self, ray: Any, on_gpu: bool):
-        self.ray = ray
-        self.gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
+    ray: Any
+    gpus: int
 
     def devices(self) -> list[Device]:
         """Return a stand-in for each GPU of the cluster, or for its CPUs. Which of them a run gets is Ray's choice."""
-        if self.gpus:
-            return [Device(number, f"ray{number}", "ray", "GPU of the cluster") for number in range(self.gpus)]
-        return [Device(0, "ray", "", "CPUs of the cluster")]
+        gpus = [Device(number, f"ray{number}", "GPU-", "GPU of the cluster") for number in range(self.gpus)]
+        return gpus or [Device(0, "ray", "", "CPUs of the cluster")]
 
     def make_all(self, jobs: list[Job], shared: Circumstances) -> None:
         """Let Ray make all unfinished runs, and write what comes back. A repetition whose node fails is `killed`."""
-        ray, device = self.ray, self.devices()[0]
-        options = {"num_gpus": 1 if self.gpus else 0, "num_cpus": 1, "max_retries": 0}
-        task = ray.remote(**options)(make_repetition)
-        groups = [list(runs) for job in jobs for _, runs in groupby(job.to_do, repetition_of)]
-        going = {task.remote([packed(run) for run in runs], shared, bool(self.gpus)): runs for runs in groups}
-        total, done = sum(len(run.run_ids) for runs in groups for run in runs), 0
+        ray, on_gpu = self.ray, bool(self.gpus)
+        task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
+        groups = [[*runs] for job in jobs for _, runs in groupby(job.to_do, lambda run: run.parameters.get("repeat"))]
+        going = {task.remote(runs, runs[0].notebook.read_bytes(), ROOT, shared, on_gpu): runs for runs in groups}
         try:
             while going:
                 for ended in ray.wait(list(going), timeout=1)[0]:
                     runs = going.pop(ended)
                     try:
-                        for run, files in zip(runs, ray.get(ended), strict=True):
-                            save(run, files)
+                        for name, content in ray.get(ended).items():
+                            with written_whole(runs[0].folder / name) as temporary:
+                                temporary.write_bytes(content)
                     except ray.exceptions.RayError as error:
-                        reason = f"its node failed: {str(getattr(error, 'cause', None) or error).strip()[-200:]}"
-                        for failed in runs:
-                            for precision in failed.run_ids:
-                                write_ending(failed, precision, device, "killed", reason, commit=shared.commit)
-                    for path in [path for run in runs for path in run.record_paths.values()]:
-                        done += 1
-                        if record := read_run(path):
-                            where = record.get("host_id") or device.label
-                            say(f"[{done}/{total}] {where}  {path.stem}  {record['status']}  {in_words(record)}")
+                        reason = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
+                        for run, precision in [(one, name) for one in runs for name in one.run_ids]:
+                            write_ending(run, precision, self.devices()[0], "killed", f"its node failed: {reason}")
+                    for record in filter(None, [read_run(path) for run in runs for path in run.record_paths.values()]):
+                        where = f"[{len(groups) - len(going)}/{len(groups)}] {record.get('host_id') or 'ray'}"
+                        say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
         finally:
-            for task_going in going:
-                ray.cancel(task_going, force=False)  # as Ctrl-C in the task, which then ends its run
+            for unfinished in going:
+                ray.cancel(unfinished)  # as Ctrl-C in the task, which then ends its run
             if going:
-                ray.wait(list(going), num_returns=len(going), timeout=STOP_SECONDS)
-
-
-def repetition_of(run: Run) -> int:
-    return run.parameters.get("repeat", 0)
-
-
-def packed(run: Run) -> tuple:
-    """Return a run as make_repetition() takes it, with the whole path of its data."""
-    parameters = {**run.parameters, "data_dir": str((ROOT / run.parameters["data_dir"]).resolve())}
-    return run.notebook.stem, run.notebook.read_bytes(), parameters, run.order, run.study
-
-
-def save(run: Run, files: dict[str, bytes]) -> None:
-    """Write what a run has written on its node. Its records name the folders of this machine."""
-    for name, content in files.items():
-        path = run.folder / name
-        with suppress(IsADirectoryError), written_whole(path) as temporary:
-            if path in run.record_paths.values():
-                folders = {key: run.parameters[key] for key in ("data_dir", "output_dir")}
-                content = json.dumps(json.loads(content) | folders, indent=1).encode()
-            temporary.write_bytes(content)
-
-
-def asks_for_credentials() -> bool:
-    """Return whether the cluster of this process wants a token, or certificates (TLS)."""
-    if os.environ.get("RAY_USE_TLS") == "1":
-        return True
-    try:
-        from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
-    except ImportError:  # Ray before 2.52
-        return False
-    return get_authentication_mode() != AuthenticationMode.DISABLED
+                ray.wait(list(going), num_returns=len(going), timeout=5)  # seconds for the nodes to end their runs
 
 
 @contextmanager
 def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
     """Yield the Ray cluster at `address` ("auto": one that runs here). Raise UserError where there is none to use."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.update({f"RAY_{name}": value for name, value in IMPATIENT.items()})
+    on_sigterm, stderr = signal.getsignal(signal.SIGTERM), os.dup(2)
     try:
-        import ray
-    except ModuleNotFoundError:
-        raise UserError("--ray needs Ray: pip install ray") from None
-    if address == "local":
-        raise UserError("--ray is for a cluster; the GPUs of this machine are used without it. Leave --ray local out.")
-    with tempfile.TemporaryDirectory() as folder:
-        zipfile.ZipFile(BytesIO(packed_package())).extractall(folder)
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        try:
-            ray.init(address, runtime_env={"working_dir": folder}, log_to_driver=False, logging_level=logging.ERROR)
-        except Exception as error:  # no cluster, no token, another version: each raises a class of its own
-            reason = str(error).strip().partition("\n")[0].rstrip(".")
-            advice = "give HOST:PORT of a cluster that runs and, where it wants a token, set RAY_AUTH_MODE=token"
-            raise UserError(f"--ray {address}: no Ray cluster could be reached ({reason}); {advice}.") from None
-        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler would end this process silently
-        try:
-            if not asks_for_credentials():
-                advice = "start its nodes and run_all.py with RAY_AUTH_MODE=token (Ray 2.52 or newer)"
-                raise UserError(f"--ray {address}: whoever reaches this cluster can run programs in it; {advice}.")
-            yield Cluster(ray, on_gpu)
-        finally:
-            ray.shutdown()
+        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)  # Ray's own lines cannot be turned off otherwise
+            import ray
+            from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+
+            Path(folder, "code.zip").write_bytes(packed_package())
+            ray.init(address, runtime_env={"working_dir": f"{folder}/code.zip"}, log_to_driver=False)
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler would end this process silently
+            is_open = ray.remote(num_cpus=0)(lambda: get_authentication_mode() == AuthenticationMode.DISABLED)
+            if ray.get(is_open.remote()):
+                raise PermissionError("whoever reaches this cluster can run programs in it")
+    except Exception as error:  # no Ray, no cluster, no token, another version: each raises a class of its own
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+        advice = "it takes `pip install ray`, HOST:PORT of a cluster, and RAY_AUTH_MODE=token here and on its nodes"
+        raise UserError(f"--ray {address} cannot be used ({reason}); {advice}.") from None
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+    try:
+        yield Cluster(ray, int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0)
+    finally:
+        ray.shutdown()
