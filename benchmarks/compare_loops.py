@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import PIL.Image
 import torch
@@ -40,7 +40,7 @@ from notebook_cells import experiment_of  # noqa: E402
 
 from mixed_precision_study.environment import describe_environment  # noqa: E402
 from mixed_precision_study.experiment import Experiment  # noqa: E402
-from mixed_precision_study.parameters import EXECUTION, PRECISION_NAMES  # noqa: E402
+from mixed_precision_study.parameters import PRECISION_NAMES, Execution  # noqa: E402
 from mixed_precision_study.precision import check_supported, set_fp32_precision  # noqa: E402
 from mixed_precision_study.record import new_record  # noqa: E402
 from mixed_precision_study.training import allow_search, timed_epoch, warm_up  # noqa: E402
@@ -53,7 +53,7 @@ EXPERIMENTS: dict[str, tuple[str, dict, int, dict]] = {  # notebook, parameters,
     "efficientnet": ("efficientnet_regression", {"batch_size": 32, **LARGE}, 60, SMALL),
     "lstm": ("lstm_language_model", {"model": "lstm", "batch_size": 20, "bptt": 35}, 1000, {"bptt": 5}),
 }
-EXECUTIONS = EXECUTION[0].choices
+EXECUTIONS = get_args(Execution)
 SWITCHES = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)  # type: ignore[attr-defined]
 DEFAULTS = [switch.fp32_precision for switch in SWITCHES]  # read before a notebook sets its own
 DATASETS = {"resnet": "cifar10", "efficientnet": "elpv", "lstm": "wikitext-2"}

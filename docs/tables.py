@@ -85,9 +85,15 @@ def notebook_text(path, url):
         elif cell.get("id") == "finder":
             text, cell["metadata"] = finder(url), dict(FOLDED)
         elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
-            text = parameters_cell(EXPERIMENTS[path.stem])
+            text = parameters_of(path.stem)
         cell["source"] = text.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def parameters_of(name):
+    """Return the source of a notebook's parameters cell: what a reader changes, and where the others are listed."""
+    others = f"# Others may be assigned here, too: `python run_all.py --parameters {name}` lists them."
+    return f"{parameters_cell(EXPERIMENTS[name], shown_only=True)}\n{others}"
 
 
 def finder(url):
@@ -148,7 +154,7 @@ def fields_list(path):
     """
     meanings = []
     for text in path.read_text(encoding="utf-8").splitlines():
-        found = re.match(r"    (\w+): (?:str|int|float|bool|list|dict)\b.*?#\s*(.*)", text)
+        found = re.match(r"    (\w+): (?:Text|Integer|Number|str|int|bool|list|dict)\b.*?#\s*(.*)", text)
         if found and not found[1].endswith("_reason") and "not written" not in found[2]:
             meanings.append((found[2], found[1]))
     groups = groupby(meanings, key=itemgetter(0))

@@ -1,7 +1,20 @@
-"""The errors of this package, and text that is safe to show, such as an error as one line."""
+"""The errors of this package, and how they are said: in one sentence that is safe to show and says what to do."""
 
+import difflib
 import re
+import reprlib
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+PLAIN_WORDS = {  # for those of pydantic
+    "a valid boolean": "True or False",
+    "a valid string": "text in quotes",
+    "a valid integer": "a whole number",
+    "greater than or equal to": "at least",
+}
 NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -36,3 +49,39 @@ def error_line(error: BaseException) -> str:
         return line
     sentences, full_stop, _ = line[:400].rpartition(". ")
     return f"{sentences}." if full_stop else line[:400]
+
+
+def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
+    """Return the names that are most like `name`, or begin with it."""
+    near = difflib.get_close_matches(name, names, count, cutoff=0.6)
+    return near or [one for one in names if one.startswith(name)][:count]
+
+
+def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
+    """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
+    known = f"{intro} {', '.join(names)}."
+    return "".join(f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)) or known
+
+
+def said_of(error: "ValidationError", what: str, known: Collection[str]) -> str:
+    """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names."""
+    first, *others = error.errors(include_url=False)
+    name = first["loc"][0] if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"{what} has no parameter {name}; {did_you_mean(str(name), sorted(known))}"
+    if first["type"] == "missing":
+        return f"{what} lacks {name}."
+    if not name:
+        return first["msg"]
+    wanted = [one["msg"] for one in (first, *others) if one["loc"][0] == name and one["input"] is first["input"]]
+    words = " or ".join(
+        dict.fromkeys(re.sub("^(Input should be|String should|List should) ", "", one) for one in wanted)
+    )
+    must = "must be" if first["msg"].startswith("Input") else "must"
+    for word, plain in PLAIN_WORDS.items():
+        words = words.replace(word, plain)
+    verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
+    choices = re.findall(r"'([^']+)'", first["msg"]) if first["type"] == "literal_error" else []
+    near = nearest(first["input"], choices) if isinstance(first["input"], str) else []
+    hint = f"; did you mean {near[0]}?" if near else "."
+    return f"{name} {verb} {reprlib.repr(first['input'])}; it {must} {words}{hint}"

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -32,8 +31,8 @@ from .loss_scaling import read_gradients
 from .lost_updates import read_lost_updates
 from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
 from .order import in_turn
-from .parameters import OWN_EXPERIMENT, check_output_dir, check_values
-from .precision import PRECISIONS, check_supported, set_fp16_accumulation, set_fp32_precision
+from .parameters import OwnExperiment, check_output_dir, checked
+from .precision import PRECISIONS, check_supported, set_fp32_precision
 from .profiling import count_work, profile_steps
 from .progress import progress
 from .record import (
@@ -141,8 +140,8 @@ class Experiment:
     """Trains one model in every precision and leaves a record of each run.
 
     name: begins the name of every record.
-    parameters: a dict of the parameters of OWN_EXPERIMENT (parameters.py) that differ from their defaults, such as
-        precisions, batch_size, epochs, lr, execution, seed and output_dir; or a namespace from check_parameters().
+    parameters: a dict of the parameters of OwnExperiment (parameters.py) that differ from their defaults, such as
+        precisions, batch_size, epochs, lr, execution, seed and output_dir; or what check_parameters() returns.
     data: a TrainingData (data/batches.py). It yields the batches, tuples of tensors on the device, and says how many
         samples there are. All batches of a training have one shape.
     make_model(): returns the model with its initial weights. The seed is set before each call.
@@ -329,7 +328,9 @@ class Experiment:
         if "compile" in settings.execution:
             torch._dynamo.reset()  # no precision runs code that was compiled for another
         switches = set_fp32_precision(precision)
-        record.allow_fp16_accumulation = set_fp16_accumulation(settings.fp16_accumulation)
+        matmul: Any = torch.backends.cuda.matmul
+        matmul.allow_fp16_accumulation = False  # PyTorch's default
+        record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or self.choose_batch_size(record, precision)
         record.batch_size_used = size
@@ -445,12 +446,11 @@ def never_eager_unawares(execution: str) -> Iterator[None]:
         yield
 
 
-def own_parameters(name: str, given: dict) -> SimpleNamespace:
-    """Return a dict of parameters, completed with the defaults and checked, as a namespace."""
-    values = {parameter.name: parameter.default for parameter in OWN_EXPERIMENT}
-    checked = check_values(name, values | given, OWN_EXPERIMENT)
-    check_output_dir(checked["output_dir"])
-    return SimpleNamespace(**checked)
+def own_parameters(name: str, given: dict) -> OwnExperiment:
+    """Return a dict of parameters, completed with the defaults and checked, as attributes."""
+    settings = checked(name, given, OwnExperiment)
+    check_output_dir(settings.output_dir)
+    return settings
 
 
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:

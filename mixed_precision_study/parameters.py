@@ -1,94 +1,213 @@
-"""The parameters of the experiments. Each is declared once: default, possible values and help.
+"""The parameters of the experiments. Each is declared once: type and bounds, default, and help.
 
-The notebooks' parameters cells, their checks, `run_all.py -p` and the documentation read these declarations.
+The notebooks' parameters cells, run_all.py, the reader of records and the documentation read these declarations.
 This module does not need PyTorch.
 """
 
 import ast
-import difflib
+import functools
 import json
-import os
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+import re
+import sys
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
-from .errors import UserError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic_core import PydanticCustomError
 
-PRECISION_NAMES = ("fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8")
+from .errors import UserError, nearest, said_of
+
+Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
+Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
+PRECISION_NAMES: tuple[str, ...] = get_args(Precision)
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
+MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of an experiment.
-
-    A value must have the type of `default`; a whole number will do for a float. `help` is the comment in the notebook
-    and names the unit. A number is at least `least`, `above` a bound, or `below` one. `choices` lists all possible
-    values. `word` is a text that may stand in place of a number. With `models`, any timm model is possible too.
-    """
-
-    name: str
-    default: Any
-    help: str
-    least: float | None = None
-    above: float | None = None
-    below: float | None = None
-    choices: tuple = ()
-    word: str | None = None
-    models: bool = False
-
-    def bounds(self) -> str:
-        """Return the bounds of a number in words."""
-        if self.least is not None and self.below is not None:
-            return f"from {self.least:g} up to, but not including, {self.below:g}"
-        return f"above {self.above:g}" if self.above is not None else f"of {self.least:g} or more"
-
-    def checked(self, value: Any) -> Any:
-        """Return the value, or raise UserError. A whole number becomes a float where `default` is one."""
-        if self.word is not None and value == self.word:
-            return value
-        if self.name == "precisions":
-            return check_precisions(value)
-        if self.choices and not self.models:
-            if value not in self.choices:
-                raise UserError(f"{self.name} is {value!r}; possible are {', '.join(map(str, self.choices))}.")
-            return value
-        kind = type(self.default) if self.word is None else float
-        if kind in (bool, str):
-            if type(value) is not kind:
-                wanted = "True or False" if kind is bool else "text in quotes"
-                raise UserError(f"{self.name} is {value!r}; it must be {wanted}.")
-            return value
-        whole = type(self.default) is int
-        possible = type(value) is int or (type(value) is float and not whole)
-        if not possible or not self.holds(value):
-            word = f'"{self.word}" or ' if self.word is not None else ""
-            number = "a whole number" if whole else "a number"
-            raise UserError(f"{self.name} is {value!r}; it must be {word}{number} {self.bounds()}.")
-        return value if whole or self.word is not None else float(value)
-
-    def holds(self, number: float) -> bool:
-        """Return whether a number is finite and within the bounds."""
-        if not abs(number) < float("inf"):
-            return False
-        low = self.least is None or number >= self.least
-        return low and (self.above is None or number > self.above) and (self.below is None or number < self.below)
+def number_in(value: Any, info: ValidationInfo) -> Any:
+    """Return the number of a text that a person gave, because YAML reads 1e-3 as text."""
+    with suppress(ValueError):
+        return float(value) if info.context and isinstance(value, str) else value
+    return value
 
 
-def check_precisions(names: Any) -> list[str]:
-    """Return a list of precision modes; raise UserError if it is empty or a name is unknown or repeated."""
-    known = isinstance(names, list) and names and all(name in PRECISION_NAMES for name in names)
-    if not known or len(set(names)) < len(names):
-        wanted = f"it must be a list with some of {', '.join(PRECISION_NAMES)}, each once"
-        how = '; papermill takes a list with -y: -y "precisions: [fp32, tf32]"' if isinstance(names, str) else ""
-        raise UserError(f"precisions is {names!r}; {wanted}{how}.")
-    return names
+def words_in(value: Any, info: ValidationInfo) -> Any:
+    """Return what a person gave as a list in which nothing stands twice; a text has commas between its words."""
+    if not info.context:
+        return value
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+    return [word for place, word in enumerate(words) if word not in words[:place]] if isinstance(words, list) else words
+
+
+Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]  # and no half of a surrogate pair
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Count = Annotated[int, Field(ge=1, lt=2**63)]
+FromZero = Annotated[float, Field(ge=0, le=MAX_NUMBER), BeforeValidator(number_in)]
+AboveZero = Annotated[float, Field(gt=0, le=MAX_NUMBER), BeforeValidator(number_in)]
+Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number_in)]
+Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in)]
+
+
+def shown(default: Any, help: str) -> Any:
+    """Declare a parameter that stands in the notebook's parameters cell, with `help` as its comment."""
+    return Field(default, description=help)
+
+
+def hidden(default: Any, help: str) -> Any:
+    """Declare a parameter that may be assigned in the parameters cell, but does not stand there."""
+    return Field(default, description=help, json_schema_extra={"hidden": True})
+
+
+class Parameters(BaseModel):
+    """Values that have been checked. A whole number does for a float, but no other type for another."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Common(Parameters):
+    """What every experiment has."""
+
+    dataset: Text = shown("own", "name of the data")
+    model: Text = shown("own", "name of the model")
+    precisions: Precisions = shown(
+        ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16, bf16_true, fp8"
+    )
+    batch_size: Count | Literal["max"] = shown(1, "samples per step")
+    epochs: Count = shown(3, "passes through the training data")
+    max_steps: Whole = shown(0, "steps per epoch, and evaluation batches, at most; 0 for all")
+    lr: AboveZero = shown(0.1, "learning rate of SGD")
+    loss_scale: AboveZero | Literal["dynamic"] = shown("dynamic", 'for fp16: "dynamic", or a fixed number such as 128')
+    execution: Execution = shown(
+        "eager", 'or "compile" (torch.compile), "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)'
+    )
+    memory_limit_gib: FromZero = shown(0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights")
+    data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
+    output_dir: Text = shown("outputs", "folder for the run records")
+    compile_mode: Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"] = hidden(
+        "default", 'or "coordinate-descent", "max-autotune-no-cudagraphs": longer searches for faster kernels'
+    )
+    scaler: Literal["pytorch", "device"] = hidden(
+        "pytorch", 'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph'
+    )
+    rounding: Literal["nearest", "stochastic"] = hidden(
+        "nearest", 'in bf16_true: or "stochastic", so that small updates are not lost'
+    )
+    checkpoint_minutes: FromZero = hidden(0.0, "between checkpoints, from which an ended training goes on; 0 for none")
+    repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")
+
+
+CHANNELS_LAST = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
+FP8_SCALING = hidden(
+    "tensorwise", 'in fp8: one scale for each matrix, or "rowwise": one for each row, which is more exact'
+)
+OPTIMIZER = shown("sgd", 'or "adamw", which wants a smaller lr')
+LOADER = hidden("gpu", '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader')
+NUM_WORKERS = hidden(2, 'worker processes of the loader "workers"')
+IMAGES_PER_STEP = 'images per step; "max": the largest that fits, for each precision'
+
+
+class OwnExperiment(Common):
+    """An experiment that declares no parameters of its own."""
+
+    batch_size: Count = shown(1, "samples per step")
+    channels_last: bool = CHANNELS_LAST
+    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
+
+
+class CifarResnet(Common):
+    dataset: Literal["auto", "cifar10", "cifar100", "synthetic", "folder"] = shown(
+        "auto", '"cifar10", "cifar100", "synthetic", "folder" (your images); "auto": CIFAR-10, else synthetic'
+    )
+    model: Text = shown("resnet18", "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm")
+    batch_size: Count | Literal["max"] = shown(128, IMAGES_PER_STEP)
+    epochs: Count = shown(5, "passes through the training images")
+    lr: AboveZero = shown(0.1, "peak learning rate; SGD has momentum 0.9")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights, batch order and augmentation")
+    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
+    image_size: Count = shown(32, "pixels; other than 32: images are resized, and ResNets keep ImageNet's stem")
+    channels_last: bool = CHANNELS_LAST
+    schedule: Literal["triangle", "sixth", "warmup", "constant"] = hidden(
+        "triangle", 'of lr: "triangle" (up a fifth, down to 0), "sixth" (a sixth), "warmup" (one epoch), "constant"'
+    )
+    clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
+    batchnorm_momentum: AboveZero = hidden(0.1, "of wide_resnet28_10: share of the newest batch in its averages")
+    dropout: Share = hidden(0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it")
+    log_every: Whole = hidden(0, "steps between entries of the training log (loss, running accuracy); 0 for none")
+    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
+    keep_batchnorm_fp32: bool = hidden(False, "in o3_fp16: True keeps batch normalisation in fp32")
+    loader: Literal["gpu", "workers"] = LOADER
+    num_workers: Whole = NUM_WORKERS
+
+
+class EfficientnetRegression(Common):
+    dataset: Literal["auto", "elpv", "csv", "synthetic"] = shown(
+        "auto", '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic'
+    )
+    model: Text = shown("tf_efficientnet_b0", "any model of timm; it gets one output")
+    batch_size: Count | Literal["max"] = shown(32, IMAGES_PER_STEP)
+    epochs: Count = shown(3, "passes through the training images")
+    lr: AboveZero = shown(0.001, "learning rate; SGD has momentum 0.9")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(
+        0, "of weights and batch order; the held-out images are the same for every seed"
+    )
+    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
+    csv_path: Text = shown(
+        "", "your own images: a CSV with the columns path (folder), image (file name), label (number)"
+    )
+    image_height: Count = shown(384, "pixels; images are resized to this")
+    image_width: Count = shown(512, "pixels")
+    loss_function: Literal["bce_with_logits", "mse"] = shown(
+        "bce_with_logits", 'for labels from 0 to 1; "mse" for any other range'
+    )
+    channels_last: bool = CHANNELS_LAST
+    loader: Literal["gpu", "workers"] = LOADER
+    num_workers: Whole = NUM_WORKERS
+
+
+class LstmLanguageModel(Common):
+    dataset: Literal["auto", "wikitext-2", "synthetic"] = shown(
+        "auto", '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic'
+    )
+    model: Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"] = shown(
+        "lstm", 'or "gru", "rnn_tanh", "rnn_relu", "transformer"'
+    )
+    batch_size: Count | Literal["max"] = shown(20, 'columns of text; "max": the largest that fits, for each precision')
+    epochs: Count = shown(6, "passes through the training text")
+    lr: AboveZero = shown(20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights and dropout")
+    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
+    bptt: Count = shown(35, "words per step and column: the length of truncated back-propagation")
+    units: Count = shown(200, "size of the word vectors, the hidden state and a Transformer's feed-forward layers")
+    layers: Count = shown(2, "recurrent or Transformer layers")
+    heads: Count = shown(2, "attention heads of the Transformer; must divide units")
+    dropout: Share = shown(0.2, "on word vectors and between layers; in Transformer layers 0.1 at most")
+    generate_words: Whole = shown(40, "words to write with each trained model at the end; 0 for none")
+    clip: AboveZero = hidden(0.25, "largest norm of the gradient")
+    temperature: AboveZero = hidden(1.0, "of the writing: below 1 likely words become likelier")
+    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
+
+    @model_validator(mode="after")
+    def heads_divide_units(self) -> "LstmLanguageModel":
+        if self.model == "transformer" and self.units % self.heads:
+            wrong = f"heads is {self.heads}, which does not divide units ({self.units})"
+            raise PydanticCustomError("heads", f"{wrong}: each head takes an equal part of them.")
+        return self
+
+
+EXPERIMENTS: dict[str, type[Common]] = {
+    "cifar_resnet": CifarResnet,
+    "efficientnet_regression": EfficientnetRegression,
+    "lstm_language_model": LstmLanguageModel,
+}
 
 
 def reason_unsupported(precision: str, execution: str, capability: tuple[int, int] | None) -> str | None:
@@ -109,334 +228,90 @@ def reason_unsupported(precision: str, execution: str, capability: tuple[int, in
     return None
 
 
-def _dataset(help: str, *choices: str) -> Parameter:
-    return Parameter("dataset", "auto", help, choices=choices)
+def parameters_cell(declared: type[Parameters], shown_only: bool = False) -> str:
+    """Return declared parameters as Python: one literal a line, with its help as the comment."""
+    lines = []
+    for name, field in declared.model_fields.items():
+        if not (shown_only and field.json_schema_extra):
+            default = json.dumps(field.default) if isinstance(field.default, str | list) else repr(field.default)
+            lines.append(f"{name} = {default}  # {field.description}")
+    return "\n".join(lines)
 
 
-PRECISIONS_WANTED = Parameter(
-    "precisions",
-    ["fp32", "tf32", "amp_fp16", "amp_bf16"],
-    "run one after the other; also o2_fp16, o3_fp16, bf16_true, fp8",
-)
-MAX_STEPS = Parameter("max_steps", 0, "steps per epoch, and evaluation batches, at most; 0 for all", least=0)
-LOSS_SCALE = Parameter(
-    "loss_scale", "dynamic", 'for fp16: "dynamic", or a fixed number such as 128', above=0, word="dynamic"
-)
-CHANNELS_LAST = Parameter("channels_last", False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
-EXECUTION = (
-    Parameter(
-        "execution",
-        "eager",
-        'or "compile" (torch.compile), "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)',
-        choices=("eager", "compile", "cuda_graph", "compile_cuda_graph"),
-    ),
-    Parameter(
-        "compile_mode",
-        "default",
-        'or "coordinate-descent", "max-autotune-no-cudagraphs": longer searches for faster kernels',
-        choices=tuple(COMPILE_MODES),
-    ),
-    Parameter(
-        "scaler",
-        "pytorch",
-        'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph',
-        choices=("pytorch", "device"),
-    ),
-    Parameter(
-        "fp16_accumulation", False, "fp16 matmuls add up in fp16: faster on consumer cards, less exact everywhere"
-    ),
-)
-ROUNDING = Parameter(
-    "rounding",
-    "nearest",
-    'in bf16_true: or "stochastic", so that small updates are not lost',
-    choices=("nearest", "stochastic"),
-)
-FP8_SCALING = Parameter(
-    "fp8_scaling",
-    "tensorwise",
-    'in fp8: one scale for each matrix, or "rowwise": one for each row, which is more exact',
-    choices=("tensorwise", "rowwise"),
-)
-OPTIMIZER = Parameter("optimizer", "sgd", 'or "adamw", which wants a smaller lr', choices=("sgd", "adamw"))
-LIMIT_AND_REPEAT = (
-    Parameter("memory_limit_gib", 0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU", least=0),
-    Parameter(
-        "checkpoint_minutes", 0.0, "between checkpoints, from which an ended training goes on; 0 for none", least=0
-    ),
-    Parameter("repeat", 0, "number of this repetition, which run_all.py sets; only the first one explains", least=0),
-)
-FOLDERS = (
-    Parameter("data_dir", "data", "folder of the data sets, for downloads and decoded images"),
-    Parameter("output_dir", "outputs", "folder for the run records"),
-)
-LOADER = (
-    Parameter(
-        "loader",
-        "gpu",
-        '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader',
-        choices=("gpu", "workers"),
-    ),
-    Parameter("num_workers", 2, 'worker processes of the loader "workers"', least=0),
-)
-
-CIFAR_RESNET = (
-    _dataset(
-        '"cifar10", "cifar100", "synthetic", "folder" (your images); "auto": CIFAR-10, else synthetic',
-        "auto",
-        "cifar10",
-        "cifar100",
-        "synthetic",
-        "folder",
-    ),
-    Parameter(
-        "model",
-        "resnet18",
-        "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm",
-        choices=("resnet34", "resnet50", "resnet101", "resnet152", "wide_resnet28_10"),
-        models=True,
-    ),
-    PRECISIONS_WANTED,
-    Parameter("batch_size", 128, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
-    Parameter("epochs", 5, "passes through the training images", least=1),
-    MAX_STEPS,
-    OPTIMIZER,
-    Parameter("lr", 0.1, "peak learning rate; SGD has momentum 0.9", above=0),
-    Parameter(
-        "schedule",
-        "triangle",
-        'of lr: "triangle" (up a fifth, down to 0), "sixth" (a sixth), "warmup" (one epoch), "constant"',
-        choices=("triangle", "sixth", "warmup", "constant"),
-    ),
-    Parameter("clip", 0.0, "largest norm of the gradient; 0: it is not clipped", least=0),
-    Parameter(
-        "batchnorm_momentum",
-        0.1,
-        "of wide_resnet28_10: share of the newest batch in its averages",
-        above=0,
-    ),
-    Parameter(
-        "dropout", 0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it", 0, below=1
-    ),
-    Parameter("image_size", 32, "pixels; other than 32: images are resized, and ResNets keep ImageNet's stem", least=1),
-    Parameter(
-        "log_every", 0, "steps between entries of the training log (loss, running accuracy); 0 for none", least=0
-    ),
-    LOSS_SCALE,
-    ROUNDING,
-    FP8_SCALING,
-    CHANNELS_LAST,
-    Parameter("keep_batchnorm_fp32", False, "in o3_fp16: True keeps batch normalisation in fp32"),
-    *EXECUTION,
-    *LIMIT_AND_REPEAT,
-    Parameter("seed", 0, "of weights, batch order and augmentation", least=0),
-    *LOADER,
-    *FOLDERS,
-)
-EFFICIENTNET_REGRESSION = (
-    _dataset(
-        '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic',
-        "auto",
-        "elpv",
-        "csv",
-        "synthetic",
-    ),
-    Parameter(
-        "csv_path", "", "your own images: a CSV with the columns path (folder), image (file name), label (number)"
-    ),
-    Parameter("model", "tf_efficientnet_b0", "any model of timm; it gets one output", models=True),
-    PRECISIONS_WANTED,
-    Parameter("image_height", 384, "pixels; images are resized to this", least=1),
-    Parameter("image_width", 512, "pixels", least=1),
-    Parameter("batch_size", 32, 'images per step; "max": the largest that fits, for each precision', 1, word="max"),
-    Parameter("epochs", 3, "passes through the training images", least=1),
-    MAX_STEPS,
-    OPTIMIZER,
-    Parameter("lr", 0.001, "learning rate; SGD has momentum 0.9", above=0),
-    Parameter(
-        "loss_function",
-        "bce_with_logits",
-        'for labels from 0 to 1; "mse" for any other range',
-        choices=("bce_with_logits", "mse"),
-    ),
-    LOSS_SCALE,
-    ROUNDING,
-    CHANNELS_LAST,
-    *EXECUTION,
-    *LIMIT_AND_REPEAT,
-    Parameter("seed", 0, "of weights and batch order; the held-out images are the same for every seed", least=0),
-    *LOADER,
-    *FOLDERS,
-)
-LSTM_LANGUAGE_MODEL = (
-    _dataset(
-        '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic',
-        "auto",
-        "wikitext-2",
-        "synthetic",
-    ),
-    Parameter(
-        "model",
-        "lstm",
-        'or "gru", "rnn_tanh", "rnn_relu", "transformer"',
-        choices=("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"),
-    ),
-    PRECISIONS_WANTED,
-    Parameter("batch_size", 20, 'columns of text; "max": the largest that fits, for each precision', 1, word="max"),
-    Parameter("bptt", 35, "words per step and column: the length of truncated back-propagation", least=1),
-    Parameter(
-        "units", 200, "size of the word vectors, the hidden state and a Transformer's feed-forward layers", least=1
-    ),
-    Parameter("layers", 2, "recurrent or Transformer layers", least=1),
-    Parameter("heads", 2, "attention heads of the Transformer; must divide units", least=1),
-    Parameter("dropout", 0.2, "on word vectors and between layers; in Transformer layers 0.1 at most", 0, below=1),
-    Parameter("clip", 0.25, "largest norm of the gradient", above=0),
-    Parameter("epochs", 6, "passes through the training text", least=1),
-    MAX_STEPS,
-    OPTIMIZER,
-    Parameter(
-        "lr", 20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5", above=0
-    ),
-    LOSS_SCALE,
-    ROUNDING,
-    FP8_SCALING,
-    *EXECUTION,
-    Parameter("generate_words", 40, "words to write with each trained model at the end; 0 for none", least=0),
-    Parameter("temperature", 1.0, "of the writing: below 1 likely words become likelier", above=0),
-    *LIMIT_AND_REPEAT,
-    Parameter("seed", 0, "of weights and dropout", least=0),
-    *FOLDERS,
-)
-EXPERIMENTS = {
-    "cifar_resnet": CIFAR_RESNET,
-    "efficientnet_regression": EFFICIENTNET_REGRESSION,
-    "lstm_language_model": LSTM_LANGUAGE_MODEL,
-}
-OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
-    Parameter("dataset", "own", "name of the data"),
-    Parameter("model", "own", "name of the model"),
-    PRECISIONS_WANTED,
-    Parameter("batch_size", 1, "samples per step", least=1),
-    Parameter("epochs", 3, "passes through the training data", least=1),
-    MAX_STEPS,
-    Parameter("lr", 0.1, "learning rate of SGD", above=0),
-    LOSS_SCALE,
-    ROUNDING,
-    FP8_SCALING,
-    CHANNELS_LAST,
-    *EXECUTION,
-    *LIMIT_AND_REPEAT,
-    Parameter("seed", 0, "of weights", least=0),
-    *FOLDERS,
-)
+def checked(notebook: str, given: dict, declared: type[Parameters] | None = None) -> Any:
+    """Return the values given for a notebook, completed with the defaults. Raise UserError at the first wrong one."""
+    declared = declared or EXPERIMENTS[notebook]
+    what = notebook if declared is OwnExperiment else "the notebook"
+    try:
+        values: Any = declared.model_validate(given, context="given by a person")
+    except ValidationError as error:
+        raise UserError(said_of(error, what, declared.model_fields)) from None
+    if declared in (CifarResnet, EfficientnetRegression) and values.model != "wide_resnet28_10":
+        names = timm_models()
+        if names and values.model not in names:
+            near = ", ".join(nearest(values.model, names, 5)) or "see timm.list_models()"
+            raise UserError(f"model {values.model!r} is not in timm; the nearest names: {near}.")
+    return values
 
 
-def parameters_cell(declared: Sequence[Parameter]) -> str:
-    """Return the source of a notebook's parameters cell: one literal a line, with its help as the comment."""
-    return "\n".join(f"{one.name} = {as_literal(one.default)}  # {one.help}" for one in declared)
+@functools.cache
+def timm_models() -> list[str]:
+    """Return the models of timm, or nothing where they cannot be read.
 
-
-def as_literal(value: Any) -> str:
-    """Return a default as Python source with double quotes."""
-    return json.dumps(value) if isinstance(value, str | list) else repr(value)
-
-
-def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> str:
-    """Return a hint that lists `names` after the words `intro`, and before them the nearest one."""
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6) or [one for one in names if one.startswith(name)]
-    known = f"{intro} {', '.join(names)}."
-    return f"did you mean {near[0]}? {known[0].upper()}{known[1:]}" if near else known
-
-
-def check_names(notebook: str, names: Iterable[str], declared: Sequence[Parameter]) -> None:
-    """Raise UserError at the first name that is not declared."""
-    known = [one.name for one in declared]
-    for name in names:
-        if name not in known:
-            what = f"notebook {notebook}" if notebook in EXPERIMENTS else f"{notebook}"
-            raise UserError(f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}")
-
-
-def check_values(notebook: str, values: dict, declared: Sequence[Parameter] | None = None) -> dict:
-    """Return the checked {name: value}; raise UserError at the first wrong value.
-
-    timm models are not looked up here, because that loads PyTorch: see check_timm_model.
+    Where timm is not loaded, its source is read, because loading takes many seconds and could hold memory of a GPU.
     """
-    declared = EXPERIMENTS.get(notebook, OWN_EXPERIMENT) if declared is None else declared
-    check_names(notebook, values, declared)
-    missing = [one.name for one in declared if one.name not in values]
-    if missing:
-        raise UserError(
-            f"notebook {notebook} lacks the parameter {missing[0]}; put its line back into the parameters cell."
-        )
-    checked = {one.name: one.checked(values[one.name]) for one in declared}
-    if checked["model"] == "transformer" and "heads" in checked and checked["units"] % checked["heads"]:
-        heads, units = checked["heads"], checked["units"]
-        raise UserError(
-            f"heads is {heads}, which does not divide units ({units}): each head takes an equal part of them."
-        )
-    return checked
+    if timm := sys.modules.get("timm"):
+        return timm.list_models()
+    found = find_spec("timm")
+    if found is None or found.origin is None:
+        return []
+    sources = (path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py"))
+    return [name for text in sources for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
 
 
-def check_parameters(notebook: str, namespace: dict) -> SimpleNamespace:
-    """Return the checked parameters of a notebook; raise UserError at the first wrong one.
+def check_parameters(notebook: str, namespace: dict) -> Any:
+    """Return the checked parameters of a notebook as attributes; raise UserError at the first wrong one.
 
-    `namespace` is the notebook's globals(). Its `In`, the cells run so far, shows names that nobody declared.
+    `namespace` is the notebook's globals(). Only names count that the parameters cell assigns, or the cell that
+    papermill adds after it; the cells run so far are in `In`. Other parameters have their defaults.
     """
     declared = EXPERIMENTS[notebook]
-    check_names(notebook, names_set_by_cells(namespace.get("In", ())), declared)
-    values = {one.name: namespace[one.name] for one in declared if one.name in namespace}
-    checked = check_values(notebook, values, declared)
-    if is_timm_model(notebook, checked["model"]):
-        check_timm_model(checked["model"])
-    check_output_dir(checked["output_dir"])
-    return SimpleNamespace(**checked)
+    names = names_set_by(namespace["In"]) if "In" in namespace else declared.model_fields
+    settings = checked(notebook, {name: namespace[name] for name in names if name in namespace}, declared)
+    check_output_dir(settings.output_dir)
+    return settings
 
 
-def names_set_by_cells(cells: Iterable[str]) -> list[str]:
+def names_set_by(cells: Iterable[str]) -> list[str]:
     """Return the names assigned by the last parameters cell and by the cell that papermill adds after it."""
-    names = []
+    names: list[str] = []
     for source in cells:
-        try:
-            lines = ast.parse(source).body
-        except (SyntaxError, ValueError):  # a cell with a magic is not plain Python
-            continue
-        targets = [line.targets[0] for line in lines if isinstance(line, ast.Assign)]
-        found = [target.id for target in targets if isinstance(target, ast.Name)]
-        if len(found) < len(lines):  # the cell does more than set parameters
-            continue
+        found = assigned(source)
         if "precisions" in found and "batch_size" in found:
             names = found  # the parameters cell, perhaps run once more
-        elif found and source.startswith("# Parameters\n"):  # the first line of papermill's cell
+        elif source.startswith("# Parameters\n"):  # the first line of papermill's cell
             names = names + found
+    if not names:
+        raise UserError("the parameters cell was not run; it must assign precisions and batch_size in plain Python.")
     return names
 
 
-def is_timm_model(notebook: str, model: str) -> bool:
-    """Return whether the name must be looked up in timm."""
-    declared = next(one for one in EXPERIMENTS[notebook] if one.name == "model")
-    return declared.models and model not in (declared.default, *declared.choices)
-
-
-def check_timm_model(name: str, names: Collection[str] | None = None) -> None:
-    """Raise UserError with the nearest names if timm has no such model. Without `names`, timm is loaded and asked."""
-    if names is None:
-        import timm
-
-        names = timm.list_models()
-    if name not in names:
-        near = ", ".join(difflib.get_close_matches(name, names, n=5)) or "see timm.list_models()"
-        raise UserError(f"model {name!r} is not in timm; the nearest names: {near}.")
+def assigned(source: str) -> list[str]:
+    """Return the names that a cell assigns; those of a cell with a magic, which is not plain Python, are not known."""
+    with suppress(SyntaxError, ValueError):
+        lines = ast.parse(source).body
+        targets = [target for line in lines if isinstance(line, ast.Assign) for target in line.targets]
+        targets += [line.target for line in lines if isinstance(line, ast.AnnAssign)]
+        return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []
 
 
 def check_output_dir(output_dir: str) -> None:
     """Make the folder if need be; raise UserError if no record can be written there."""
     try:
         Path(output_dir).mkdir(parents=True, exist_ok=True)
-        probe = Path(output_dir) / f".writable.{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=output_dir):
+            return
     except OSError as error:
-        raise UserError(
-            f"output_dir {output_dir!r} cannot be written ({error.strerror}); choose another folder."
-        ) from None
+        reason = f"cannot be written ({error.strerror}); choose another folder"
+        raise UserError(f"output_dir {output_dir!r} {reason}.") from None

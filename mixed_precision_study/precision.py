@@ -106,13 +106,6 @@ def backends_as_found() -> Iterator[None]:
         config.enable_autograd_cache, config.backward_pass_autocast = autograd
 
 
-def set_fp16_accumulation(wanted: bool) -> bool:
-    """Let matmuls in fp16 add up in fp16, instead of PyTorch's default of fp32. Return the switch as read back."""
-    matmul: Any = torch.backends.cuda.matmul
-    matmul.allow_fp16_accumulation = wanted
-    return matmul.allow_fp16_accumulation
-
-
 @contextmanager
 def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
     """Set two of cuDNN's flags within the block."""

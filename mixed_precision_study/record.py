@@ -1,6 +1,6 @@
 """The run record: the fields that describe one run, their names on disk, writing, reading and comparing.
 
-It imports the standard library only, so that run_all.py and the report can use it without loading PyTorch.
+It does not load PyTorch, so that run_all.py and the report can use it.
 """
 
 import hashlib
@@ -15,11 +15,20 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path, PurePath
 from statistics import median
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError, create_model
+from typing_extensions import TypeAliasType
 
 from .commit import hash_that_ran
+from .errors import said_of
 from .files import check_is_file, written_whole
-from .parameters import EXPERIMENTS, OWN_EXPERIMENT, PRECISION_NAMES, Parameter
+from .parameters import EXPERIMENTS, MAX_NUMBER, OwnExperiment, Precision, Text
+
+Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
+Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+Status = Literal["ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed"]
+Plain = TypeAliasType("Plain", "bool | Integer | Number | Text | list[Plain] | dict[Text, Plain] | None")  # of JSON
 
 
 @dataclass(kw_only=True)
@@ -27,101 +36,100 @@ class DiagnosticFields:
     """What explains the time and memory of a run. A field that was not measured is None; a `_reason` says why."""
 
     overflow_steps: list = field(default_factory=list)  # timed steps skipped, counted from 0 in each repeat
-    gradient_flush_fraction_scale_1: float | None = None  # of non-zero gradients: zero in fp16 without scaling
-    gradient_flush_fraction_scaled: float | None = None  # the same at the last loss scale
-    lost_update_fraction: float | None = None  # of weights that a step should change: unchanged
-    kept_update_fraction: float | None = None  # of that step's update: reached the weights
-    update_reason: str | None = None  # why a run whose weights are 16-bit alone has no such fractions
-    gradient_reason: str | None = None  # why an fp16 run has no such fractions
-    gpu_busy_fraction: float | None = None  # kernel time of a profiled step / median timed step
-    gpu_busy_ms_per_step: float | None = None  # with a kernel or copy running
-    kernels_per_step: float | None = None  # kernels, copies and fills
-    tensor_core_fraction: float | None = None  # of kernel time, by kernel names
-    fp16_kernel_fraction: float | None = None  # of kernel time, by kernel names
-    fp8_kernel_fraction: float | None = None  # of kernel time, by kernel names
+    gradient_flush_fraction_scale_1: Number | None = None  # of non-zero gradients: zero in fp16 without scaling
+    gradient_flush_fraction_scaled: Number | None = None  # the same at the last loss scale
+    lost_update_fraction: Number | None = None  # of weights that a step should change: unchanged
+    kept_update_fraction: Number | None = None  # of that step's update: reached the weights
+    update_reason: Text | None = None  # why a run whose weights are 16-bit alone has no such fractions
+    gradient_reason: Text | None = None  # why an fp16 run has no such fractions
+    gpu_busy_fraction: Number | None = None  # kernel time of a profiled step / median timed step
+    gpu_busy_ms_per_step: Number | None = None  # with a kernel or copy running
+    kernels_per_step: Number | None = None  # kernels, copies and fills
+    tensor_core_fraction: Number | None = None  # of kernel time, by kernel names
+    fp16_kernel_fraction: Number | None = None  # of kernel time, by kernel names
+    fp8_kernel_fraction: Number | None = None  # of kernel time, by kernel names
     kernel_family_fractions: list = field(default_factory=list)  # [family, fraction of kernel time]
-    profile_reason: str | None = None  # why there is no profile
-    flops_per_step: float | None = None  # convolution, matmul, attention, RNN; a multiply-add counts 2
-    bytes_per_step: float | None = None  # inputs and outputs of every operation, without any cache
-    misaligned_flops_fraction: float | None = None  # sizes that are not multiples of 8
-    achieved_tflop_per_second: float | None = None  # flops_per_step / median timed step
-    ceiling_matmul_tflop_per_second: float | None = None  # measured on this GPU in the run's arithmetic
-    ceiling_conv_tflop_per_second: float | None = None  # older records: the same of a convolution
-    ceiling_copy_gb_per_second: float | None = None  # measured; read plus written
-    compute_limit_fraction: float | None = None  # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
-    bandwidth_limit_fraction: float | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
-    limit_reason: str | None = None  # why a figure of FLOPs, bytes or ceilings is missing
-    energy_joules: float | None = None  # whole GPU, timed epochs
-    energy_source: str | None = None  # "counter" or "power"
-    energy_reason: str | None = None  # why there is no energy
-    joules_per_1000_samples: float | None = None  # timed epochs
-    power_watts_mean: float | None = None  # timed epochs
-    power_watts_limit: float | None = None  # power cap in force
-    sm_clock_mhz_median: float | None = None  # timed epochs
-    sm_clock_mhz_max: float | None = None  # highest that the GPU offers
-    application_clock_mhz: float | None = None  # graphics clock for programs, where NVML has it
-    application_clock_mhz_default: float | None = None  # graphics clock for programs, where NVML has it
-    temperature_celsius_max: float | None = None  # timed epochs
+    profile_reason: Text | None = None  # why there is no profile
+    flops_per_step: Number | None = None  # convolution, matmul, attention, RNN; a multiply-add counts 2
+    bytes_per_step: Number | None = None  # inputs and outputs of every operation, without any cache
+    misaligned_flops_fraction: Number | None = None  # sizes that are not multiples of 8
+    achieved_tflop_per_second: Number | None = None  # flops_per_step / median timed step
+    ceiling_matmul_tflop_per_second: Number | None = None  # measured on this GPU in the run's arithmetic
+    ceiling_conv_tflop_per_second: Number | None = None  # older records: the same of a convolution
+    ceiling_copy_gb_per_second: Number | None = None  # measured; read plus written
+    compute_limit_fraction: Number | None = None  # achieved_tflop_per_second / ceiling_matmul_tflop_per_second
+    bandwidth_limit_fraction: Number | None = None  # bytes_per_step / busy time / ceiling_copy_gb_per_second
+    limit_reason: Text | None = None  # why a figure of FLOPs, bytes or ceilings is missing
+    energy_joules: Number | None = None  # whole GPU, timed epochs
+    energy_source: Text | None = None  # "counter" or "power"
+    energy_reason: Text | None = None  # why there is no energy
+    joules_per_1000_samples: Number | None = None  # timed epochs
+    power_watts_mean: Number | None = None  # timed epochs
+    power_watts_limit: Number | None = None  # power cap in force
+    sm_clock_mhz_median: Number | None = None  # timed epochs
+    sm_clock_mhz_max: Number | None = None  # highest that the GPU offers
+    application_clock_mhz: Number | None = None  # graphics clock for programs, where NVML has it
+    application_clock_mhz_default: Number | None = None  # graphics clock for programs, where NVML has it
+    temperature_celsius_max: Number | None = None  # timed epochs
     throttle_fractions: list = field(default_factory=list)  # [reason, fraction of samples]
     throttled: bool | None = None  # one reason held in at least 5% of the samples
     gpu_shared: bool | None = None  # another process used the GPU
-    card_samples: int | None = None  # about ten a second
+    card_samples: Integer | None = None  # about ten a second
     card_samples_all: list = field(default_factory=list)  # every sample; not written, too long
-    card_reason: str | None = None  # why there are no samples
+    card_reason: Text | None = None  # why there are no samples
     native_bf16: bool | None = None  # false where only emulated
-    fp16_check: str | None = None  # "passed", or what is wrong
-    ledger_parameters_mib: float | None = None  # part of the peak
-    ledger_gradients_mib: float | None = None  # part of the peak
-    ledger_optimizer_mib: float | None = None  # part of the peak
-    ledger_masters_mib: float | None = None  # part of the peak
-    ledger_data_mib: float | None = None  # part of the peak
-    ledger_activations_mib: float | None = None  # rest of the peak: activations, temporaries, workspaces
-    ledger_slack_mib: float | None = None  # reserved by the allocator above the peak
-    ledger_context_mib: float | None = None  # CUDA context and libraries
-    ledger_error_fraction: float | None = None  # (peak + slack + context) / NVML's figure - 1
-    ledger_reason: str | None = None  # why there is no memory breakdown, or no context in it
-    saved_activations_mib: float | None = None  # kept by the forward pass for the backward pass
+    fp16_check: Text | None = None  # "passed", or what is wrong
+    ledger_parameters_mib: Number | None = None  # part of the peak
+    ledger_gradients_mib: Number | None = None  # part of the peak
+    ledger_optimizer_mib: Number | None = None  # part of the peak
+    ledger_masters_mib: Number | None = None  # part of the peak
+    ledger_data_mib: Number | None = None  # part of the peak
+    ledger_activations_mib: Number | None = None  # rest of the peak: activations, temporaries, workspaces
+    ledger_slack_mib: Number | None = None  # reserved by the allocator above the peak
+    ledger_context_mib: Number | None = None  # CUDA context and libraries
+    ledger_error_fraction: Number | None = None  # (peak + slack + context) / NVML's figure - 1
+    ledger_reason: Text | None = None  # why there is no memory breakdown, or no context in it
+    saved_activations_mib: Number | None = None  # kept by the forward pass for the backward pass
 
 
 @dataclass(kw_only=True)
 class EnvironmentFields:
     """Where a run ran. A field that was not read is None."""
 
-    device_type: str | None = None  # the device
-    gpu_name: str | None = None  # the device
-    gpu_uuid: str | None = None  # the device
-    compute_capability: str | None = None  # the device
-    device_total_mib: float | None = None  # the device
-    driver_version: str | None = None  # version in use
-    cuda_version: str | None = None  # version in use
-    cudnn_version: str | None = None  # version in use
-    torch_version: str | None = None  # version in use
-    timm_version: str | None = None  # version in use
-    python_version: str | None = None  # version in use
-    host_platform: str | None = None  # the host, as this process sees it
-    host_cores: int | None = None  # the host, as this process sees it
-    host_threads: int | None = None  # that PyTorch uses on the CPU
-    host_cpu: str | None = None  # the host, as this process sees it
-    host_id: str | None = None  # hash that tells hosts apart
-    process_id: str | None = None  # hash that tells processes apart
+    device_type: Text | None = None  # the device
+    gpu_name: Text | None = None  # the device
+    gpu_uuid: Text | None = None  # the device
+    compute_capability: Text | None = None  # the device
+    device_total_mib: Number | None = None  # the device
+    driver_version: Text | None = None  # version in use
+    cuda_version: Text | None = None  # version in use
+    cudnn_version: Text | None = None  # version in use
+    torch_version: Text | None = None  # version in use
+    timm_version: Text | None = None  # version in use
+    python_version: Text | None = None  # version in use
+    host_platform: Text | None = None  # the host, as this process sees it
+    host_cores: Integer | None = None  # the host, as this process sees it
+    host_threads: Integer | None = None  # that PyTorch uses on the CPU
+    host_cpu: Text | None = None  # the host, as this process sees it
+    host_id: Text | None = None  # hash that tells hosts apart
+    process_id: Text | None = None  # hash that tells processes apart
     kernel_forked: bool | None = None  # from a loaded process that forks others, too
-    package_version: str | None = None  # of the suite
-    fp32_precision_matmul: str | None = None  # PyTorch's switch, read back
-    fp32_precision_conv: str | None = None  # PyTorch's switch, read back
-    fp32_precision_rnn: str | None = None  # PyTorch's switch, read back
+    package_version: Text | None = None  # of the suite
+    fp32_precision_matmul: Text | None = None  # PyTorch's switch, read back
+    fp32_precision_conv: Text | None = None  # PyTorch's switch, read back
+    fp32_precision_rnn: Text | None = None  # PyTorch's switch, read back
     allow_fp16_accumulation: bool | None = None  # PyTorch's switch, read back
-    autocast_dtype: str | None = None  # null if autocast is off
-    compiled_backward_autocast: str | None = None  # PyTorch's switch, read back; null in eager mode or without autocast
-    parameter_dtypes: str | None = None  # for example "float16 + float32"
-    fp8_linear_fraction: float | None = None  # of the Linear layers' work: in fp8
-    commit: str | None = None  # of the suite, if known
-    code_hash: str | None = None  # of the measuring code; null in a notebook run by hand
+    autocast_dtype: Text | None = None  # null if autocast is off
+    compiled_backward_autocast: Text | None = None  # PyTorch's switch, read back; null in eager mode or no autocast
+    parameter_dtypes: Text | None = None  # for example "float16 + float32"
+    fp8_linear_fraction: Number | None = None  # of the Linear layers' work: in fp8
+    commit: Text | None = None  # of the suite, if known
+    code_hash: Text | None = None  # of the measuring code; null in a notebook run by hand
 
 
 SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
 ENERGY = ("energy_joules", "joules_per_1000_samples", "power_watts_mean", "energy_source")
 DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
-STATUSES = ("ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed")
 LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
@@ -145,14 +153,9 @@ PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
 MAX_FILE_BYTES = 2**23  # of a record, or of a file in an archive; the largest records have 0.1 MiB
-MAX_BYTES = 2**27  # of all JSON files below a folder together, also of those in archives
-MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
-MAX_TEXT = 2_000  # characters; a reason has 400 at most
-MAX_DEPTH = 8  # of lists in lists
+MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
-NUMBER = int | float
 NO_RECORD = "it is no record"
-NO_ROOM = f"not read, because the files before it leave no room for it in {MAX_BYTES // 2**20} MiB"
 BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
     *("logs/batch.json", "code-*/code.json", "mixed_precision_study/report/template/study/conf.json"),
 )
@@ -166,77 +169,77 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     notebook: str  # what was run
     precision: str  # what was run
     parameters: dict  # every parameter; not written, each is a key beside the fields
-    study: dict | None = None  # name, description and show of its study; null in a notebook run by hand
+    study: dict[Text, Plain] | None = None  # name, description and show of its study; null in a notebook run by hand
     schema_version: int = 1  # of these fields
     status: str = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
-    reason: str | None = None  # for every status but ok
-    started_at: str | None = None  # ISO 8601, UTC
-    finished_at: str | None = None  # ISO 8601, UTC
-    order_in_comparison: int | None = None  # planned place in its comparison, from 0
-    runs_before_in_process: int | None = None  # trainings begun earlier in its process
-    dataset_used: str | None = None  # what "auto" became
-    dataset_source: str | None = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_fingerprint: str | None = None  # hash of contents, counts and classes
-    data_files_hash: str | None = None  # of the files read in data_dir
+    reason: Text | None = None  # for every status but ok
+    started_at: Text | None = None  # ISO 8601, UTC
+    finished_at: Text | None = None  # ISO 8601, UTC
+    order_in_comparison: Integer | None = None  # planned place in its comparison, from 0
+    runs_before_in_process: Integer | None = None  # trainings begun earlier in its process
+    dataset_used: Text | None = None  # what "auto" became
+    dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
+    data_fingerprint: Text | None = None  # hash of contents, counts and classes
+    data_files_hash: Text | None = None  # of the files read in data_dir
     synthetic: bool | None = None  # made-up data
-    train_samples: int | None = None  # images or tokens
-    eval_samples: int | None = None  # images or tokens
-    sample_unit: str | None = None  # images or tokens
-    steps_per_epoch: int | None = None  # timed in each epoch
-    batch_size_used: int | None = None  # what "max" became
-    samples_per_epoch: int | None = None  # timed in each epoch
+    train_samples: Integer | None = None  # images or tokens
+    eval_samples: Integer | None = None  # images or tokens
+    sample_unit: Text | None = None  # images or tokens
+    steps_per_epoch: Integer | None = None  # timed in each epoch
+    batch_size_used: Integer | None = None  # what "max" became
+    samples_per_epoch: Integer | None = None  # timed in each epoch
     batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
-    warmup_steps: int | None = None  # before the clock starts, then undone
-    warmup_seconds: float | None = None  # search, compilation, settling of the loss scale
-    compile_seconds: float | None = None  # of the warm-up
-    search_seconds: float | None = None  # of the warm-up, at most
-    search_limit_algorithms: int | None = None  # timed for each convolution; 0: all
-    search_reason: str | None = None  # why there was no search
-    startup_seconds: float | None = None  # first cell to first timed step
-    startup_import_seconds: float | None = None  # part of startup_seconds
-    startup_preflight_seconds: float | None = None  # part of startup_seconds
-    startup_data_seconds: float | None = None  # part of startup_seconds
-    startup_model_seconds: float | None = None  # part of startup_seconds
-    startup_warmup_seconds: float | None = None  # part of startup_seconds
-    startup_reason: str | None = None  # why there are none: only the first run of a kernel has them
-    evaluation_seconds: float | None = None  # outside the clock
-    explanation_seconds: float | None = None  # outside the clock
+    warmup_steps: Integer | None = None  # before the clock starts, then undone
+    warmup_seconds: Number | None = None  # search, compilation, settling of the loss scale
+    compile_seconds: Number | None = None  # of the warm-up
+    search_seconds: Number | None = None  # of the warm-up, at most
+    search_limit_algorithms: Integer | None = None  # timed for each convolution; 0: all
+    search_reason: Text | None = None  # why there was no search
+    startup_seconds: Number | None = None  # first cell to first timed step
+    startup_import_seconds: Number | None = None  # part of startup_seconds
+    startup_preflight_seconds: Number | None = None  # part of startup_seconds
+    startup_data_seconds: Number | None = None  # part of startup_seconds
+    startup_model_seconds: Number | None = None  # part of startup_seconds
+    startup_warmup_seconds: Number | None = None  # part of startup_seconds
+    startup_reason: Text | None = None  # why there are none: only the first run of a kernel has them
+    evaluation_seconds: Number | None = None  # outside the clock
+    explanation_seconds: Number | None = None  # outside the clock
     epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch
-    step_ms_median: float | None = None  # timed steps
-    step_ms_p10: float | None = None  # timed steps
-    step_ms_p90: float | None = None  # timed steps
+    step_ms_median: Number | None = None  # timed steps
+    step_ms_p10: Number | None = None  # timed steps
+    step_ms_p90: Number | None = None  # timed steps
     step_ms_all: list = field(default_factory=list)  # every timed step; not written, too long
     block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch
-    data_wait_fraction: float | None = None  # of the timed epochs: waiting for a batch
+    data_wait_fraction: Number | None = None  # of the timed epochs: waiting for a batch
     data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; not written, see the fraction
-    samples_per_second: float | None = None  # at the mean epoch time; older records: median
-    peak_allocated_mib: float | None = None  # PyTorch's allocator, timed steps
-    peak_reserved_mib: float | None = None  # PyTorch's allocator, timed steps
-    peak_allocated_with_warmup_mib: float | None = None  # the same with the warm-up
-    peak_reserved_with_warmup_mib: float | None = None  # the same with the warm-up
-    data_on_device_mib: float | None = None  # part of the peak: the data set
-    device_used_mib: float | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first epoch's
-    device_used_before_mib: float | None = None  # NVML, used by others beforehand
-    device_memory_reason: str | None = None  # why NVML gave no figure
+    samples_per_second: Number | None = None  # at the mean epoch time; older records: median
+    peak_allocated_mib: Number | None = None  # PyTorch's allocator, timed steps
+    peak_reserved_mib: Number | None = None  # PyTorch's allocator, timed steps
+    peak_allocated_with_warmup_mib: Number | None = None  # the same with the warm-up
+    peak_reserved_with_warmup_mib: Number | None = None  # the same with the warm-up
+    data_on_device_mib: Number | None = None  # part of the peak: the data set
+    device_used_mib: Number | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first's
+    device_used_before_mib: Number | None = None  # NVML, used by others beforehand
+    device_memory_reason: Text | None = None  # why NVML gave no figure
     train_loss: list = field(default_factory=list)  # mean of each epoch
     training_log: list = field(default_factory=list)  # [epoch, step, loss, accuracy so far in the epoch]
-    metric_name: str | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
-    metric_better: str | None = None  # "higher" or "lower"
+    metric_name: Text | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
+    metric_better: Text | None = None  # "higher" or "lower"
     resumed_at_epochs: list = field(default_factory=list)  # epochs after which another process went on
     metric: list = field(default_factory=list)  # held-out data, after each epoch
-    chance_metric: float | None = None  # of a model that ignores its input
-    test_metric: float | None = None  # on a test set that decides nothing, or null
-    inference_latency_ms: float | None = None  # one sample, synchronised
-    inference_latency_ms_p10: float | None = None  # one sample, synchronised
-    inference_latency_ms_p90: float | None = None  # one sample, synchronised
-    inference_samples_per_second: float | None = None  # at the training's batch size
-    inference_memory_mib: float | None = None  # weights, batch, forward pass
-    inference_difference_fraction: float | None = None  # largest difference from fp32 / its largest output
-    inference_reason: str | None = None  # why a figure of the inference is missing
+    chance_metric: Number | None = None  # of a model that ignores its input
+    test_metric: Number | None = None  # on a test set that decides nothing, or null
+    inference_latency_ms: Number | None = None  # one sample, synchronised
+    inference_latency_ms_p10: Number | None = None  # one sample, synchronised
+    inference_latency_ms_p90: Number | None = None  # one sample, synchronised
+    inference_samples_per_second: Number | None = None  # at the training's batch size
+    inference_memory_mib: Number | None = None  # weights, batch, forward pass
+    inference_difference_fraction: Number | None = None  # largest difference from fp32 / its largest output
+    inference_reason: Text | None = None  # why a figure of the inference is missing
     loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at each change
-    skipped_steps: int | None = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: int | None = None  # while the loss scale settled
-    host_syncs_per_step: float | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
+    skipped_steps: Integer | None = None  # timed steps whose gradients overflowed
+    warmup_skipped_steps: Integer | None = None  # while the loss scale settled
+    host_syncs_per_step: Number | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
@@ -323,14 +326,20 @@ EXPLAINING = (  # what the names of fields begin with that the explanation of a 
 )
 EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
-ITEMS: dict[str, tuple] = {  # the type of a list's items, or the types of an item that is a list itself
-    **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), (NUMBER | None,)),
-    **dict.fromkeys(("block_seconds", "overflow_steps", "resumed_at_epochs"), (NUMBER,)),
-    **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), (str, NUMBER)),
-    "loss_scale_trace": (NUMBER, NUMBER | None),
-    "training_log": (NUMBER, NUMBER, NUMBER | None, NUMBER | None),
-    "batch_probes": (NUMBER, str, NUMBER | None, NUMBER | None),
+CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
+NamedShare = Annotated[tuple[Text, Number], Strict(False)]  # a list of the two, because JSON has no other sequences
+LISTS: dict[str, Any] = {
+    **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), list[Number | None]),
+    **dict.fromkeys(("block_seconds", "overflow_steps", "resumed_at_epochs"), list[Number]),
+    **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), list[NamedShare]),
+    "loss_scale_trace": list[Annotated[tuple[Number, Number | None], Strict(False)]],
+    "training_log": list[Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]],
+    "batch_probes": list[Annotated[tuple[Number, Text, Number | None, Number | None], Strict(False)]],
 }
+OTHERS: dict[str, Any] = {"status": Status, "precision": Precision, "parameters": dict[Text, Plain]}
+TYPES: dict[str, Any] = {name: spec.type for name, spec in FIELDS.items()} | LISTS | OTHERS
+FlatRecord: Any = create_model("FlatRecord", __config__=CONFIG, **{name: (kind, None) for name, kind in TYPES.items()})
+BESIDE_FIELDS = TypeAdapter(dict[Text, Plain], config=CONFIG)
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
@@ -351,8 +360,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
                 left_out.append((name, NO_RECORD))
             continue
-        reason = wrong_field({**value, "path": name})
-        if reason:
+        if reason := flaw({**value, "path": name}):
             left_out.append((name, reason))
         else:
             kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
@@ -366,32 +374,24 @@ def is_meant_as_record(value: Any) -> bool:
 
 
 def flaw(record: Any) -> str | None:
-    """Return why a JSON value cannot be used as a record, or None. The runner and the report ask the same."""
-    return wrong_field(record) or contradiction(record)
-
-
-def wrong_field(record: Any) -> str | None:
-    """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
-
-    A field may be missing, as in older records.
-    """
+    """Return why a JSON value cannot be used as a record, or None. A field may be missing, as in older records."""
     if not isinstance(record, dict):
         return NO_RECORD
-    missing = [name for name in REQUIRED if name not in record]
-    if missing:
+    if missing := [name for name in REQUIRED if name not in record]:
         return f"lacks {', '.join(missing)}"
-    for name, known in (("status", STATUSES), ("precision", PRECISION_NAMES)):
-        if record[name] not in known:
-            return f"unknown {name} {shown(record[name])}"
-    parameters = {one.name: one for one in EXPERIMENTS.get(str(record["notebook"]), OWN_EXPERIMENT)}
-    nested = record.get("parameters")  # a record has them beside its fields, but another's file may hold anything
-    for name, value in [*record.items(), *(nested.items() if isinstance(nested, dict) else ())]:
-        if not is_plain(name) or not is_plain(value) or not fits(name, value, parameters):
-            return f"{shown(name)[1:-1]} cannot be {shown(value)}"
-        for item in value if name in ITEMS else ():
-            if not fits_item(item, ITEMS[name]):
-                return f"{name} cannot hold {shown(item)}"
-    return None
+    try:
+        FlatRecord.model_validate(record)
+        BESIDE_FIELDS.validate_python({name: value for name, value in record.items() if name not in FIELDS})
+    except ValidationError as error:
+        return said_of(error, "a record", ()).rstrip(".")
+    declared = EXPERIMENTS.get(record["notebook"], OwnExperiment)
+    try:
+        declared.model_validate({name: record[name] for name in declared.model_fields if name in record})
+    except ValidationError as error:
+        # A choice that is unknown may be one of another version.
+        if any(one["type"] != "literal_error" or not isinstance(one["input"], str) for one in error.errors()):
+            return said_of(error, "a record", ()).rstrip(".")
+    return contradiction(record)
 
 
 def contradiction(record: dict) -> str | None:
@@ -418,52 +418,6 @@ def contradiction(record: dict) -> str | None:
     return None
 
 
-def shown(value: Any) -> str:
-    """Return the beginning of a value's text."""
-    return ascii(value)[:60]
-
-
-def is_plain(value: Any, depth: int = 0) -> bool:
-    """Return whether a JSON value can be computed with and written: no huge number, no endless or broken text."""
-    if isinstance(value, list | dict):
-        items = [*value, *value.values()] if isinstance(value, dict) else value
-        return depth < MAX_DEPTH and all(is_plain(item, depth + 1) for item in items)
-    if isinstance(value, str):
-        return len(value) <= MAX_TEXT and not re.search("[\0\ud800-\udfff]", value)
-    return not isinstance(value, NUMBER) or abs(value) <= MAX_NUMBER  # NaN is not
-
-
-def is_of(value: Any, kinds: tuple) -> bool:
-    """Return whether a value has one of the types. A whole number will do for a float; a bool is no number."""
-    return type(value) in kinds or (type(value) is int and float in kinds)
-
-
-def fits(name: str, value: Any, parameters: dict[str, Parameter]) -> bool:
-    """Return whether a value has the type of the field or parameter `name`. Of unknown names nothing is asked."""
-    if name in RunRecord.__dataclass_fields__:
-        kind = RunRecord.__dataclass_fields__[name].type
-        return is_of(value, get_args(kind) or (kind,))
-    if name not in parameters or value == parameters[name].word:
-        return True
-    wanted = parameters[name]
-    if isinstance(wanted.default, list):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if wanted.word is not None or not isinstance(wanted.default, bool | str):
-        return is_of(value, (int,) if type(wanted.default) is int else (float,)) and wanted.holds(value)
-    return type(value) is type(wanted.default)
-
-
-def fits_item(item: Any, kinds: tuple) -> bool:
-    """Return whether an item has the one type, or is a list with the several types."""
-    if len(kinds) == 1:
-        return is_of(item, get_args(kinds[0]) or kinds)
-    return (
-        isinstance(item, list)
-        and len(item) == len(kinds)
-        and all(is_of(part, get_args(kind) or (kind,)) for part, kind in zip(item, kinds, strict=True))
-    )
-
-
 def record_in(path: Path) -> dict | None:
     """Return the record in a file as a flat dict, or None where there is none that can be used."""
     try:
@@ -480,24 +434,31 @@ def read_run(path: Path) -> dict | None:
 
 
 def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`."""
-    room = MAX_BYTES
+    """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`.
+
+    In a zip hidden files are ignored, because macOS adds them.
+    """
     for path in paths_below(folder) if folder.is_dir() else [folder]:
         name = str(path.relative_to(folder)) if path != folder else path.name
         try:
             if path.suffix == ".json":
-                text = read_file(path)
-                if len(text) > room:
-                    raise ValueError(NO_ROOM)
-                room -= len(text)
-                yield name, text
+                yield name, read_file(path)
             elif path.suffix == ".zip":
                 check_is_file(path, links=False)
                 with zipfile.ZipFile(path) as archive:
-                    for inner, text in zipped_texts(archive, name, room, left_out):
-                        room -= len(text)
-                        yield inner, text
-        except Exception as error:  # a broken archive raises whatever it likes
+                    entries = sorted(archive.infolist(), key=lambda one: one.filename)
+                    entries = [one for one in entries if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
+                    if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
+                        raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
+                    for entry in entries:
+                        try:
+                            with archive.open(entry) as opened:  # which never reads more than entry.file_size
+                                text = within_limit(opened.read(MAX_FILE_BYTES + 1))
+                        except Exception as error:  # a broken archive raises whatever it likes
+                            left_out.append((f"{name}/{entry.filename}", f"not readable ({error})"))
+                        else:
+                            yield f"{name}/{entry.filename}", text
+        except Exception as error:
             left_out.append((name, f"not readable ({error})"))
 
 
@@ -534,30 +495,6 @@ def within_limit(text: bytes) -> bytes:
     if len(text) > MAX_FILE_BYTES:
         raise ValueError(f"larger than {MAX_FILE_BYTES // 2**20} MiB")
     return text
-
-
-def zipped_texts(
-    archive: zipfile.ZipFile, archive_name: str, room: int, left_out: list[tuple[str, str]]
-) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, text) of every JSON file in a zip, but for the hidden ones that macOS adds.
-
-    At most `room` bytes are unpacked.
-    """
-    for entry in sorted(archive.infolist(), key=lambda one: one.filename):
-        name = f"{archive_name}/{entry.filename}"
-        if not name.endswith(".json") or Path(name).name.startswith("."):
-            continue
-        if entry.file_size > room:
-            left_out.append((name, f"{NO_ROOM}, nor the rest of its archive"))
-            return
-        try:
-            with archive.open(entry) as opened:  # which never reads more than entry.file_size
-                text = within_limit(opened.read(MAX_FILE_BYTES + 1))
-        except Exception as error:  # as in record_texts
-            left_out.append((name, f"not readable ({error})"))
-            continue
-        room -= len(text)
-        yield name, text
 
 
 def parsed(text: bytes) -> Any:

@@ -4,17 +4,16 @@ import csv
 import os
 import struct
 import zlib
-from types import SimpleNamespace
 
 from PIL import Image
 
 from mixed_precision_study.data.cifar import CLASSES
-from mixed_precision_study.parameters import EXPERIMENTS, check_values
+from mixed_precision_study.parameters import checked
 
 
 def settings_of(name, **changes):
     """Return the settings of an experiment as its check cell does: the defaults with `changes`."""
-    return SimpleNamespace(**check_values(name, {one.name: one.default for one in EXPERIMENTS[name]} | changes))
+    return checked(name, changes)
 
 
 def save_image(path, value=0, size=(32, 32), mode="RGB"):

@@ -5,6 +5,7 @@ from types import ModuleType
 
 from mixed_precision_study.commit import code_cells
 from mixed_precision_study.experiment import Experiment
+from mixed_precision_study.parameters import EXPERIMENTS
 
 
 def run_cells(path, last, parameters, display=print):
@@ -21,7 +22,8 @@ def run_cells(path, last, parameters, display=print):
     for cell in cells:
         exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)
         if cell.sets_parameters:
-            if unknown := set(parameters) - set(names):
+            declared = EXPERIMENTS[path.stem].model_fields if path.stem in EXPERIMENTS else names
+            if unknown := set(parameters) - set(declared):
                 raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
             names.update(parameters)
         if cell.id == last:

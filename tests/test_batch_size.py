@@ -9,8 +9,7 @@ from conftest import EXPERIMENTS
 
 from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.errors import Unsupported, UserError
-from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
-from mixed_precision_study.parameters import check_values
+from mixed_precision_study.parameters import checked
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -172,7 +171,7 @@ def test_the_memory_limit_is_checked_and_does_nothing_on_the_cpu():
 
 
 def check(name="cifar_resnet", **changes):
-    return check_values(name, {one.name: one.default for one in DECLARED[name]} | changes)
+    return checked(name, changes).model_dump()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -17,7 +17,7 @@ from nbconvert.filters import markdown2html
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, entry, records_of, write_notebook, write_suite
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.record import RunRecord
+from mixed_precision_study.record import RunRecord, Text
 from mixed_precision_study.runner.studies import load_studies
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>[x](javascript:alert(1))"
@@ -135,7 +135,7 @@ def with_markup(value, name):
 
 def spoil(folder, kept):
     """Put markup into every text field of every record below `folder`, but for those in `kept`."""
-    texts = {name for name, spec in RunRecord.__dataclass_fields__.items() if str in typing.get_args(spec.type)}
+    texts = {name for name, spec in RunRecord.__dataclass_fields__.items() if Text in typing.get_args(spec.type)}
     for path in folder.rglob("*.json"):
         record = json.loads(path.read_text(encoding="utf-8"))
         if "run_id" in record:

@@ -23,8 +23,8 @@ import psutil
 import yaml
 
 from ..commit import MALFORMED, ROOT, keep_code, suite_commit
-from ..errors import UserError, printable
-from ..parameters import EXPERIMENTS, did_you_mean, parameters_cell
+from ..errors import UserError, did_you_mean, printable
+from ..parameters import EXPERIMENTS, parameters_cell
 from ..record import read_records, read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
@@ -33,9 +33,9 @@ from .execute import Circumstances, papermill, start_process, surroundings
 from .finished import RETRIED, set_aside_records, unfinished
 from .folder import check_fresh, end, held, make
 from .paths import check_given, check_writable, expanded, relative_to_root, shown
-from .plan import Comparison, check_overrides, check_paths, check_values, plan
+from .plan import Comparison, check_overrides, check_paths, plan
 from .status import TolerantStream, log_in, read_seconds, say, table
-from .studies import PATHS, chosen_studies, load_studies, parse_overrides
+from .studies import PATHS, chosen_studies, load_studies, notebooks_for, parse_overrides
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
@@ -58,7 +58,7 @@ class Parser(ArgumentParser):
         """Raise UserError with argparse's message, and where a parameter is meant, with how it is set."""
         if unknown := re.fullmatch(r"unrecognized arguments: .*?(--?(\S+?))(=.*)?( .*)?", message):
             name = unknown[2].replace("-", "_")
-            if any(name == parameter.name for declared in EXPERIMENTS.values() for parameter in declared):
+            if any(name in declared.model_fields for declared in EXPERIMENTS.values()):
                 raise UserError(f"unknown option {unknown[1]}; set a parameter with -p, such as -p {name} VALUE.")
             hint = did_you_mean(unknown[1], re.findall(r"--[a-z-]+", self.format_usage()), "possible are")
             raise UserError(f"unknown option {unknown[1]}; {hint}")
@@ -69,7 +69,7 @@ class Parser(ArgumentParser):
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
     parser = Parser(prog="run_all.py", description=DESCRIPTION)
-    studies = "a name from studies.yaml (default: quick), or one notebook of it, as in quick/cifar_resnet"
+    studies = "a study (default: quick, or all of another file), or one notebook of it, as in quick/cifar_resnet"
     parser.add_argument("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help=studies)
     given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions"
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
@@ -88,7 +88,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--parameters", metavar="NOTEBOOK", help="show the parameters of a notebook and their defaults")
     report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
     parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
-    file = "another file in the form of notebooks/studies.yaml, beside its notebooks"
+    file = "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an output folder"
     parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
@@ -114,16 +114,17 @@ def run_all(args: Namespace) -> int:
     if args.report:
         return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
     known = load_studies(args.file)
+    args.notebooks = notebooks_for(args.file, known)
     overrides = parse_overrides(args.given)
     studies = known if args.list and not args.studies else chosen_studies(known, args.studies)
-    notices = check_overrides(studies.values(), args.file.parent, overrides)
+    notices = check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
-        list_studies(studies, overrides, args.file.parent)
+        list_studies(studies, overrides, args.notebooks)
         return 0
     check_packages()
     for study in studies if not args.dry_run else ():  # folders first, because to look at devices takes a while
         check_writable(output_folder(args.output_dir, study, len(studies) > 1))
-    for name, (path, _) in overrides.items():
+    for name, path in overrides.items():
         parameter = name.rpartition(".")[2]
         if path and parameter in PATHS and not args.ray:  # with Ray it lies on the nodes
             check_given(parameter, path)
@@ -195,14 +196,13 @@ def plan_studies(
         notices.append("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
     for name, study in studies.items():
         folder = output_folder(args.output_dir, name, len(studies) > 1)
-        comparisons, left_out = plan(study, args.file.parent, folder, overrides, on_gpu)
+        comparisons, left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
         if not comparisons:
             raise UserError(f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick")
         if left_out:
             notices.append(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
         if not args.ray:
             check_paths(comparisons)
-        check_values(comparisons)
         planned.append(PlannedStudy(name, comparisons, folder))
     return planned
 
@@ -243,7 +243,7 @@ def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, clust
         elif jobs:
             Batch(comparisons, jobs, devices, shared).make_all()
         say(table(comparisons))
-        report_drawn = summarise(name, folder, args.file.parent / "summary.ipynb")
+        report_drawn = summarise(name, folder, args.notebooks / "summary.ipynb")
     except KeyboardInterrupt:
         rest = [run for runs in comparisons for run in unfinished(runs, retry_failed=args.retry_failed)]
         kept = len(paths) - sum(len(run.run_ids) for run in rest)

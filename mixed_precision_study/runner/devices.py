@@ -27,12 +27,10 @@ def visible_gpus() -> list[Device]:
     if setting is None or not gpus:
         return gpus
     chosen: list[Device] = []
-    for word in (word.strip() for word in setting.split(",")):
+    for word in map(str.strip, setting.split(",")):
+        found = [gpu for gpu in gpus if word in (str(gpu.number), gpu.visible[: max(len(word), 5)])]
         if word.startswith("MIG-"):  # a slice of a GPU, which NVML does not list
             found = [Device(len(chosen), f"mig{len(chosen)}", word, "MIG slice")]
-        else:
-            by_uuid = word.startswith("GPU-")
-            found = [gpu for gpu in gpus if word == str(gpu.number) or (by_uuid and gpu.visible.startswith(word))]
         if not found:
             break  # CUDA ignores the rest of the list, too
         chosen += [gpu for gpu in found if gpu not in chosen]

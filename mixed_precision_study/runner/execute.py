@@ -146,7 +146,7 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
     for path in (run.executed, run.log_path, parameter_file):  # what is read after the run must come from it
         path.unlink(missing_ok=True)
     with parameter_file.open("x", encoding="utf-8") as file:
-        yaml.safe_dump(run.parameters, file)
+        yaml.safe_dump(run.passed, file)
     environment = {
         **surroundings(device, shared.threads),
         "MIXED_PRECISION_STUDY": shared.study,

@@ -45,15 +45,9 @@ def expanded(text: str, option: str) -> Path:
     """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
     try:
         text.encode()
-        path = Path(text).expanduser()
-    except UnicodeEncodeError:
-        raise UserError(f"{option} {text!a} is not UTF-8; choose another {option}.") from None
-    except RuntimeError:
-        raise UserError(f"{option} {text}: there is no such home folder; write the whole path.") from None
-    try:
-        return path.resolve()
-    except RuntimeError:  # from Python 3.13 on an OSError when it is used
-        raise UserError(f"{option} {text} is a link that leads back to itself; choose another {option}.") from None
+        return Path(text).expanduser().resolve()
+    except (UnicodeEncodeError, RuntimeError) as error:  # RuntimeError: no such home, or a link to itself
+        raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None
 
 
 def python_path() -> str:

@@ -1,28 +1,23 @@
 """The runs that a study asks for: notebooks with their parameters, checked before any run starts."""
 
 import ast
-import functools
 import itertools
-import re
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, get_type_hints
+
+from pydantic import create_model
 
 from ..commit import MALFORMED, code_cells
-from ..errors import UserError
+from ..errors import UserError, did_you_mean
 from ..order import in_turn
-from ..parameters import EXPERIMENTS, PRECISION_NAMES, check_timm_model, did_you_mean, is_timm_model
-from ..parameters import check_values as check_declared_values
-from ..record import MAX_TEXT, is_plain, run_id_of
+from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, checked
+from ..record import run_id_of
 from .paths import check_given, relative_to_root
-from .studies import PATHS, notebooks_of, shortened
+from .studies import MOST_REPEATS, PATHS, notebooks_of, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
-WORDS = {"batch_size": "max", "loss_scale": "dynamic"}  # what may stand in place of a number
-TYPE_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
-MOST_REPEATS = 1000
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
@@ -35,6 +30,7 @@ class Run(NamedTuple):
     minutes: float  # rough, on one H200
     order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
+    usual: frozenset[str] = frozenset()  # parameters with their defaults that do not stand in the notebook's cell
 
     @property
     def run_ids(self) -> dict[str, str]:
@@ -47,6 +43,11 @@ class Run(NamedTuple):
         precisions = self.parameters["precisions"]
         words = precisions[0] if len(precisions) == 1 else f"{len(precisions)}_precisions"
         return run_id_of(self.notebook.stem, self.parameters, words)
+
+    @property
+    def passed(self) -> dict:
+        """The parameters that papermill gets, which warns of each that does not stand in the notebook's cell."""
+        return {name: value for name, value in self.parameters.items() if name not in self.usual}
 
     @property
     def record_paths(self) -> dict[str, Path]:
@@ -64,118 +65,60 @@ class Run(NamedTuple):
 Comparison = list[Run]  # equal in all but precision and repetition, or the steps of one ladder
 
 
-def notebook_defaults(path: Path) -> dict[str, Any]:
-    """Return {name: default} of the notebook's cell tagged `parameters`. Raise UserError where there is none.
+def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
+    """Return (the declared parameters of a notebook, {name: value} of its cell tagged `parameters`).
 
-    papermill.inspect_notebook would cut a text at its first '#', and takes two seconds to import.
+    A notebook that is not the suite's own declares what its cell assigns. papermill.inspect_notebook would cut a text
+    at its first '#', and takes two seconds to import. Raise UserError where there is no such cell.
     """
     try:
-        tagged = [cell.source for cell in code_cells(path) if cell.sets_parameters]
-        if not tagged:
-            raise ValueError("there is no such cell")
-        defaults = literals_of(tagged[0])
+        source = next(cell.source for cell in code_cells(path) if cell.sets_parameters)
+        cell: dict[str, Any] = {}
+        line: Any
+        for line in ast.parse(source).body:
+            target: Any = line.targets[0] if isinstance(line, ast.Assign) else line.target
+            cell[target.id] = ast.literal_eval(line.value)
     except FileNotFoundError:
         there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
         raise UserError(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
-    except (OSError, SyntaxError, *MALFORMED) as error:
+    except (OSError, SyntaxError, StopIteration, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
-    missing = [name for name in NEEDED if name not in defaults]
-    if missing:
+    if path.stem in EXPERIMENTS:
+        return EXPERIMENTS[path.stem], cell
+    if missing := [name for name in NEEDED if name not in cell]:
         raise UserError(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
-    return defaults
+    types = {float: FromZero, NoneType: Any}
+    known = get_type_hints(Common, include_extras=True)
+    fields: Any = {name: (known.get(name, types.get(type(one), type(one))), one) for name, one in cell.items()}
+    return create_model(path.stem, __base__=Parameters, **fields), cell
 
 
-def literals_of(source: str) -> dict[str, Any]:
-    """Return {name: value} of code that only assigns literals."""
-    values = {}
-    node: Any
-    for node in ast.parse(source).body:
-        target: Any = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        values[target.id] = ast.literal_eval(node.value)
-    return values
-
-
-def fitted(name: str, value: Any, default: Any, notebook: str) -> Any:
-    """Return `value` in the type of the notebook's `default`, so that both compute the same run id.
-
-    Raise UserError where it does not fit.
-    """
-    if name == "precisions":
-        return fitted_precisions(value)
-    limit = 2**32 if name == "seed" else 2**63
-    if type(value) is int and abs(value) >= limit and not isinstance(default, float):
-        raise UserError(f"{name} is {shortened(value)}; it must be below {limit}.")
-    if name in WORDS and value == WORDS[name]:
-        return value
-    is_scale = name == "loss_scale"  # "dynamic" or a number
-    if (isinstance(default, float) and type(value) in (int, str)) or (is_scale and isinstance(value, str)):
-        with suppress(ValueError, OverflowError):
-            value = float(value)  # YAML reads 1e-3 as text
-    if default is None or type(value) is type(default) or (is_scale and type(value) in (int, float)):
-        return value
-    wanted = "a number" if is_scale else TYPE_WORDS.get(type(default), type(default).__name__)
-    if name in WORDS:
-        wanted = f'"{WORDS[name]}" or {wanted}'
-    raise UserError(f"parameter {name} of notebook {notebook} must be {wanted}, not {value!r}.")
-
-
-def fitted_precisions(value: Any) -> list[str]:
-    """Return the precisions of a list or of text with commas, each once. Raise UserError at an unknown one."""
-    possible = f"possible are {', '.join(PRECISION_NAMES)}"
-    names = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
-    if not names:
-        raise UserError(f"precisions is empty; {possible}.")
-    unknown = [word for word in names if word not in PRECISION_NAMES] if isinstance(names, list) else [value]
-    if unknown:
-        raise UserError(f"unknown precision {', '.join(map(str, unknown))}; {possible}.")
-    return list(dict.fromkeys(names))
-
-
-def merged_parameters(notebook: str, defaults: dict, given: dict, overrides: dict[str, tuple[str, Any]]) -> dict:
-    """Return the notebook's defaults, replaced by `given` and then by the `overrides` that it gets."""
-    unknown = [name for name in given if name not in defaults]
-    if unknown:
-        raise no_such_parameter(str(unknown[0]), {notebook: defaults})
-    parameters = {**defaults, **given}
-    for name, (text, value) in overrides.items():
-        # Where the notebook wants text, a number or a date is text too.
-        plain = isinstance(defaults[name], str) and not isinstance(value, str | list | dict) and name != "loss_scale"
-        parameters[name] = text if plain else value
-    return {name: fitted(name, value, defaults[name], notebook) for name, value in parameters.items()}
-
-
-def no_such_parameter(name: str, defaults: dict[str, dict]) -> UserError:
-    """Return the error for a parameter that none of {notebook: its defaults} has."""
-    known = sorted({key for values in defaults.values() for key in values})
-    if len(defaults) == 1:
-        return UserError(f"notebook {next(iter(defaults))} has no parameter {name}; {did_you_mean(name, known)}")
-    hint = did_you_mean(name, known, "they have")
-    return UserError(f"none of the notebooks {', '.join(defaults)} has a parameter {name}; {hint}")
-
-
-def overrides_of(notebook: str, defaults: dict, overrides: dict[str, tuple[str, Any]]) -> dict[str, tuple[str, Any]]:
+def overrides_of(notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return those -p overrides that a notebook gets. One for it alone, NOTEBOOK.NAME, goes before NAME."""
-    for_all = {name: value for name, value in overrides.items() if name in defaults}
+    for_all = {name: value for name, value in overrides.items() if name in declared.model_fields}
     split = {tuple(name.rpartition(".")[::2]): value for name, value in overrides.items()}
-    return {**for_all, **{name: value for (owner, name), value in split.items() if owner == notebook}}
+    return for_all | {name: value for (owner, name), value in split.items() if owner == notebook}
 
 
-def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: dict[str, tuple[str, Any]]) -> list[str]:
+def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each -p that only some notebooks of the studies know. Raise UserError where none does."""
-    defaults = {name: notebook_defaults(notebooks / f"{name}.ipynb") for name in notebooks_of(studies)}
+    known = {name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields for name in notebooks_of(studies)}
     notices = []
     for name in overrides:
         if name == "repeats":  # how often run_all.py makes each run
             continue
         owner, _, parameter = name.rpartition(".")
-        if owner and owner not in defaults:
-            hint = did_you_mean(owner, defaults, "possible are")
+        if owner and owner not in known:
+            hint = did_you_mean(owner, known, "possible are")
             raise UserError(f"-p {name}: no notebook {owner} is asked for; {hint}")
-        asked = {owner: defaults[owner]} if owner else defaults
-        knowing = [notebook for notebook, values in asked.items() if parameter in values]
+        asked = [owner] if owner else list(known)
+        knowing = [notebook for notebook in asked if parameter in known[notebook]]
         if not knowing:
-            raise no_such_parameter(parameter, asked)
+            hint = did_you_mean(parameter, sorted({one for notebook in asked for one in known[notebook]}), "there are")
+            raise UserError(
+                f"-p {name}: {', '.join(asked)} {'has' if len(asked) == 1 else 'have'} no such parameter; {hint}"
+            )
         if len(knowing) < len(asked):
             others = ", ".join(notebook for notebook in asked if notebook not in knowing)
             notices.append(f"-p {name} is for {', '.join(knowing)}; without such a parameter: {others}")
@@ -187,9 +130,9 @@ def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
     return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
 
 
-def repeats_of(entry: dict, overrides: dict[str, tuple[str, Any]], on_gpu: bool) -> int:
+def repeats_of(entry: dict, overrides: Mapping[str, Any], on_gpu: bool) -> int:
     """Return how many repetitions an entry makes. On the CPU it makes one, unless -p repeats asks for more."""
-    asked = overrides["repeats"][1] if "repeats" in overrides else entry.get("repeats", 1) if on_gpu else 1
+    asked = overrides.get("repeats", entry.get("repeats", 1) if on_gpu else 1)
     if type(asked) is not int or not 1 <= asked <= MOST_REPEATS:
         raise UserError(f"repeats is {shortened(asked)}; it must be a whole number from 1 to {MOST_REPEATS}.")
     return asked
@@ -223,7 +166,7 @@ def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
 
 
 def plan(
-    study: dict, notebooks: Path, folder: Path, overrides: dict[str, tuple[str, Any]], on_gpu: bool
+    study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
     """Return (comparisons, notebooks left out because they need a GPU). The longest comparison comes first.
 
@@ -231,7 +174,7 @@ def plan(
     several repetitions, because then its times get an interval, and the process is the unit of that. The runs of a
     comparison differ in precision and repetition only and go to one GPU. In an interleaved study that holds for all
     runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered as repetitions, so
-    that only the first of them explains.
+    that only the first of them explains. Raise UserError at the first value that a notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
@@ -239,79 +182,45 @@ def plan(
     for entry in study["runs"]:
         name = entry["notebook"]
         path = notebooks / f"{name}.ipynb"
-        defaults = notebook_defaults(path)
+        declared, cell = parameters_of(path)
         if not on_gpu and "cpu" not in entry:
             left_out.append(name)
             continue
-        own_overrides = overrides_of(name, defaults, overrides)
-        given = entry.get("parameters", {}) if on_gpu else entry["cpu"]
+        own = overrides_of(name, declared, overrides)
+        given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
         sweep = entry.get("sweep", {}) if on_gpu else {}
-        own = [merged_parameters(name, defaults, {**given, **values}, {}) for values in combinations_of(sweep)]
-        trainings = sum(len(one["precisions"]) for one in own) * repeats_of(entry, {}, on_gpu)
-        minutes = entry.get("minutes", 1) / trainings  # of one training, without the overrides
-        sweep = {key: values for key, values in sweep.items() if key not in own_overrides}
         repeats = repeats_of(entry, overrides, on_gpu)
-        if repeats > 1 and "repeat" not in defaults:
+        if repeats > 1 and "repeat" not in declared.model_fields:
             raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
-        for combination in combinations_of(sweep):
-            parameters = merged_parameters(name, defaults, {**given, **combination}, own_overrides)
-            if repeats > 1 and on_gpu:
-                together = [[precision] for precision in parameters["precisions"]]
-            else:
-                together = [parameters["precisions"]]
-            first = repeats * sweep["seed"].index(combination["seed"]) if "seed" in sweep else 0
-            comparison = name if study.get("interleaved") else run_id_of(name, {**parameters, "repeat": 0}, "any")
+        combinations = [one for one in combinations_of({key: sweep[key] for key in sweep if key not in own})]
+        try:
+            usual = [checked(name, given | one, declared) for one in combinations_of(sweep)]
+            values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
+        except UserError as error:
+            raise UserError(f"notebook {name}: {error}") from None
+        trainings = sum(len(one.precisions) for one in usual) * repeats_of(entry, {}, on_gpu)
+        for combination, parameters in zip(combinations, values, strict=True):
+            each = [[one] for one in parameters["precisions"]]
+            together = each if repeats > 1 and on_gpu else [parameters["precisions"]]
+            first = repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
+            comparison = name if study.get("interleaved") else run_id_of(name, parameters | {"repeat": 0}, "any")
             for number, precisions in itertools.product(range(first, first + repeats), together):
-                one = {**parameters, "output_dir": relative_to_root(folder)}
-                if "repeat" in defaults:
+                one = parameters | {"output_dir": relative_to_root(folder)}
+                if "repeat" in one:
                     one["repeat"] = number
                 ids = {precision: run_id_of(name, one, precision) for precision in precisions}
                 if len(longest := max(ids.values(), key=len)) > LONGEST_NAME:
                     raise UserError(f"run {shortened(longest)} has too long a name for its files; use shorter values.")
-                new = [precision for precision in precisions if ids[precision] not in planned]  # entries may overlap
+                one["precisions"] = [precision for precision in precisions if ids[precision] not in planned]
                 planned.update(ids.values())
-                if new:
-                    run = Run(path, {**one, "precisions": new}, folder, minutes * len(new), study=study.get("about"))
+                if new := len(one["precisions"]):  # none where entries overlap
+                    fields = declared.model_fields.items()
+                    hidden = {key for key, field in fields if key not in cell and one[key] == field.default}
+                    minutes = entry.get("minutes", 1) / trainings * new
+                    run = Run(path, one, folder, minutes, study=study.get("about"), usual=frozenset(hidden))
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
     return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
-
-
-def check_values(comparisons: Collection[Comparison]) -> None:
-    """Raise UserError at the first value that a notebook of the suite would refuse."""
-    for run, *_ in comparisons:
-        try:
-            check_run(run.notebook.stem, run.parameters)
-            for name, value in run.parameters.items():
-                if not is_plain(value):  # its record could not be read, so that it would be run again and again
-                    raise UserError(
-                        f"{name} cannot stand in a record; texts and paths have {MAX_TEXT:,} letters at most."
-                    )
-        except UserError as error:
-            raise UserError(f"notebook {run.notebook.stem}: {error}") from None
-
-
-def check_run(notebook: str, parameters: dict) -> None:
-    """Raise UserError at the first wrong parameter. A notebook that is not the suite's own checks for itself."""
-    if notebook not in EXPERIMENTS:
-        return
-    values = check_declared_values(notebook, parameters)
-    if is_timm_model(notebook, values["model"]) and (models := timm_models()):
-        check_timm_model(values["model"], models)
-
-
-@functools.cache
-def timm_models() -> list[str]:
-    """Return the models of timm, read from its source. It is empty where that cannot be read.
-
-    Loading timm takes many seconds and could hold memory of a GPU. Each notebook asks timm itself.
-    """
-    found = find_spec("timm")
-    if found is None or found.origin is None:
-        return []
-    sources = (path.read_text(encoding="utf-8") for path in Path(found.origin).parent.glob("models/*.py"))
-    names = [re.findall(r"^@register_model\s+def (\w+)", source, re.MULTILINE) for source in sources]
-    return sorted(itertools.chain(*names))
 
 
 def check_paths(comparisons: Iterable[Comparison]) -> None:

@@ -1,35 +1,53 @@
-"""What is asked for: the studies of studies.yaml and the -p options of the command line."""
+"""What is asked for: the studies of a studies file and the -p options of the command line."""
 
-import math
-import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..errors import UserError
-from ..parameters import did_you_mean
+from ..commit import ROOT
+from ..errors import UserError, did_you_mean
 from ..report.study import checked_study
 from .paths import expanded, relative_to_root
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
-ENTRY_KEYS: dict[str, Any] = {
-    "notebook": str,
-    "parameters": dict,
-    "sweep": dict,
-    "cpu": dict,
-    "repeats": int,
-    "minutes": (int, float),
-}
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+MOST_REPEATS = 1000
 HELP = "notebooks/studies.yaml explains the form at its head"
+FORM = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Settings = dict[str, Any]
+
+
+class Entry(BaseModel):
+    """One notebook with its parameters."""
+
+    model_config = FORM
+    notebook: PlainName
+    parameters: Settings = {}
+    sweep: dict[str, Annotated[list, Field(min_length=1)]] = {}
+    cpu: Settings = {}
+    repeats: Annotated[int, Field(ge=1, le=MOST_REPEATS)] = 1
+    minutes: Annotated[float, Field(ge=0)] = 1
+
+
+class StudyForm(BaseModel):
+    """A study as it stands in a file. checked_study() looks at what it says of itself."""
+
+    model_config = FORM
+    name: PlainName
+    description: Any = ""
+    show: Any = {}
+    interleaved: bool = False
+    runs: Annotated[list[Entry], Field(min_length=1)]
 
 
 def load_studies(path: Path) -> dict[str, dict]:
     """Return {name: study} of a studies file, each with what is said `about` it.
 
-    Raise UserError where the form of the file is wrong.
+    A file may also hold a single study with its name, as the study.yaml of an output folder does. Raise UserError where
+    the form is wrong.
     """
     try:
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -37,40 +55,41 @@ def load_studies(path: Path) -> dict[str, dict]:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
+        studies = {studies.get("name", "study"): studies}
     if not isinstance(studies, dict) or not studies:
         raise UserError(f"{path} must map names to studies; {HELP}.")
+    found = {}
     for name, study in studies.items():
-        entries = study.get("runs") if isinstance(study, dict) else None
-        if not PLAIN_NAME.fullmatch(str(name)) or not isinstance(entries, list) or not entries:
-            raise UserError(f"study {name} in {path} needs a plain name and a list of entries under `runs`; {HELP}.")
-        for number, entry in enumerate(entries, 1):
-            check_entry(entry, f"entry {number} of study {name} in {path}")
-        study["about"] = checked_study({**study, "name": str(name)}, f"study {name} in {path}")._asdict()
-    return {str(name): study for name, study in studies.items()}
+        where = f"study {name} in {path}"
+        try:
+            form = StudyForm.model_validate({**study, "name": str(name)} if isinstance(study, dict) else study)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ", ".join(f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"])
+            raise UserError(f"{where} is wrong{place and ' at ' + place}: {first['msg']}; {HELP}.") from None
+        for number, entry in enumerate(form.runs, 1):
+            if "precisions" in entry.sweep or "repeat" in {*entry.parameters, *entry.sweep, *entry.cpu}:
+                reason = "must neither sweep `precisions` nor set `repeat`, which run_all.py counts up to `repeats`"
+                raise UserError(f"entry {number} of {where} {reason}; {HELP}.")
+        about = checked_study({**study, "name": str(name)}, where)._asdict()
+        found[str(name)] = {**form.model_dump(exclude_unset=True), "about": about}
+    return found
 
 
-def check_entry(entry: Any, where: str) -> None:
-    """Raise UserError where an entry of a study has a wrong form."""
-    if not isinstance(entry, dict) or not PLAIN_NAME.fullmatch(str(entry.get("notebook", ""))):
-        raise UserError(f"{where} must name its `notebook`; {HELP}.")
-    for key, value in entry.items():
-        wrong = not isinstance(value, ENTRY_KEYS.get(key, ()))
-        if wrong or (key == "minutes" and not 0 <= value < math.inf):
-            raise UserError(f"{where} has an unknown key or a wrong kind of value at `{key}`; {HELP}.")
-    if any("repeat" in entry.get(part, ()) for part in ("parameters", "sweep", "cpu")):
-        raise UserError(f"{where} must give `repeats`, not `repeat`, which run_all.py sets; {HELP}.")
-    for key, values in entry.get("sweep", {}).items():
-        if key == "precisions" or not isinstance(values, list) or not values:
-            raise UserError(f"{where} must sweep `{key}` over a list of values (not `precisions`); {HELP}.")
+def notebooks_for(path: Path, studies: dict[str, dict]) -> Path:
+    """Return the folder of the notebooks of a studies file: its own, or the clone's where none of them lies there."""
+    beside = any((path.parent / f"{name}.ipynb").exists() for name in notebooks_of(studies.values()))
+    return path.parent if beside else ROOT / "notebooks"
 
 
 def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, dict]:
     """Return the studies that are asked for as STUDY or STUDY/NOTEBOOK. Raise UserError at an unknown name.
 
-    Without a word it is `quick`, or the only study of the file.
+    Without a word it is `quick`, or all studies of a file that has no such study.
     """
     asked: dict[str, list[str]] = {}
-    for word in list(words) or ([*studies] if len(studies) == 1 else ["quick"]):
+    for word in list(words) or (["quick"] if "quick" in studies else studies):
         name, _, notebook = word.removesuffix(".ipynb").partition("/")
         if name not in studies:
             if name in notebooks_of(studies.values()):
@@ -80,12 +99,10 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
         if "/" in word and notebook not in there:
             raise UserError(f"study {name} does not run {notebook}; {did_you_mean(notebook, there, 'it runs')}")
         asked.setdefault(name, []).extend([notebook] if notebook else there)
-    return {name: limited(studies[name], notebooks) for name, notebooks in asked.items()}
-
-
-def limited(study: dict, only: Iterable[str]) -> dict:
-    """Return a study with those of its entries alone that run one of these notebooks."""
-    return {**study, "runs": [entry for entry in study["runs"] if entry["notebook"] in only]}
+    return {
+        name: {**studies[name], "runs": [entry for entry in studies[name]["runs"] if entry["notebook"] in notebooks]}
+        for name, notebooks in asked.items()
+    }
 
 
 def notebooks_of(studies: Iterable[dict]) -> list[str]:
@@ -99,12 +116,12 @@ def shortened(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, Any]]:
-    """Return {name: (text, value)} of the -p options. Values are read as YAML; those of PATHS are whole paths.
+def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole paths.
 
     A name is that of a parameter, or NOTEBOOK.NAME for one notebook alone.
     """
-    overrides: dict[str, tuple[str, Any]] = {}
+    overrides: dict[str, Any] = {}
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
         if parameter == "output_dir":
@@ -113,12 +130,11 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, tuple[str, An
             raise UserError("repeat cannot be set with -p, because run_all.py counts repetitions; use -p repeats N.")
         if parameter == "data_dir" and not text:
             raise UserError(f"data_dir is empty; give a folder, or leave -p {name} out.")
-        if parameter in PATHS:
-            path = relative_to_root(expanded(text, f"-p {name}")) if text else text
-            overrides[name] = (path, path)
-            continue
         try:
-            overrides[name] = (text, yaml.safe_load(text))
+            if parameter in PATHS:
+                overrides[name] = relative_to_root(expanded(text, f"-p {name}")) if text else text
+            else:
+                overrides[name] = yaml.safe_load(text)
         except (ValueError, RecursionError, yaml.YAMLError):
             raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides

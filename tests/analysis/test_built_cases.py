@@ -16,7 +16,7 @@ from mixed_precision_study.analysis.bottleneck import find_bottleneck
 from mixed_precision_study.analysis.conditions import flags_of
 from mixed_precision_study.analysis.speedup import paired_ratio
 from mixed_precision_study.analysis.verdict import verdict
-from mixed_precision_study.parameters import EXPERIMENTS, check_values
+from mixed_precision_study.parameters import checked
 from mixed_precision_study.record import flat_record, write_flat
 
 FOLDER = ROOT / "tests" / "built_cases"
@@ -59,8 +59,7 @@ def test_every_kind_of_answer_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_the_notebook_still_takes_the_parameters_of_a_case(name):
     case = CASES[name]
-    defaults = {one.name: one.default for one in EXPERIMENTS[case["notebook"]]}
-    check_values(case["notebook"], defaults | case["parameters"] | {"precisions": [case["precision"]]})
+    checked(case["notebook"], case["parameters"] | {"precisions": [case["precision"]]})
 
 
 @pytest.mark.gpu
