@@ -349,7 +349,7 @@ def notebook_alone(request, tmp_path_factory):
 
 
 def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
-    name, folder, done = notebook_alone
+    _, folder, done = notebook_alone
     assert done.returncode == 0, done.stderr[-2000:]
     records = {r["precision"]: r for r in (json.loads(p.read_text()) for p in (folder / "outputs").glob("*.json"))}
     trained = ("fp32", "amp_bf16")
