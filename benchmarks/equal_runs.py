@@ -1,7 +1,7 @@
 """Equal runs against each other: how often a verdict calls a run faster or slower than itself.
 
-    python run_all.py aa
-    python benchmarks/equal_runs.py outputs/aa
+    python run_all.py quick -p precisions fp32 -p repeats 24 --output-dir outputs/equal
+    python benchmarks/equal_runs.py outputs/equal
 
 The first command makes 24 processes of each of three runs. The second judges three of them against three others, as
 two precisions are judged. A rate above 5% by more than its error means that the intervals on this host are too narrow.
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mixed_precision_study.analysis.conditions import host_of
 from mixed_precision_study.analysis.speedup import paired_ratio
 from mixed_precision_study.analysis.verdict import DIFFERENT, OUTCOMES, judge
-from mixed_precision_study.record import comparison_key, read_records
+from mixed_precision_study.record import comparison_key, is_explanation, read_records
 
 A_SIDE = 3  # processes of each side, as in the study `reference`
 LARGEST_BLOCK = 4  # precisions that the study `reference` compares
@@ -41,7 +41,7 @@ def equal_runs(records: Iterable[dict]) -> list[list[dict]]:
     """Return the equal runs that ended well as groups of one and the same run on one GPU and host, in their order."""
     groups: dict[tuple, list[dict]] = {}
     for record in records:
-        if record.get("purpose") == "aa" and record["status"] == "ok":
+        if record["status"] == "ok" and not is_explanation(record):
             place = (host_of(record), record.get("gpu_uuid"), record.get("code_hash"))
             key = (comparison_key(record), record["precision"], record["seed"], place)
             groups.setdefault(key, []).append(record)
@@ -148,10 +148,10 @@ def table(records: Iterable[dict]) -> str:
 def main() -> None:
     """Print the table of one folder, or say why there is none."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", help="with the records of the study `aa`")
+    parser.add_argument("folder", help="with records of at least six equal runs")
     text = table(read_records(parser.parse_args().folder)[0])
     if text.count("\n") < 2:
-        sys.exit(f"There are no {2 * A_SIDE} equal runs in that folder; python run_all.py aa makes 24 of each.")
+        sys.exit(f"There are no {2 * A_SIDE} equal runs in that folder; run_all.py makes them with -p repeats 24.")
     print(text)
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/run_seconds.py outputs/quick
 
-The parts of a training come from its record, the whole from the study's own clock (logs/batch.json). "start" is what
-comes before the notebook's first cell, "end" what comes after its last. They need logs/batch.log and the executed
-notebook. "rest" is in none of the parts: other cells, and start and end where they are not known. A run that is not the
-first of its kernel has no start-up times. A row named "explained" is of processes that only explain.
+The parts of a training come from its record. The whole is known of a process that trained one precision, because it
+comes from the study's own clock (logs/batch.json). "start" is what comes before the notebook's first cell, "end" what
+comes after its last. They need logs/batch.log and the executed notebook. "rest" is in none of the parts: other cells,
+and start and end where they are not known. A training that is not the first of its process has no start-up times.
 """
 
 import json
@@ -68,17 +68,17 @@ def name_of(record: dict) -> str:
         name += f" {record['compile_mode']}"
     if record.get("scaler", "pytorch") != "pytorch":
         name += f" {record['scaler']} scaler"
-    return name + (" explained" if is_explanation(record) else "")
+    return name
 
 
 def rows_of(folder: Path) -> list[dict]:
-    """Return a row for each run of a folder that ended well, in the order in which they were made.
+    """Return a row for each training of a folder that ended well, in the order in which they were made.
 
     Of a run that was made again only the last counts: the older record is kept in a folder beside it.
     """
     wholes = read_seconds(folder)
     began = begins_of(folder)
-    ended = [record for record in read_records(folder)[0] if record["status"] == "ok"]
+    ended = [one for one in read_records(folder)[0] if one["status"] == "ok" and not is_explanation(one)]
     newest = {record["run_id"]: record for record in sorted(ended, key=lambda one: one["started_at"] or "")}
     rows = []
     for record in sorted(newest.values(), key=lambda one: one["started_at"] or ""):

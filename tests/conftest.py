@@ -28,24 +28,11 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
-SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "prepared", "process", "ray_cluster", "security"}
-SLOW |= {"shared_process", "studies", "two_machines"}
+SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
 # Fixtures that make a test slow: they run notebooks or build the wheel.
 SLOW_FIXTURES = {"images_alone", "misspelt", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
-LONGEST = (
-    "faults",
-    "golden",
-    "notebooks",
-    "process",
-    "prepared",
-    "ray_cluster",
-    "cli",
-    "shared_process",
-    "experiment",
-    "summary",
-    "security",
-)
+LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 

@@ -10,6 +10,7 @@ import textwrap
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -47,20 +48,6 @@ def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status,
     assert (written["status"], written["reason"]) == (status, reason)
     assert written["started_at"] <= written["finished_at"]
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
-
-
-def test_a_device_that_is_lost_costs_no_record(monkeypatch, tmp_path):
-    def lost(device):
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-
-    monkeypatch.setattr("mixed_precision_study.experiment.release_memory", lost)
-    record = make_record()
-    with guarded(record, tmp_path, torch.device("cpu")):
-        record.epoch_seconds.append(1.5)
-        raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    written = json.loads((tmp_path / f"{record.run_id}.json").read_text())
-    assert (written["status"], written["epoch_seconds"]) == ("failed", [1.5])
-    assert "illegal memory access" in written["reason"]
 
 
 @pytest.mark.parametrize("error", [UserError("say what to do"), KeyboardInterrupt()])
@@ -106,17 +93,17 @@ def test_a_run_that_learned_nothing_is_marked_diverged():
 
 @pytest.mark.parametrize(("device", "expected"), [(GPU, ["clear", "peaks"]), (CPU, ["peaks"])])
 def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch, device, expected):
+    """A device that is lost when its memory is released costs no record."""
     calls = []
     replaced = {"clear_workspaces": "clear", "reset_peaks": "peaks", "describe_environment": "described"}
-    for name, word in (replaced | {"release_memory": "released"}).items():
+    for name, word in replaced.items():
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, word=word: calls.append(word))
+    monkeypatch.setattr(f"{PACKAGE}.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
     record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
-    assert record.status == "failed"
     with guarded(record, "out", device):
         assert calls == [*expected, "described"]
         assert record.status == "failed"  # "ok" only at the end
-    assert calls == [*expected, "described", "released"]
-    assert (record.status, record.reason) == ("ok", None)
+    assert json.loads((Path("out") / f"{record.run_id}.json").read_text())["status"] == record.status == "ok"
 
 
 def test_an_error_becomes_a_line_that_ends_with_a_sentence():
@@ -313,26 +300,33 @@ def test_a_precision_that_fails_is_a_record_and_the_next_one_goes_on():
     assert len(list(Path("outputs").glob("*.json"))) == 3
 
 
-def test_a_loss_that_is_not_finite_is_a_record_that_diverged():
+def test_what_goes_wrong_within_a_training_is_its_status_and_a_user_error_ends_the_experiment():
     def diverging(model, batch, hidden):
         return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
 
-    statuses = [record.status for record in make_experiment(loss=diverging).run()]
-    assert statuses == ["diverged", "diverged"]
+    def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
+        loss, hidden = compute_loss(model, batch, hidden)
+        loss.backward()
+        return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
 
-
-def test_a_user_error_within_a_run_ends_the_experiment():
     class TooSmall(Points):
         def steps_per_epoch(self, size):
             raise UserError("batch_size 16 is larger than the training set.")
 
-    with pytest.raises(UserError, match="larger than the training set"):
-        make_experiment(TooSmall()).run()
-    assert not list(Path().rglob("*.json"))
+    for options in ({"loss": diverging}, {"training_step": forgetful}):
+        assert [record.status for record in make_experiment(**options).run()] == ["diverged", "diverged"]
+    count = len(list(Path("outputs").iterdir()))
+    with pytest.raises(UserError):
+        make_experiment(TooSmall(), parameters={"seed": 1}).run()
+    assert len(list(Path("outputs").iterdir())) == count
 
 
-def test_the_schedule_is_asked_at_every_step_of_all_epochs_and_sets_the_rate():
-    asked, rates = [], []
+def test_step_schedule_and_what_comes_after_training_are_those_that_are_given():
+    asked, rates, taken, seen, trainers = [], [], [], {}, {}
+
+    class Tested(Points):
+        def test_batches(self, dtype, size):
+            return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])  # far above the line
 
     def schedule(step, steps_per_epoch, metrics):
         asked.append((step, steps_per_epoch, list(metrics)))
@@ -340,56 +334,26 @@ def test_the_schedule_is_asked_at_every_step_of_all_epochs_and_sets_the_rate():
 
     def step(*given):
         rates.append(given[4].param_groups[0]["lr"])
-        return plain_step(*given)
-
-    options = {"schedule": schedule, "training_step": step}
-    (record,) = make_experiment(**options, parameters={"precisions": ["fp32"]}).run()
-    assert rates[-8:] == pytest.approx([number / 10 for number in range(8)])
-    assert [step for step, *_ in asked] == list(range(8))
-    assert {steps for _, steps, _ in asked} == {4}
-    assert [metrics for _, _, metrics in asked] == [[]] * 4 + [record.metric[:1]] * 4
-
-
-def test_the_training_step_that_is_given_is_the_one_that_is_taken():
-    taken = []
-
-    def step(*given):
         taken.append(given[-1].name)
         return plain_step(*given)
-
-    records = make_experiment(training_step=step).run()
-    assert [record.status for record in records] == ["ok", "ok"]
-    for record in records:  # three more steps of the warm-up count how often the host waits
-        assert taken.count(record.precision) == record.warmup_steps + 2 * record.steps_per_epoch
-
-
-def test_a_step_that_never_updates_the_weights_says_so():
-    """Without a loss scaler no overflow can skip a step."""
-
-    def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-        loss, hidden = compute_loss(model, batch, hidden)
-        loss.backward()
-        return loss.detach(), hidden
-
-    (record,) = make_experiment(training_step=forgetful, parameters={"precisions": ["fp32"]}).run()
-    assert record.status == "diverged"
-    assert "scaler.step(optimizer)" in record.reason and "fp16" not in record.reason
-
-
-def test_what_comes_after_training_gets_the_trained_model_in_evaluation_mode():
-    seen, trainers = {}, {}
 
     def after_training(model, precision):
         assert not model.training and not torch.is_grad_enabled()
         seen[precision] = [weight.detach().clone() for weight in model.parameters()]
 
-    experiment = make_experiment(after_training=after_training)
+    given = {"schedule": schedule, "training_step": step, "after_training": after_training}
+    experiment = make_experiment(Tested(), **given)
     make = experiment.make_trainer
     experiment.make_trainer = lambda precision: trainers.setdefault(precision, make(precision))
-    experiment.run()
-    assert sorted(seen) == ["amp_bf16", "fp32"]
-    for precision, weights in seen.items():
-        assert all(torch.equal(a, b) for a, b in zip(weights, trainers[precision].weights, strict=True))
+    records = experiment.run()
+    assert [(record.status, record.test_metric) for record in records] == [("ok", 1.0)] * 2
+    for record in records:
+        assert taken.count(record.precision) == record.warmup_steps + 2 * record.steps_per_epoch
+        trained = zip(seen[record.precision], trainers[record.precision].weights, strict=True)
+        assert all(torch.equal(a, b) for a, b in trained)  # writing or measuring has changed no weight
+    last = records[taken[-1] == "amp_bf16"]
+    assert rates[-8:] == pytest.approx([number / 10 for number in range(8)])
+    assert asked[-8:] == [(step, 4, last.metric[:1] if step > 3 else []) for step in range(8)]
 
 
 def test_the_seed_is_set_before_each_model_and_the_optimizer_is_the_one_that_is_given():
@@ -399,86 +363,57 @@ def test_the_seed_is_set_before_each_model_and_the_optimizer_is_the_one_that_is_
         made.append(torch.optim.Adam(weights, lr=0.01))
         return made[-1]
 
-    trainers = [make_experiment(make_optimizer=make_optimizer, parameters={"seed": seed}) for seed in (0, 0, 1)]
-    trainers = [experiment.make_trainer("fp32") for experiment in trainers]
+    experiments = [make_experiment(make_optimizer=make_optimizer, parameters={"seed": seed}) for seed in (0, 0, 1)]
+    trainers = [experiment.make_trainer("fp32") for experiment in experiments]
     assert [trainer.optimizer for trainer in trainers] == made
     weights = [trainer.weights[0] for trainer in trainers]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
 
 
-def test_the_cost_of_inference_is_that_of_the_first_items_of_a_batch(monkeypatch):
-    given = []
-    monkeypatch.setattr(f"{PACKAGE}.measure_inference", lambda record, trainer, batches, infer: given.append(infer))
-    for options in ({}, {"infer": accuracy}):
-        make_experiment(**options, parameters={"precisions": ["fp32"], "epochs": 1}).run()
-    default, other = given
-    assert other is accuracy
-    assert default(make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
-
-
-def test_a_folder_that_cannot_be_written_stops_before_anything_is_trained(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"output_dir .* cannot be written"):
-        make_experiment(parameters={"output_dir": str(tmp_path / "file" / "records")})
-
-
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"epoch": 3}, "did you mean epochs"),
-        ({"epochs": 0}, "^epochs is 0"),
-        ({"precisions": ["fp4"]}, "^precisions is "),
-        ({"lr": math.nan}, "^lr is nan"),
-    ],
+    "wrong", [{"epoch": 3}, {"epochs": 0}, {"precisions": ["fp4"]}, {"lr": math.nan}, {"output_dir": "file/records"}]
 )
-def test_a_wrong_parameter_is_a_user_error(wrong, sentence):
-    with pytest.raises(UserError, match=sentence):
+def test_a_wrong_parameter_is_a_user_error_before_anything_is_trained(wrong):
+    Path("file").touch()
+    with pytest.raises(UserError, match=next(iter(wrong))):
         make_experiment(parameters=wrong)
 
 
-def test_parameters_may_be_a_namespace_of_ones_own():
+def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
     own = SimpleNamespace(**vars(make_experiment().parameters), depth=3)
-    gpu = Gpu(CPU, {})
-    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, gpu=gpu)
+    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, gpu=Gpu(CPU, {}))
     assert experiment.parameters is own
     assert [record.status for record in experiment.run()] == ["ok", "ok"]
-
-
-def test_a_model_is_described_by_what_goes_in_and_comes_out(capsys):
-    model = torch.nn.Linear(2, 5)
-    describe(model, next(Points().train_batches(0, torch.float32, 3)))
+    capsys.readouterr()
+    describe(torch.nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
     assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
 
 
-def test_a_training_is_written_before_it_is_explained(monkeypatch):
+@pytest.mark.parametrize("infer", [None, accuracy])
+def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
     """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
+    given, order = [], []
 
-    def ended(*_):
+    def ended(record, trainer, batches, infer):
+        given.append(infer)
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
-    monkeypatch.setattr("mixed_precision_study.experiment.measure_inference", ended)
+    monkeypatch.setattr(f"{PACKAGE}.measure_inference", ended)
+    options = {"infer": infer} if infer else {}
     with pytest.raises(KeyboardInterrupt):
-        make_experiment(parameters={"precisions": ["fp32"]}).run()
+        make_experiment(after_training=lambda *_: order.append(1), **options, parameters={"precisions": ["fp32"]}).run()
+    assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
     kept = json.loads(path.read_text())
     assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
-    assert kept["profile_reason"] == kept["inference_reason"] == "the run was ended before it was explained"
+    assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED
     assert kept["gradient_reason"] is None  # of fp16 alone
-
-
-def test_the_model_is_tried_out_before_it_is_explained(monkeypatch):
-    """explain() trains on, so what the model writes must have been written before it."""
-    order = []
-    for name in ("timed_epoch", "summarise_times", "summarise_gpu", "explain", "measure_inference"):
-        monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *given, name=name: order.append(name) or {})
-    experiment = make_experiment(
-        after_training=lambda *given: order.append("tried out"), parameters={"precisions": ["fp32"], "epochs": 1}
-    )
-    record = make_record(epoch_seconds=[1.0])
-    experiment.train_and_evaluate(record, "fp32")
-    assert order == ["timed_epoch", "summarise_times", "summarise_gpu", "tried out", "measure_inference", "explain"]
+    if infer:
+        assert given == [accuracy]
+    else:  # the first items of a batch
+        assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
 
 
 @pytest.fixture
@@ -553,15 +488,6 @@ def test_trying_out_changes_no_weight_and_no_random_state():
     assert torch.get_rng_state().equal(state)
     assert trainer.network.training
     assert trainer.steps == 0
-
-
-def test_a_test_set_is_measured_once_at_the_end():
-    class Tested(Points):
-        def test_batches(self, dtype, size):
-            return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])
-
-    (record,) = make_experiment(Tested(), parameters={"precisions": ["fp32"], "epochs": 3}).run()
-    assert record.test_metric == 1.0  # far above the line
 
 
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):

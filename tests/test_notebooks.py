@@ -92,10 +92,10 @@ def cifar():
     return cells_of("cifar_resnet", "evaluate")
 
 
-RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+MODELS = ("resnet18", "resnet50", "resnet152", "wide_resnet28_10", "mobilenetv3_small_050", "dpn48b", "dpn92")
 
 
-@pytest.mark.parametrize("model", [*RESNETS, "wide_resnet28_10", "mobilenetv3_small_050", "dpn48b", "dpn92"])
+@pytest.mark.parametrize("model", [*MODELS, "vit_tiny_patch16_224"])
 def test_every_cifar_model_builds_and_steps(cifar, model):
     network = with_model(cifar, model)
     if model.startswith("resnet"):
@@ -104,10 +104,6 @@ def test_every_cifar_model_builds_and_steps(cifar, model):
         assert isinstance(network.maxpool, torch.nn.Identity)
         assert network.layer4(torch.zeros(1, network.layer4[0].conv1.in_channels, 8, 8)).shape[-1] == 4
     assert_steps(cifar, network, (torch.randn(2, 3, 32, 32), torch.tensor([0, 9])))
-
-
-def test_a_transformer_for_32_pixels_builds(cifar):
-    assert with_model(cifar, "vit_tiny_patch16_224")(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("name", ["cifar_resnet", "efficientnet_regression"])
@@ -297,19 +293,16 @@ def texts_of(printed):
 
 
 def test_a_whole_run_of_the_transformer_is_ok_and_shows_its_text(capsys):
-    names = run_language(precisions=["fp32", "amp_bf16", "o3_fp16"], generate_words=9, repeats=2)
+    names = run_language(precisions=["fp32", "amp_bf16", "o3_fp16"], generate_words=9)
     statuses = {record.precision: record.status for record in names["records"]}
     assert statuses == {"fp32": "ok", "amp_bf16": "ok", "o3_fp16": "unsupported"}
+    shown = {head.partition(":")[0]: (head, text) for head, text in texts_of(capsys.readouterr().out)}
+    assert set(shown) == {"fp32", "amp_bf16"}
     for record in names["records"][:2]:
-        assert len(record.metric) == 4  # two epochs, twice
-        assert record.metric[:2] == pytest.approx(record.metric[2:], rel=1e-3)  # writing shifts no later random draw
-    shown = texts_of(capsys.readouterr().out)
-    assert len(shown) == 2
-    for (head, text), record in zip(shown, names["records"][:2], strict=True):
-        assert head.startswith(f"{record.precision}: perplexity {record.metric[-1]:.5g} on the validation text")
+        head, text = shown[record.precision]
+        assert f"{record.metric[-1]:.5g}" in head and len(record.metric) == 2
         words = names["written"][record.precision]
-        assert len(words) == 9
-        assert text.split()[:9] == words
+        assert (len(words), text.split()[:9]) == (9, words)
         assert set(words) <= set(names["data"].vocabulary)
 
 
@@ -329,17 +322,14 @@ def test_the_test_text_is_read_where_it_is_there(tmp_path, capsys):
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-@pytest.mark.parametrize("count", [3, 0])
-def test_without_a_test_text_training_goes_on(tmp_path, capsys, count):
+def test_without_a_test_text_training_goes_on(tmp_path, capsys):
     make_files(tmp_path / "data" / "wikitext-2", ("train", "valid"))
     options = {"dataset": "wikitext-2", "data_dir": str(tmp_path / "data"), "bptt": 3}
-    names = run_language(**options, generate_words=count, epochs=1)
+    names = run_language(**options, generate_words=3, epochs=1)
+    (record,) = names["records"]
     assert (names["data"].source, len(names["data"].words.test)) == ("folder", 0)
-    assert names["records"][0].status == "ok"
-    assert names["records"][0].test_metric is None
-    heads = [head for head, _ in texts_of(capsys.readouterr().out)]
-    assert len(heads) == (1 if count else 0)
-    assert all(", test" not in head for head in heads)
+    assert (record.status, record.test_metric) == ("ok", None)
+    assert [", test" in head for head, _ in texts_of(capsys.readouterr().out)] == [False]
 
 
 # Each file alone
@@ -354,45 +344,37 @@ def notebook_alone(request, tmp_path_factory):
     name = request.param
     folder = tmp_path_factory.mktemp(name)
     (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
-    asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "repeats": 2, "precisions": list(MODES), **TINY[name]}
+    asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "precisions": list(MODES), **TINY[name]}
     return name, folder, papermill(f"{name}.ipynb", folder, INSTALLED, **asked)
 
 
 def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
-    name, folder, done = notebook_alone
+    _, folder, done = notebook_alone
     assert done.returncode == 0, done.stderr[-2000:]
     records = {r["precision"]: r for r in (json.loads(p.read_text()) for p in (folder / "outputs").glob("*.json"))}
-    assert set(records) == set(MODES)
-    for precision, record in records.items():
-        expected = "ok" if precision in ("fp32", "amp_bf16") else "unsupported"
-        assert record["status"] == expected, record["reason"]
-        assert record["device_type"] == "cpu"
-        assert record["synthetic"] is True
-        assert record["batch_size"] == 4
-        if expected == "ok":
-            assert len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 2
-            assert record["train_loss"][0] == pytest.approx(record["train_loss"][1], rel=1e-3)  # the same start
-            assert record["steps_per_epoch"] == 2
-            assert record["chance_metric"] > 0
-            assert record["peak_allocated_mib"] is None
-            assert len(record["block_seconds"]) == 4  # a block for each of two steps, twice
-            assert sum(record["block_seconds"]) <= sum(record["epoch_seconds"]) + 1e-6
-            assert 0 <= record["data_wait_fraction"] < 1
-            for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
-                assert record[f"{what}_reason"] == "no GPU"
-            for name in ("energy_joules", "gpu_busy_fraction", "flops_per_step", "ledger_activations_mib", "throttled"):
-                assert record[name] is None  # never zero
-        else:
-            assert "needs an NVIDIA GPU" in record["reason"]
+    trained = ("fp32", "amp_bf16")
+    assert {name: r["status"] for name, r in records.items()} == {
+        name: "ok" if name in trained else "unsupported" for name in MODES
+    }
+    facts = {(r["device_type"], r["synthetic"], r["batch_size"]) for r in records.values()}
+    assert facts == {("cpu", True, 4)}
+    assert all("needs an NVIDIA GPU" in records[name]["reason"] for name in MODES if name not in trained)
+    for record in (records[name] for name in trained):
+        assert len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
+        assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2  # a block for each step
+        assert sum(record["block_seconds"]) <= sum(record["epoch_seconds"]) + 1e-6
+        assert record["chance_metric"] > 0 and 0 <= record["data_wait_fraction"] < 1
+        for what in ("card", "energy", "profile", "limit", "ledger", "device_memory", "search"):
+            assert record[f"{what}_reason"] == "no GPU"
+        for what in ("energy_joules", "gpu_busy_fraction", "flops_per_step", "ledger_activations_mib", "throttled"):
+            assert record[what] is None  # never zero
+        assert record["peak_allocated_mib"] is None
     assert records["amp_bf16"]["autocast_dtype"] == "bfloat16"
-    trained = [records["fp32"], records["amp_bf16"]]
-    first, second = sorted(trained, key=lambda record: record["order_in_comparison"])
-    assert first["runs_before_in_process"] < second["runs_before_in_process"]
-    parts = [first[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
-    assert all(seconds > 0 for seconds in parts)
-    assert first["startup_seconds"] == pytest.approx(sum(parts))
-    assert second["startup_reason"] == "not the first run of its kernel"
-    assert first["search_seconds"] is second["startup_seconds"] is None
+    first, *_, last = sorted(records.values(), key=lambda record: record["order_in_comparison"])
+    assert last["runs_before_in_process"] - first["runs_before_in_process"] == len(MODES) - 1
+    (started,) = [record for record in records.values() if record["startup_seconds"]]
+    parts = [started[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
+    assert all(seconds > 0 for seconds in parts) and started["startup_seconds"] == pytest.approx(sum(parts))
     executed = json.loads((folder / "out.ipynb").read_text())
     texts = "".join("".join(output.get("text", "")) for output in outputs_of(executed))
     assert "it/s]" not in texts  # no progress bar was asked for

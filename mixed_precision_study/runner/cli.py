@@ -75,7 +75,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
     gpus = "which GPUs (default: all); none: a smoke test on the CPU"
     parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help=gpus)
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: 1)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")
     parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     limit = "end a run that takes longer; default: a day. A run without progress for an hour is ended, too"

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from ..errors import UserError
 from ..gpu import nvml
 
+CPU_JOBS = 3  # runs at once on the CPU, of which each loads its packages on one core
+
 
 class Device(NamedTuple):
     """A GPU, or a share of the CPU."""
@@ -40,6 +42,7 @@ def visible_gpus() -> list[Device]:
 def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
     """Return the devices for `--gpus` and `--jobs`: GPUs, or `jobs` shares of the CPU where there is none.
 
+    Without `jobs` there are as many as cores, up to CPU_JOBS.
     Raise UserError where a GPU is not there or PyTorch cannot use it.
     """
     there = {} if gpus == "none" else {str(gpu.number): gpu for gpu in visible_gpus()}
@@ -49,7 +52,7 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         known = f"the GPUs here are {', '.join(there)}" if there else "none was found (--gpus none runs on the CPU)"
         raise UserError(f"--gpus {gpus}: there is no GPU {', '.join(unknown)}; {known}.")
     if not wanted:
-        return [Device(number, f"cpu{number}") for number in range(jobs or 1)]
+        return [Device(number, f"cpu{number}") for number in range(jobs or min(CPU_JOBS, os.cpu_count() or 1))]
     if jobs:
         raise UserError("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
     devices = [there[word] for word in dict.fromkeys(wanted)]

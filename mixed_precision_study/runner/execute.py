@@ -180,6 +180,7 @@ def surroundings(device: Device | None, threads: int | None = None) -> dict[str,
         **shares,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": python_path(),
+        "PYTHONSAFEPATH": None,  # with it the kernel would lose the suite, because that is its current folder
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
         "JUPYTER_PATH": jupyter,

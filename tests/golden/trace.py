@@ -198,7 +198,7 @@ def trace_step_by_step(root, notebook, precision, execution):
 def trace_loop(root, notebook, execution):
     """Return what the records of a notebook's whole loop hold beside times and memory."""
     folder = tempfile.mkdtemp(dir=".")
-    parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "repeats": 2, "execution": execution}
+    parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "execution": execution}
     parameters |= {"precisions": list(MODES), "output_dir": folder}
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
     path = root / "notebooks" / f"{notebook}.ipynb"

@@ -149,7 +149,7 @@ def write_suite(folder, studies):
 
 def command(folder, *words):
     """Return run_all.py with these words, on the CPU, as a person types it."""
-    options = ["--studies", folder / "studies.yaml", *ON_CPU]
+    options = ["--studies", folder / "studies.yaml", *ON_CPU, *one_job(words)]
     return [sys.executable, str(ROOT / "run_all.py"), *map(str, [*options, *words])]
 
 
@@ -160,7 +160,12 @@ def call(folder, *words, **options):
 
 def main(folder, *words):
     """Run the command line within this process, where a test can replace parts of it; return the exit status."""
-    return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, words)])
+    return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, [*one_job(words), *words])])
+
+
+def one_job(words):
+    """Return the option for one run at a time, which a later --jobs replaces; Ray chooses for itself."""
+    return () if "--ray" in words else ("--jobs", "1")
 
 
 def as_other_user(code, *words):
