@@ -5,7 +5,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,27 +14,16 @@ import psutil
 from ..commit import MALFORMED
 from ..gpu import nvml
 from ..record import read_run, utc_now
+from . import status
 from .devices import Device
 from .execute import Circumstances, Interrupted, execute, signature
 from .finished import home_of, unfinished
 from .folder import lock_signature, note_started
 from .plan import Comparison, Run
-from .status import (
-    View,
-    estimator,
-    gpu_in_words,
-    in_words,
-    ratios_in_words,
-    read_seconds,
-    run_in_words,
-    say,
-    seconds_left,
-    write_times,
-)
+from .status import estimator, say
 
 GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
-IDLE_SECONDS = 0.2
 MOST_LOST = 2  # GPUs under the same run: then the run is at fault
 
 
@@ -71,14 +59,13 @@ def jobs_of(
 ) -> list[Job]:
     """Return a job for each comparison that is not finished, by the recorded {name of a run: seconds} if there are any.
 
-    On several devices the longest comes first, so that they end together. On one the shortest does: its ratio is the
-    first that people see.
+    On several devices the longest comes first, so that they end together. On one the shortest does, because its ratio
+    is the first that people see.
     """
     expected = estimator([run for runs in comparisons for run in runs], seconds)
     jobs = [Job(one, unfinished(one, devices, fresh, retry_failed), home_of(one, devices)) for one in comparisons]
-    return sorted(
-        (job for job in jobs if job.to_do), key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1
-    )
+    jobs = [job for job in jobs if job.to_do]
+    return sorted(jobs, key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1)
 
 
 def take_job(waiting: list[Job], device: Device) -> Job | None:
@@ -101,10 +88,10 @@ class Batch:
         self.slots = [Slot(device) for device in devices]
         self.shared = shared
         self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
-        self.view = View(shared.study, self.total, [device.label for device in devices])
-        self.seconds = read_seconds(self.folder)
+        self.view = status.View(shared.study, self.total, [device.label for device in devices])
+        self.seconds = status.read_seconds(self.folder)
         self.done: set[str] = set()  # the trainings that have ended
-        self.losses: Counter[str] = Counter()
+        self.losses: Counter[str] = Counter()  # GPUs that were lost under a run
         self.lock = threading.Lock()  # of all of the above
         self.stopping = threading.Event()  # no run is begun any more
         self.halt = threading.Event()  # runs are ended
@@ -140,18 +127,17 @@ class Batch:
         if self.waiting:
             say("no device is left; the same command runs the rest when there is one again")
 
-    def drain(self, threads: Iterable[threading.Thread]) -> None:
+    def drain(self, threads: list[threading.Thread]) -> None:
         """After Ctrl-C begin nothing more, and give running runs a few seconds. A second Ctrl-C ends them at once."""
         self.stopping.set()
-        names = [slot.run.name for slot in self.slots if slot.run]
         until = time.monotonic() + GRACE_SECONDS
-        if names:
+        if names := [slot.run.name for slot in self.slots if slot.run]:
             say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
         with suppress(KeyboardInterrupt):
             while time.monotonic() < until and any(thread.is_alive() for thread in threads):
                 time.sleep(0.1)
-        if stopped := [slot.run.name for slot in self.slots if slot.run]:
-            say(f"stopped, and to be run again: {', '.join(stopped)}")
+        if names := [slot.run.name for slot in self.slots if slot.run]:
+            say(f"stopped, and to be run again: {', '.join(names)}")
 
     def serve(self, slot: Slot) -> None:
         """Let a device take one comparison after the other, until none can come any more or the device is lost."""
@@ -164,7 +150,7 @@ class Batch:
                 while slot.job and slot.job.to_do and not self.stopping.is_set() and not slot.lost:
                     self.make(slot, slot.job)
                 if not slot.job:
-                    self.stopping.wait(IDLE_SECONDS)  # another device may be lost and leave its rest
+                    self.stopping.wait(0.2)  # another device may be lost and leave its rest
         except Interrupted:
             pass
         except BaseException as error:  # for example a full disk, which the main thread says
@@ -199,11 +185,8 @@ class Batch:
         try:
             gpu = nvml.gpu_state(device.visible) if device.visible else None
             remark = execute(run, device, self.shared, self.halt, note)
-            job.to_do.pop(0)
         except IsADirectoryError as error:
-            say(f"{device.label}  {run.name}  is left out: {error}; move it away and give the same command again")
-            job.to_do.pop(0)
-            return
+            remark = f"  is left out: {error}; move it away and give the same command again"
         except nvml.GpuLost as error:
             remark = ""
             if not self.lose(slot, job, str(error)):
@@ -211,6 +194,7 @@ class Batch:
         finally:
             slot.run = None
         note("", set())
+        job.to_do.pop(0)
         if remark:
             say(f"{device.label}  {run.name}{remark}")
         elif all((read_run(path) or {}).get("status") == "ok" for path in run.record_paths.values()):
@@ -228,25 +212,23 @@ class Batch:
         with self.lock:
             self.view.bar.update(record["run_id"] not in self.done)
             self.done.add(record["run_id"])
-            counted = f"[{len(self.done):>{len(str(self.total))}}/{self.total}]"
-        say(f"{counted} {device.label}  {record['run_id']}  {record['status']}  {seconds:.1f} s  {in_words(record)}")
+            counted = f"[{len(self.done):>{len(str(self.total))}}/{self.total}] {device.label}  {record['run_id']}"
+        say(f"{counted}  {record['status']}  {seconds:.1f} s  {status.in_words(record)}")
         with suppress(*MALFORMED):  # records that someone has edited
-            if ratios := ratios_in_words(record, comparison):
+            if ratios := status.ratios_in_words(record, comparison):
                 say(f"{device.label}  {ratios}")
 
     def lose(self, slot: Slot, job: Job, reason: str) -> bool:
-        """Take a GPU that is lost out of use, so that what it had still to do waits for another one.
+        """Take a lost GPU out of use, so that its rest waits for another one. Return whether its run is given up.
 
-        Return whether its run is given up, because MOST_LOST GPUs were lost under it. Then it keeps the records that
-        say so.
+        That is so where MOST_LOST were lost under the run, which then keeps the records that say so.
         """
-        run = job.to_do[0]
+        name = job.to_do[0].name
         with self.lock:
             slot.lost = True
-            self.losses[run.name] += bool(slot.processes)  # else it was lost before the run
-            given_up = self.losses[run.name] >= MOST_LOST
-            rest = job.to_do[given_up:]
-            if rest:
+            self.losses[name] += bool(slot.processes)  # else it was lost before the run
+            given_up = self.losses[name] >= MOST_LOST
+            if rest := job.to_do[given_up:]:
                 self.waiting.insert(0, Job(job.comparison, rest, None))
             self.waiting[:] = [one._replace(home=None) if one.home == slot.device else one for one in self.waiting]
         say(f"{slot.device.label} stopped responding ({reason}); the rest of its queue waits for another GPU")
@@ -257,33 +239,31 @@ class Batch:
         expected = estimator(self.runs, self.seconds)
         texts, busy = {}, []
         for slot in self.slots:
-            run, job = slot.run, slot.job
+            run, job, left = slot.run, slot.job, 0.0
             text = "stopped responding" if slot.lost else "-"
-            left = 0.0
             if run and job:
                 elapsed = time.monotonic() - slot.began
-                text = run_in_words(run, slot.progress, elapsed)
+                text = status.run_in_words(run, slot.progress, elapsed)
                 left = max(expected(run) - elapsed, elapsed / 10) + sum(map(expected, job.to_do[1:]))
             with suppress(nvml.GpuLost):
-                text += gpu_in_words(nvml.gpu_state(slot.device.visible) if slot.device.visible else None)
+                text += status.gpu_in_words(nvml.gpu_state(slot.device.visible) if slot.device.visible else None)
             texts[slot.device.label] = text
             if not slot.lost:
                 busy.append(left)
         waiting = [sum(map(expected, job.to_do)) for job in list(self.waiting)]
-        self.view.draw(texts, seconds_left(busy, waiting) if self.seconds else None)
+        self.view.draw(texts, status.seconds_left(busy, waiting) if self.seconds else None)
 
     def store_times(self, makespan: float, started_at: str) -> None:
-        """Print and store how long all runs took together."""
+        """Say and store how long all runs took together."""
+        facts = {
+            "study": self.shared.study,
+            "devices": [f"{slot.device.label} ({slot.device.name})" for slot in self.slots],
+            "started_at": started_at,
+            "finished_at": utc_now(),
+            "trainings": len(self.done),
+            "makespan_seconds": makespan,
+        }
         with suppress(OSError):  # the records are what counts
-            write_times(
-                self.folder,
-                self.seconds,
-                study=self.shared.study,
-                devices=[f"{slot.device.label} ({slot.device.name})" for slot in self.slots],
-                started_at=started_at,
-                finished_at=utc_now(),
-                trainings=len(self.done),
-                makespan_seconds=makespan,
-            )
+            status.write_times(self.folder, self.seconds, **facts)
         if self.done:
             say(f"{len(self.done)} trainings took {makespan:.0f} s")

@@ -40,6 +40,7 @@ STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 POLL_SECONDS = 0.2
 LOOK_SECONDS = 5.0  # between two looks at what a run has started: on a large host each look takes some milliseconds
 LOG_BYTES = 2**18  # a notebook may print without end
+FULL_DISK = re.compile("No space left on device|[Qq]uota exceeded|File too large")
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 Watcher = Callable[[str, set[psutil.Process]], None]  # is told how far a run is, and its processes
@@ -80,15 +81,15 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Eve
                 raise
         if halt.wait(2**attempt):
             raise Interrupted
-    paths = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
-    records = {name: record for name, path in paths.items() if (record := read_run(path))}
+    written = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
+    records = {name: record for name, path in written.items() if (record := read_run(path))}
     missing = [precision for precision in before if precision not in records]
     if not run.log_path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(run.folder))
-    if halt.is_set() and exit_status:  # even if only its explanation is missing
+    if halt.is_set() and exit_status:  # even where only its explanation is missing
         raise Interrupted
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
-    if re.search("No space left on device|[Qq]uota exceeded|File too large", reason):
+    if FULL_DISK.search(reason):
         with tempfile.TemporaryFile(dir=run.folder) as file:
             file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
     if lost := gpu_lost(run, device, records, reason, answered):
@@ -147,7 +148,11 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         path.unlink(missing_ok=True)
     with parameter_file.open("x", encoding="utf-8") as file:
         yaml.safe_dump(run.passed, file)
+    home = os.path.expanduser("~")
+    cache = home if os.access(home, os.W_OK) else run.folder / "logs"
     environment = {
+        # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs into it.
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/.cache/mixed_precision_study/torchinductor",
         **surroundings(device, shared.threads),
         "MIXED_PRECISION_STUDY": shared.study,
         "MIXED_PRECISION_COMMIT": shared.commit,
@@ -156,7 +161,6 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
-        "TORCHINDUCTOR_CACHE_DIR": compiled_code_folder() or str(run.folder / "logs" / "compiled"),
     }
     options = ["-f", str(parameter_file), "-k", "python3", "--cwd", str(ROOT)]
     command = papermill(run.notebook, run.executed, *options, "--start-timeout", str(KERNEL_START_SECONDS))
@@ -173,17 +177,15 @@ def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
 
 def surroundings(device: Device | None, threads: int | None = None) -> dict[str, str | None]:
     """Return the environment of a notebook, which sees one GPU or none and ends with this process."""
-    jupyter = os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH"))))
-    shares = {"OMP_NUM_THREADS": str(threads)} if threads and "OMP_NUM_THREADS" not in os.environ else {}
     return {
+        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
         **os.environ,
-        **shares,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": python_path(),
         "PYTHONSAFEPATH": None,  # with it the kernel would lose the suite, because that is its current folder
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
-        "JUPYTER_PATH": jupyter,
+        "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
         RUNNER_ENV: str(os.getpid()),
     }
@@ -203,33 +205,16 @@ def start_process(command: list[str], log: IO, environment: dict[str, str | None
     )
 
 
-def compiled_code_folder() -> str | None:
-    """Return the folder in which compiled runs keep their code, or None where there is no writable home.
-
-    PyTorch's own choice lies in /tmp, where another user may make it first and then put code of theirs into it.
-    """
-    if given := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        return given
-    with suppress(OSError, RuntimeError):
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mixed_precision_study"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.name != "posix" or folder.stat().st_uid == os.getuid():
-            return str(folder / "torchinductor")
-    return None
-
-
 def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
     """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
-        now = oom_kills()
-        memory = " because the host's memory was exhausted" if None not in (now, kills) and now != kills else ""
+        memory = " because the host's memory was exhausted" if oom_kills() != kills else ""
         name = f"papermill was ended by {signal.Signals(-exit_status).name}" if exit_status < 0 else "the kernel died"
         return "killed", f"{name}{memory}"
-    if exit_status and CELL not in read_log(run):
-        return "failed", f"the kernel did not start in {START_ATTEMPTS} attempts: {failure_reason(run)}"
-    if exit_status:
-        return "failed", failure_reason(run)
-    return "failed", "the notebook ended without writing a record that can be used"
+    if not exit_status:
+        return "failed", "the notebook ended without writing a record that can be used"
+    unstarted = "" if CELL in read_log(run) else f"the kernel did not start in {START_ATTEMPTS} attempts: "
+    return "failed", f"{unstarted}{failure_reason(run)}"
 
 
 def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
@@ -246,22 +231,20 @@ def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, an
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
-    run_id = run.run_ids[precision]
-    ended = RunRecord(run_id, run.notebook.stem, precision, run.parameters, status=status, reason=reason, **known)
-    ended.started_at, ended.finished_at = ended.started_at or utc_now(), utc_now()
-    ended.order_in_comparison, ended.study = run.order, run.study
-    ended.device_type = "cuda" if device.visible else "cpu"
+    known = {"started_at": utc_now(), "order_in_comparison": run.order, "study": run.study, **known}
+    known |= {"status": status, "reason": reason, "finished_at": utc_now(), "device_type": "cpu"}
     if device.visible:
-        ended.gpu_name, ended.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
-    write_record(ended, run.folder)
+        uuid = device.visible.removeprefix("GPU-")
+        known |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": uuid}
+    record = RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, **known)
+    write_record(record, run.folder)
 
 
 def oom_kills() -> int | None:
     """Return how many processes Linux has killed for lack of memory, or None where it does not say."""
     for counter in OOM_COUNTERS:
-        with suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)$", Path(counter).read_text(encoding="utf-8"), re.MULTILINE):
-                return int(found[1])
+        if found := re.search(r"^oom_kill (\d+)$", read_small_file(Path(counter)), re.MULTILINE):
+            return int(found[1])
     return None
 
 
@@ -287,7 +270,7 @@ def read_log(run: Run) -> str:
 
 def signature(path: Path) -> tuple[int, int] | None:
     """Return what changes when a file is replaced or written, or None where there is no file."""
-    try:
-        return path.stat().st_ino, path.stat().st_mtime_ns
-    except OSError:
-        return None
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None

@@ -3,13 +3,14 @@
 import functools
 import itertools
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..commit import MALFORMED, hash_of, package_state
+from ..commit import MALFORMED, hash_of
 from ..data_files import data_files_hash
 from ..record import NOT_YET_EXPLAINED, read_run
 from .devices import Device
@@ -24,15 +25,9 @@ DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data
 def code_hash(notebook: Path) -> str | None:
     """Return the hash of a run's code, None where the notebook is broken or just being saved."""
     try:
-        return hash_as_of(notebook, notebook.stat().st_mtime_ns, package_state())
+        return hash_of(notebook)
     except (OSError, *MALFORMED):
         return None
-
-
-@functools.cache
-def hash_as_of(notebook: Path, changed: int, package: tuple) -> str:
-    """Return hash_of() a notebook, computed anew once the notebook (`changed`) or the `package` is written."""
-    return hash_of(notebook)
 
 
 @functools.cache
@@ -53,9 +48,9 @@ def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
         return f"other_code-{plain(known)}", "were measured by other code"
     if record.get("synthetic") and replaces_made_up_data(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
-    files, of_run = record.get("data_files_hash"), (run.notebook.stem, json.dumps(run.parameters, sort_keys=True))
-    if files and files_now(*of_run) not in (None, files):
-        return f"other_data-{plain(files)}", "are of other data than the files hold now"
+    known = record.get("data_files_hash")
+    if known and files_now(run.notebook.stem, json.dumps(run.parameters, sort_keys=True)) not in (None, known):
+        return f"other_data-{plain(known)}", "are of other data than the files hold now"
     return None
 
 
@@ -83,27 +78,27 @@ def unfinished(
     Where a repetition has begun on a GPU that is not here, all of it is made again, as a ratio compares runs of one
     GPU. `fresh` makes every run, `retry_failed` those of which a training failed.
     """
-    to_do = []
-    uuids: dict[str, str] = {}  # of the finished runs
-    for run in comparison:
-        records = [read_run(path) for path in run.record_paths.values()]
-        if fresh or any(not record or must_be_made(run, record, retry_failed) for record in records):
-            to_do.append(run)
-        else:
-            uuids[run.name] = str((records[0] and records[0].get("gpu_uuid")) or "")
+    records = {run.name: [read_run(path) for path in run.record_paths.values()] for run in comparison}
+    wanted = [
+        run for run in comparison if fresh or any(to_be_made(run, one, retry_failed) for one in records[run.name])
+    ]
     if devices and devices[0].visible:
-        home = home_of(comparison, devices)
-        begun = {run.parameters.get("repeat") for run in to_do}
-        away = [name for name, uuid in uuids.items() if uuid and not (home and home.visible.endswith(uuid))]
-        again = [run for run in comparison if run.name in away and run.parameters.get("repeat") in begun]
-        return [run for run in comparison if run in to_do or run in again]
-    return to_do
+        begun, home = {run.parameters.get("repeat") for run in wanted}, home_of(comparison, devices)
+
+        def is_away(run: Run) -> bool:
+            uuid = (records[run.name][0] or {}).get("gpu_uuid")
+            return bool(uuid and run.parameters.get("repeat") in begun and not (home and home.visible.endswith(uuid)))
+
+        return [run for run in comparison if run in wanted or is_away(run)]
+    return wanted
 
 
-def must_be_made(run: Run, record: dict, retry_failed: bool) -> bool:
+def to_be_made(run: Run, record: dict | None, retry_failed: bool) -> bool:
     """Return whether the record of one of its trainings asks for a run to be made again."""
+    if not record or outdated(run, record):
+        return True
     unexplained = record["status"] == "ok" and record.get("profile_reason") == NOT_YET_EXPLAINED
-    return bool(unexplained or outdated(run, record) or (retry_failed and record["status"] in RETRIED))
+    return unexplained or (retry_failed and record["status"] in RETRIED)
 
 
 def home_of(comparison: Comparison, devices: Sequence[Device]) -> Device | None:
@@ -132,9 +127,9 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
         names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         folder = next(run.folder / one for one in names if not (run.folder / one / path.name).exists())
         folder.mkdir(exist_ok=True)
-        for old in {path.with_suffix(".ipynb"), run.executed} if path in asked else {path.with_suffix(".ipynb")}:
-            with suppress(FileNotFoundError):
-                old.replace(folder / old.name)
+        notebooks_of_it = {path.with_suffix(".ipynb"), *([run.executed] if path in asked else [])}
+        for old in filter(os.path.exists, notebooks_of_it):
+            old.replace(folder / old.name)
         path.replace(folder / path.name)  # the record last: it is what counts
         moved[folder, reason, "and their runs are made again" if path in asked else "without being run again"] += 1
     for (folder, reason, then), count in moved.items():

@@ -22,6 +22,7 @@ from .status import read_seconds, say, write_times
 TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock
 HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
+OTHER = "choose another folder with --output-dir DIR"
 STARTED = ".started"  # in logs/: the processes that run_all.py has started and not yet seen ending
 
 
@@ -48,8 +49,8 @@ def identity(process: psutil.Process) -> str:
 
 def living(text: str) -> psutil.Process | None:
     """Return the process with this identity if it still runs."""
-    with suppress(psutil.Error, ValueError, IndexError):
-        process = psutil.Process(int(text.split()[0]))
+    with suppress(psutil.Error, ValueError):
+        process = psutil.Process(int(text.partition(" ")[0]))
         return process if identity(process) == text and is_alive(process) else None
     return None
 
@@ -107,8 +108,7 @@ def check_fresh(folder: Path) -> None:
         raise UserError(f"--fresh would move {folder} away from under you; choose another --output-dir.")
     if os.path.isdir(folder) and any(folder.iterdir()):
         if not any((folder / "logs" / name).exists() for name in TRACES):
-            advice = "which run_all.py did not make; choose another --output-dir"
-            raise UserError(f"--fresh would rename {folder}, {advice}.")
+            raise UserError(f"--fresh would rename {folder}, which run_all.py did not make; {OTHER}.")
         make(folder)
         with locked(folder):
             pass
@@ -117,14 +117,13 @@ def check_fresh(folder: Path) -> None:
 def make(folder: Path) -> None:
     """Make the output folder and check that it is writable, and that its logs lie in it and not where a link leads."""
     if (folder / "logs").is_symlink():
-        raise UserError(f"{folder / 'logs'} is a link; remove it, or choose another folder with --output-dir DIR.")
+        raise UserError(f"{folder / 'logs'} is a link; remove it, or {OTHER}.")
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder), tempfile.TemporaryFile(dir=folder / "logs"):
             return
     except OSError as error:
-        reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
-        raise UserError(f"the output folder {folder} {reason}.") from None
+        raise UserError(f"the output folder {folder} cannot be written ({error.strerror}); {OTHER}.") from None
 
 
 @contextmanager
@@ -135,15 +134,12 @@ def locked(folder: Path) -> Iterator[None]:
     lock = FileLock(path, mode=LOCK_MODE)
     try:
         lock.acquire(timeout=0)
-        with suppress(PermissionError):  # another user's
-            path.chmod(LOCK_MODE)  # it may be older than this mode
     except Timeout:  # before OSError: it is one
         who = read_small_file(owner) or "just beginning or ending"
-        advice = "wait for it, or choose another --output-dir"
-        raise UserError(f"{folder} is in use by another run_all.py ({who}); {advice}.") from None
+        raise UserError(f"{folder} is in use by another run_all.py ({who}); wait for it, or {OTHER}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
-        reason = f"cannot be locked ({getattr(error, 'strerror', None) or error}); choose another --output-dir"
-        raise UserError(f"the output folder {folder} {reason}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"the output folder {folder} cannot be locked ({reason}); {OTHER}.") from None
     try:
         with suppress(OSError), written_whole(owner) as temporary:
             temporary.write_text(holder)
@@ -171,14 +167,11 @@ def set_aside(folder: Path) -> None:
     try:
         with locked(folder):
             end_leftovers(folder)
-            if os.name != "nt":
-                folder.rename(archive)
-        if os.name == "nt":  # Windows renames no folder in which a file is open, such as the lock
-            folder.rename(archive)
+        folder.rename(archive)  # after the lock, because Windows renames no folder in which a file is open
         say(f"the old results are kept in {shown(archive)}")
         make(folder)
         if seconds:
             write_times(folder, seconds)
     except OSError as error:  # for example a mount point
-        reason = f"--fresh cannot rename {folder} ({error.strerror}); without --fresh finished runs are kept"
-        raise UserError(f"{reason}, or choose another --output-dir.") from None
+        advice = f"leave --fresh out, because finished runs are kept, or {OTHER}"
+        raise UserError(f"--fresh cannot rename {folder} ({error.strerror}); {advice}.") from None

@@ -2,14 +2,11 @@
 
 import os
 import subprocess
-import sys
-import tempfile
 import types
-from pathlib import Path
 
 import psutil
 import pytest
-from tiny_suite import as_other_user
+from made_up_nvml import NvmlError, fake_nvml
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.gpu import nvml
@@ -17,7 +14,6 @@ from mixed_precision_study.runner import execute, folder, status
 from mixed_precision_study.watch import is_alive
 
 FAULT = "CUDA error: unspecified launch failure"
-ROOT_ONLY = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can act as another user")
 
 
 @pytest.fixture
@@ -25,22 +21,12 @@ def gpu(monkeypatch):
     """Return a function that sets what NVML says of the only GPU: MiB used, or the number of an error with a minus."""
     states = []
 
-    class NVMLError(Exception):
-        def __init__(self, value):
-            self.value = value
-
-    def memory(uuid):
+    def memory(uuid, version=None):
         if states[-1] < 0:
-            raise NVMLError(-states[-1])
+            raise type("Failed", (NvmlError,), {"value": -states[-1]})
         return types.SimpleNamespace(used=states[-1] * 2**20, total=2**30)
 
-    module = types.SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=bytes.decode,
-        nvmlDeviceGetMemoryInfo=memory,
-        nvmlDeviceGetUtilizationRates=lambda uuid: types.SimpleNamespace(gpu=7),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", module)
+    fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=memory)
     return states.append
 
 
@@ -99,16 +85,6 @@ def test_of_a_long_log_beginning_and_end_are_read(tmp_path, monkeypatch, size):
     assert found == (text if len(text) <= 200 else text[:100] + text[-100:])
 
 
-def test_compiled_code_goes_into_a_folder_of_this_user(tmp_path, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = Path(execute.compiled_code_folder())
-    assert found.is_relative_to(tmp_path) and found.parent.stat().st_mode & 0o777 == 0o700
-    if os.geteuid() == 0:
-        os.chown(found.parent, 65534, 65534)
-        assert execute.compiled_code_folder() is None
-
-
 def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
     """A kernel asks every two seconds whether its runner lives; the start time that psutil shows follows the clock."""
     runner = psutil.Process()
@@ -145,29 +121,6 @@ def test_next_start_ends_what_a_killed_runner_has_left(tmp_path, owner_lives):
     assert sorted(path.name for path in tmp_path.iterdir()) == [".my.tmp", "logs"]
 
 
-HOLD = """
-try:
-    fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    print("holds it")
-except PermissionError:
-    print("refused")
-"""
-
-
-@ROOT_ONLY
-def test_another_user_cannot_hold_the_lock():
-    """A lock may be older than its mode."""
-    with tempfile.TemporaryDirectory() as name:
-        lock = Path(name) / "logs" / ".lock"
-        lock.parent.mkdir()
-        Path(name).chmod(0o755)
-        lock.touch(0o644)
-        assert as_other_user(HOLD, lock) == "holds it\n"
-        with folder.held(Path(name), False):
-            pass
-        assert as_other_user(HOLD, lock) == "refused\n"
-
-
 def test_what_the_runner_writes_into_its_logs_follows_no_link(tmp_path):
     """An output folder may come from anywhere, and the name of a temporary file can be foreseen."""
     precious, logs = tmp_path / "precious", tmp_path / "out" / "logs"
@@ -177,6 +130,7 @@ def test_what_the_runner_writes_into_its_logs_follows_no_link(tmp_path):
         (logs / name).symlink_to(precious)
     with folder.held(tmp_path / "out", False), pytest.raises(UserError, match=f"process {os.getpid()} on"):
         folder.held(tmp_path / "out", False).__enter__()
+    assert (logs / ".lock").stat().st_mode & 0o777 == 0o600  # whoever can open it can hold it
     folder.note_started(tmp_path / "out", ())
     with status.log_in(tmp_path / "out"):
         status.say("one line")
