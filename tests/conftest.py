@@ -12,7 +12,7 @@ import notebook_cells
 import pytest
 import torch
 
-from mixed_precision_study.runner import notebook_file
+from mixed_precision_study import commit
 
 matplotlib.use("Agg")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
@@ -59,7 +59,7 @@ def read_notebook(name):
 
 def code_cells(name):
     """Return {cell id: source} of a notebook's code cells, in order."""
-    return {cell.id: cell.source for cell in notebook_file.code_cells(NOTEBOOKS / f"{name}.ipynb")}
+    return {cell.id: cell.source for cell in commit.code_cells(NOTEBOOKS / f"{name}.ipynb")}
 
 
 def run_cells(name, last, **parameters):

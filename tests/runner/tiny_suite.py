@@ -141,7 +141,7 @@ def write_suite(folder, studies):
 
 def command(folder, *words):
     """Return run_all.py with these words, on the CPU, as a person types it."""
-    options = ["--studies", folder / "studies.yaml", *ON_CPU, "--no-progress-bar"]
+    options = ["--studies", folder / "studies.yaml", *ON_CPU]
     return [sys.executable, str(ROOT / "run_all.py"), *map(str, [*options, *words])]
 
 
@@ -152,7 +152,7 @@ def call(folder, *words, **options):
 
 def main(folder, *words):
     """Run the command line within this process, where a test can replace parts of it; return the exit status."""
-    return cli.main(["--studies", str(folder / "studies.yaml"), "--no-progress-bar", *map(str, words)])
+    return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, words)])
 
 
 def as_other_user(code, *words):
