@@ -11,8 +11,8 @@ from ..record import (
     FIELDS,
     RunRecord,
     comparison_key,
+    contradiction,
     data_asked_for,
-    flaw,
     read_records,
     without_short_energy,
 )
@@ -97,11 +97,11 @@ def corrected(record: dict) -> dict:
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others).
 
-    Of several copies of a run those in the folder that was read first stand, and of these the newest. Anybody can write
-    a later date into a record, so that a date from elsewhere replaces none.
+    read_records() has checked the values of their fields. Of several copies of a run those in the folder that was read
+    first stand, and of these the newest, because anybody can write a later date into a record.
     """
     records = completed(records)
-    reasons = [(record, flaw(record)) for record in records]
+    reasons = [(record, contradiction(record)) for record in records]
     reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
