@@ -28,7 +28,8 @@ from .parameters import EXPERIMENTS, MAX_NUMBER, OwnExperiment, Precision, Text
 Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 Status = Literal["ok", "oom", "diverged", "unsupported", "failed", "timeout", "killed"]
-Plain = TypeAliasType("Plain", "bool | Integer | Number | Text | list[Plain] | dict[Text, Plain] | None")  # of JSON
+Scalar = bool | Integer | Number | Text | None
+Plain = TypeAliasType("Plain", "Scalar | list[Plain] | dict[Text, Plain]")  # what JSON can hold
 
 
 @dataclass(kw_only=True)
@@ -338,8 +339,10 @@ LISTS: dict[str, Any] = {
 }
 OTHERS: dict[str, Any] = {"status": Status, "precision": Precision, "parameters": dict[Text, Plain]}
 TYPES: dict[str, Any] = {name: spec.type for name, spec in FIELDS.items()} | LISTS | OTHERS
-FlatRecord: Any = create_model("FlatRecord", __config__=CONFIG, **{name: (kind, None) for name, kind in TYPES.items()})
-BESIDE_FIELDS = TypeAdapter(dict[Text, Plain], config=CONFIG)
+MAY_BE_MISSING: dict[str, Any] = {name: (kind, None) for name, kind in TYPES.items()}
+FlatRecord = create_model("FlatRecord", __config__=CONFIG, **MAY_BE_MISSING)
+SETTINGS = TypeAdapter(dict[Text, Scalar], config=CONFIG)  # in which runs are compared
+BESIDE = TypeAdapter(dict[Text, Plain], config=CONFIG)  # the others that stand beside the fields
 
 
 def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
@@ -360,7 +363,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
                 left_out.append((name, NO_RECORD))
             continue
-        if reason := flaw({**value, "path": name}):
+        if reason := wrong_field({**value, "path": name}):
             left_out.append((name, reason))
         else:
             kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
@@ -374,14 +377,24 @@ def is_meant_as_record(value: Any) -> bool:
 
 
 def flaw(record: Any) -> str | None:
-    """Return why a JSON value cannot be used as a record, or None. A field may be missing, as in older records."""
+    """Return why a JSON value cannot be used as a record, or None."""
+    return wrong_field(record) or contradiction(record)
+
+
+def wrong_field(record: Any) -> str | None:
+    """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
+
+    A field may be missing, as in older records.
+    """
     if not isinstance(record, dict):
         return NO_RECORD
     if missing := [name for name in REQUIRED if name not in record]:
         return f"lacks {', '.join(missing)}"
     try:
         FlatRecord.model_validate(record)
-        BESIDE_FIELDS.validate_python({name: value for name, value in record.items() if name not in FIELDS})
+        settings = compared_settings(record)
+        SETTINGS.validate_python({name: record[name] for name in settings})
+        BESIDE.validate_python({name: record[name] for name in record.keys() - FIELDS.keys() - settings})
     except ValidationError as error:
         return said_of(error, "a record", ()).rstrip(".")
     declared = EXPERIMENTS.get(record["notebook"], OwnExperiment)
@@ -391,7 +404,7 @@ def flaw(record: Any) -> str | None:
         # A choice that is unknown may be one of another version.
         if any(one["type"] != "literal_error" or not isinstance(one["input"], str) for one in error.errors()):
             return said_of(error, "a record", ()).rstrip(".")
-    return contradiction(record)
+    return None
 
 
 def contradiction(record: dict) -> str | None:
@@ -513,13 +526,18 @@ def data_asked_for(record: dict) -> str | None:
     return Path(folder).name if dataset == "folder" and isinstance(folder, str) else dataset
 
 
+def compared_settings(record: dict) -> set[str]:
+    """Return the names of a record's parameters that must be equal before two runs are compared."""
+    return record.keys() - RunRecord.__dataclass_fields__.keys() - set(NOT_COMPARED)
+
+
 def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
     It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
     Data are compared by name and contents. Records without a fingerprint are compared among themselves only.
     """
-    parameters = sorted(set(record) - set(RunRecord.__dataclass_fields__) - set(NOT_COMPARED))
+    parameters = sorted(compared_settings(record))
     used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
     same = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint", *parameters)

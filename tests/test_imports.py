@@ -15,7 +15,7 @@ RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
     "data_files": set(),
-    "record": {"files", "parameters"},
+    "record": {"commit", "errors", "files", "parameters"},
     "divergence": {"record"},
     "parameters": {"errors"},
     "order": set(),

@@ -192,13 +192,15 @@ def plan(
         repeats = repeats_of(entry, overrides, on_gpu)
         if repeats > 1 and "repeat" not in declared.model_fields:
             raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
-        combinations = [one for one in combinations_of({key: sweep[key] for key in sweep if key not in own})]
+        combinations = combinations_of({key: sweep[key] for key in sweep if key not in own})
         try:
-            usual = [checked(name, given | one, declared) for one in combinations_of(sweep)]
+            unchanged = [checked(name, given | one, declared) for one in combinations_of(sweep)]
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
         except UserError as error:
-            raise UserError(f"notebook {name}: {error}") from None
-        trainings = sum(len(one.precisions) for one in usual) * repeats_of(entry, {}, on_gpu)
+            for_all = str(error).partition(" ")[0] in overrides.keys() & {"dataset", "model"}
+            hint = " Set it in one notebook alone with -p NOTEBOOK.NAME VALUE." if for_all else ""
+            raise UserError(f"notebook {name}: {error}{hint}") from None
+        trainings = sum(len(one.precisions) for one in unchanged) * repeats_of(entry, {}, on_gpu)
         for combination, parameters in zip(combinations, values, strict=True):
             each = [[one] for one in parameters["precisions"]]
             together = each if repeats > 1 and on_gpu else [parameters["precisions"]]

@@ -1,185 +1,153 @@
-"""The order of the runs of a comparison, what each is made for, and that an interrupted study goes on as planned."""
+"""The runs of a study: their precisions, their order, and what papermill gets."""
 
 import itertools
-import json
-import os
-import stat
-from pathlib import Path
 
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
-from mixed_precision_study.runner.process import child_environment
-from mixed_precision_study.runner.scheduler import unfinished
-from tiny_suite import PARAMETERS, START, WRITE, call, read_records, write_notebook, write_suite
+from conftest import EXPERIMENTS, NOTEBOOKS
+from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
-from mixed_precision_study.runner import process
-from mixed_precision_study.runner.plan import Run, in_order, plan
-from mixed_precision_study.runner.status import row, short_name
+from mixed_precision_study.order import in_turn
+from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
+from mixed_precision_study.parameters import checked
+from mixed_precision_study.record import run_id_of
+from mixed_precision_study.runner.plan import LONGEST_NAME, check_overrides, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 
 STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
-REPEATED = ("reference", "ladder")
+FOUR = ["fp32", "tf32", "amp_fp16", "amp_bf16"]
 
 
-def planned(study, *pairs, folder=ROOT / "outputs", on_gpu=True):
-    """Return the comparisons of a study of studies.yaml with these -p options."""
-    return plan(STUDIES[study], NOTEBOOKS, folder, parse_overrides(pairs), on_gpu)[0]
+def planned(tmp_path, study, *pairs, on_gpu=True, notebooks=NOTEBOOKS):
+    """Return the comparisons of a study with these -p options."""
+    study = STUDIES[study] if isinstance(study, str) else study
+    return plan(study, notebooks, tmp_path, parse_overrides(pairs), on_gpu)[0]
 
 
-def purposes(runs):
-    return [run.parameters["purpose"] for run in runs]
+def test_without_repetitions_a_run_trains_all_precisions(tmp_path):
+    comparisons = planned(tmp_path, "quick")
+    assert [len(runs) for runs in comparisons] == [1, 1, 1]
+    for (run,) in comparisons:
+        assert list(run.record_paths) == run.parameters["precisions"] == FOUR
+        for precision, path in run.record_paths.items():
+            assert path == tmp_path / f"{run_id_of(run.notebook.stem, run.parameters, precision)}.json"
 
 
-def write_run(run, **fields):
-    record = RunRecord(run.run_id, run.notebook.stem, run.precision, run.parameters, status="ok", **fields)
-    write_record(record, run.folder)
-
-
-@pytest.mark.parametrize(
-    ("study", "pairs", "processes", "modes"), [("reference", [], 3, 8), ("quick", [("repeats", "5")], 5, 4)]
-)
-def test_several_processes_are_timed_alone_and_one_more_explains_after_all_of_them(study, pairs, processes, modes):
-    for runs in planned(study, *pairs):
-        assert purposes(runs) == ["time"] * modes * processes + ["explain"] * modes
+@pytest.mark.parametrize(("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)])
+def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, study, pairs, repeats):
+    for runs in planned(tmp_path, study, *pairs):
         assert [run.order for run in runs] == list(range(len(runs)))
-        explaining = runs[modes * processes :]
-        assert {run.precision for run in explaining} == {"fp32", "tf32", "amp_fp16", "amp_bf16"}
-        assert len({run.run_id for run in runs}) == len(runs)
-        for run in runs:
-            assert run.run_id == run_id_of(run.notebook.stem, run.parameters, run.precision)
+        blocks = [list(block) for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])]
+        assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
+        assert all(len(run.run_ids) == 1 for run in runs)
+        firsts = [block[0].parameters["precisions"][0] for block in blocks[:4]]
+        assert sorted(firsts) == sorted(FOUR)
 
 
-@pytest.mark.parametrize("pairs", [[], [("repeats", "2")]])
-def test_one_or_two_processes_do_both(pairs):
-    for runs in planned("quick", *pairs):
-        assert set(purposes(runs)) == {"all"}
-        for run in runs:  # under the name that it has always had
-            older = {name: value for name, value in run.parameters.items() if name != "purpose"}
-            assert run.run_id == run_id_of(run.notebook.stem, older, run.precision)
+def test_on_the_cpu_repetitions_train_all_precisions_in_one_process(tmp_path):
+    for runs in planned(tmp_path, "quick", ("repeats", "2"), on_gpu=False):
+        assert [run.parameters["repeat"] for run in runs] == [0, 1]
+        assert all(len(run.run_ids) == 4 for run in runs)
 
 
-def test_a_purpose_that_is_given_is_kept():
-    for runs in planned("aa"):
-        assert purposes(runs) == ["aa"] * 24
-        assert len({run.precision for run in runs}) == 1
-    for runs in planned("reference", ("purpose", "time")):
-        assert purposes(runs) == ["time"] * 24
-
-
-@pytest.mark.parametrize("study", REPEATED)
-def test_no_run_begins_two_repetitions_one_after_the_other(study):
-    for runs in planned(study):
-        timed = [run for run in runs if run.parameters["purpose"] == "time"]
-        assert [run.parameters["repeat"] for run in timed] == sorted(run.parameters["repeat"] for run in timed)
-        repeats = itertools.groupby(timed, lambda run: run.parameters["repeat"])
-        firsts = [next(block) for _, block in repeats]
-        kinds = [{**first.parameters, "repeat": None, "precisions": first.precision} for first in firsts]
-        assert len(firsts) == 3
-        assert kinds[0] != kinds[1] != kinds[2]
-
-
-def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device():
-    comparisons = planned("ladder")
+def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
+    comparisons = planned(tmp_path, "ladder")
     assert {runs[0].notebook.stem for runs in comparisons} == set(EXPERIMENTS)
-    assert len(comparisons) == 3
     for runs in comparisons:
-        blocks = [[run for run in runs if run.parameters["repeat"] == number] for number in range(3)]
-        kinds = [{(run.precision, run.parameters["execution"]) for run in block} for block in blocks]
-        assert kinds[0] == kinds[1] == kinds[2]
-        assert len(kinds[0]) >= 5
+        blocks = [[run for run in runs if run.parameters["repeat"] == number] for number in range(4)]
+        kinds = [{(run.parameters["precisions"][0], run.parameters["execution"]) for run in block} for block in blocks]
+        assert kinds[0] == kinds[1] == kinds[3] and len(kinds[0]) >= 5
+        assert runs == sorted(runs, key=lambda run: run.parameters["repeat"])
 
 
-def test_the_order_does_not_depend_on_what_is_finished_or_on_the_folder(tmp_path):
-    runs = planned("quick", ("repeats", "3"), folder=tmp_path)[0]
-    for run in runs[::2]:
-        write_run(run, epoch_seconds=[1.0], explanation_seconds=1.0)
-    again = planned("quick", ("repeats", "3"), folder=tmp_path)[0]
-    assert again == runs
-    assert unfinished(again) == runs[1::2]
-    longer = planned("quick", ("repeats", "5"), folder=tmp_path / "other")
-    (longer,) = [other for other in longer if other[0].notebook == runs[0].notebook]
-    assert [run.run_id for run in longer[:12]] == [run.run_id for run in runs[:12]]
-
-
-def test_comparisons_have_orders_of_their_own():
-    orders = {tuple(run.precision for run in runs) for runs in planned("reference")}
-    assert len(orders) == 3
-
-
-def test_repetitions_come_one_after_the_other_in_whatever_order_they_are_asked_for(tmp_path):
-    runs = [
-        Run(f"{purpose}{number}", tmp_path / "n.ipynb", "fp32", {"repeat": number, "purpose": purpose}, tmp_path, 1.0)
-        for purpose, number in (("explain", 0), ("time", 2), ("time", 0), ("time", 1))
+def test_swept_seeds_are_numbered_and_entries_that_overlap_are_run_once(tmp_path):
+    one = {"notebook": "cifar_resnet", "parameters": {"precisions": "fp32, tf32"}, "sweep": {"seed": [0, 7]}}
+    more = {**one, "parameters": {"precisions": ["tf32", "amp_fp16"]}}
+    runs = [run for runs in planned(tmp_path, {"runs": [one, more]}) for run in runs]
+    found = [(run.parameters["seed"], run.parameters["repeat"], run.parameters["precisions"]) for run in runs]
+    assert sorted(found) == [
+        *[(0, 0, ["amp_fp16"]), (0, 0, ["fp32", "tf32"])],
+        *[(7, 1, ["amp_fp16"]), (7, 1, ["fp32", "tf32"])],
     ]
-    ordered = in_order(runs, "a")
-    assert [run.run_id for run in ordered] == ["time0", "time1", "time2", "explain0"]
-    assert [run.order for run in ordered] == [0, 1, 2, 3]
 
 
-def test_a_run_is_told_its_place_by_its_environment(tmp_path, monkeypatch):
-    assert child_environment("a", tmp_path, order=0)["MIXED_PRECISION_ORDER"] == "0"
-    monkeypatch.setenv("MIXED_PRECISION_ORDER", "5")  # of a study that starts another one
-    assert "MIXED_PRECISION_ORDER" not in child_environment("a", tmp_path)
+def test_papermill_gets_what_the_cell_shows_and_what_differs_from_the_default(tmp_path):
+    one = {"notebook": "cifar_resnet", "parameters": {"clip": 10, "lr": "1e-3"}}
+    ((run,),) = planned(tmp_path, {"runs": [one]})
+    hidden = {name for name, field in DECLARED["cifar_resnet"].model_fields.items() if field.json_schema_extra}
+    assert run.passed == {name: run.parameters[name] for name in run.parameters if name not in hidden - {"clip"}}
+    assert (run.parameters["lr"], run.parameters["clip"]) == (0.001, 10.0)
+    assert checked("cifar_resnet", run.passed).model_dump() == run.parameters  # the notebook finds the same
 
 
-@pytest.mark.skipif(os.name != "posix", reason="elsewhere the usual folder is the user's own")
-def test_compiled_code_lies_where_no_other_user_can_put_any(tmp_path, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (tmp_path / "cache" / "mixed_precision_study").mkdir(parents=True, mode=0o777)
-    folder = Path(child_environment("a", tmp_path)["TORCHINDUCTOR_CACHE_DIR"])
-    assert folder.parent.parent == tmp_path / "cache" and stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(UserError, match="belongs to another user"):
-        child_environment("a", tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")  # without a home each run keeps it in its private folder
-    assert "TORCHINDUCTOR_CACHE_DIR" not in child_environment("a", tmp_path)
+def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tmp_path):
+    folder = write_suite(tmp_path, {"tiny": [entry()]})
+    study = {"runs": [entry(lr="1e-2", batch_size="max", loss_scale=8)]}
+    ((run,),) = planned(tmp_path, study, on_gpu=False, notebooks=folder)
+    assert [run.parameters[name] for name in ("lr", "batch_size", "loss_scale")] == [0.01, "max", 8.0]
+    assert run.passed == run.parameters and "epochs" not in run.parameters
+    for wrong in ({"lr": "x"}, {"channels_last": 1}, {"mode": 3}, {"moed": "ok"}):
+        with pytest.raises(UserError, match=next(iter(wrong))):
+            planned(tmp_path, {"runs": [entry(**wrong)]}, on_gpu=False, notebooks=folder)
+
+
+@pytest.mark.parametrize("source", ["", "lr = 0.1", "for x in y: pass", "model = 1 +", "model = f()"])
+def test_a_notebook_without_plain_parameters_stops(tmp_path, source):
+    write_notebook(tmp_path / "own.ipynb", source)
+    with pytest.raises(UserError, match="own"):
+        planned(tmp_path, {"runs": [{"notebook": "own"}]}, notebooks=tmp_path)
+    with pytest.raises(UserError, match="there are: own"):
+        planned(tmp_path, {"runs": [{"notebook": "other"}]}, notebooks=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("devices", "given", "threads"), [(1, None, None), (2, None, "4"), (16, None, "1"), (2, "3", "3")]
+    ("pairs", "changed"),
+    [
+        ([("lstm_language_model.seed", "7"), ("seed", "3")], {"cifar_resnet": 3, "lstm_language_model": 7}),
+        ([("cifar_resnet.seed", "7")], {"cifar_resnet": 7, "lstm_language_model": 0}),
+    ],
 )
-def test_runs_at_a_time_share_the_cores(tmp_path, monkeypatch, devices, given, threads):
-    monkeypatch.setattr(process.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(process, "SHARED", {})
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if given:
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-    process.share_cores(devices)
-    assert child_environment("a", tmp_path).get("OMP_NUM_THREADS") == threads
+def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path, pairs, changed):
+    found = {runs[0].notebook.stem: runs[0].parameters["seed"] for runs in planned(tmp_path, "quick", *pairs)}
+    assert changed.items() <= found.items()
 
 
-def test_what_explains_shows_no_times(tmp_path):
-    run = planned("reference")[0][-1]
-    assert short_name(run).endswith(" explained")
-    record = {"status": "ok", "epoch_seconds": [1.5], "samples_per_second": 10.0, "peak_allocated_mib": 7.0}
-    assert row(record)[1:4] == ("1.5", "10", "7")
-    assert row({**record, "purpose": "explain"})[1:4] == ("", "", "7")
+def test_an_option_that_only_some_know_is_said_and_one_that_none_knows_stops():
+    studies = [STUDIES["quick"]]
+    (notice,) = check_overrides(studies, NOTEBOOKS, parse_overrides([("bptt", "5"), ("repeats", "2")]))
+    assert all(name in notice for name in EXPERIMENTS)
+    for name, near in (
+        ("bacth_size", "batch_size"),
+        ("cifar_resnt.lr", "cifar_resnet"),
+        ("cifar_resnet.modle", "model"),
+    ):
+        with pytest.raises(UserError, match=f"did you mean {near}?"):
+            check_overrides(studies, NOTEBOOKS, {name: 1})
+    with pytest.raises(UserError, match="cifar_resnet"):
+        check_overrides(studies, NOTEBOOKS, {"cifar_resnet.bptt": 1})
 
 
-@pytest.mark.slow
-def test_a_study_runs_in_the_planned_order_and_goes_on_in_it(tmp_path):
-    """Two precisions, three timed processes and one that explains each; the first records are lost in between."""
-    entry = {"notebook": "turns", "cpu": {"repeats": 3}}
-    folder = write_suite(tmp_path, {"turns": [entry]})
-    start = START.replace(" mode ", " mode repeats repeat purpose ")
-    parameters = PARAMETERS + '\nrepeats = 1\nrepeat = 0\npurpose = "all"\n'
-    write_notebook(folder / "turns.ipynb", parameters, start, WRITE.replace('"tiny"', '"turns"'))
-    output = tmp_path / "out"
-    (runs,), _ = plan({"runs": [entry]}, folder, output, {}, on_gpu=False)
-    done = call(folder, "turns", "--output-dir", output)
-    assert done.returncode == 0, done.stdout + done.stderr
-    records = {record["run_id"]: record for record in read_records(output)}
-    assert [records[run.run_id]["order_in_comparison"] for run in runs] == list(range(8))
-    assert [records[run.run_id]["purpose"] for run in runs] == ["time"] * 6 + ["explain"] * 2
-    assert len({comparison_key(record) for record in records.values()}) == 1
-    places = [done.stdout.index(f"{run.run_id}  begins") for run in runs]
-    assert places == sorted(places)
-    for run in (runs[4], runs[1]):
-        run.record_path.unlink()
-    again = call(folder, "turns", "--output-dir", output)
-    begun = [line.split()[1] for line in again.stdout.splitlines() if line.endswith("  begins")]
-    assert begun == [runs[1].run_id, runs[4].run_id]
-    assert json.loads(runs[4].record_path.read_text())["order_in_comparison"] == 4
+@pytest.mark.parametrize(
+    "pair",
+    [("batch_size", "-1"), ("dataset", "mnist"), ("repeats", "0"), ("model", "resnet18"), ("epochs", "true")],
+    ids=" ".join,
+)
+def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
+    with pytest.raises(UserError, match=f"{pair[0]} is "):
+        planned(tmp_path, "quick", pair)
+
+
+def test_a_name_that_no_file_can_have_stops(tmp_path):
+    with pytest.raises(UserError, match="too long"):
+        planned(
+            tmp_path, "quick", ("data_dir", str(tmp_path / ("x" * LONGEST_NAME))), ("cifar_resnet.dataset", "folder")
+        )
+
+
+def test_the_order_of_a_comparison_depends_on_nothing_else(tmp_path):
+    runs = planned(tmp_path, "quick", ("repeats", "4"))[0]
+    again = planned(tmp_path / "other", "quick", ("repeats", "5"))
+    (longer,) = [other for other in again if other[0].notebook == runs[0].notebook]
+    assert [run.run_ids for run in longer[:16]] == [run.run_ids for run in runs]
+    key = run_id_of(runs[0].notebook.stem, runs[0].parameters | {"repeat": 0}, "any")
+    assert [run.parameters["precisions"][0] for run in runs[:4]] == in_turn(FOUR, key, 0)
