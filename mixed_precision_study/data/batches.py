@@ -165,7 +165,7 @@ def place_images(images: torch.Tensor, device: torch.device, share: float = 0.25
     free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
     if images.nbytes <= share * free:
         return images.to(device)
-    print(f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images are too much for the GPU, so pinned memory holds them.")
+    print(f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images stay in pinned memory, because they are too many for the GPU.")
     return images.pin_memory()
 
 
@@ -199,10 +199,8 @@ def prefetch_to_device(
     """Yield `batches` in order, each made on the stream `side` while the step before it runs on `main`.
 
     The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. An
-    error is raised when its batch is due.
-
-    The side stream waits for the step before last, so at most one extra batch is in memory. Memory freed before that
-    wait can be reused safely. So record_stream is not needed; it would hold memory while the host runs ahead.
+    error is raised when its batch is due. The side stream waits for the step before last, so at most one extra batch is
+    in memory, and what was freed before is reused safely. record_stream would hold memory while the host runs ahead.
     """
     if side is None:
         yield from batches

@@ -142,9 +142,9 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> ImageSource:
         with path.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.DictReader(opened)
             rows = [(reader.line_num, row) for row in reader]
+            header = reader.fieldnames or ()
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
-    header = reader.fieldnames or ()
     if not rows or not set(COLUMNS) <= set(header):
         raise UserError(f"{path} has {len(rows)} rows and the columns {', '.join(map(repr, header))}; {NEEDED}.")
     paths, labels = [], []

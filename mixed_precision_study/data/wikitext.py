@@ -126,8 +126,8 @@ class Text(TrainingData):
     def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one batch.
 
-        A recurrent network carries its state over, so its loss is the same. A batch has at most as many words as a
-        training batch of `size` columns, and so needs no more memory. A transformer sees no further than bptt words.
+        The loss stays the same, because a recurrent network carries its state over. A batch has at most as many words
+        as a training batch of `size` columns, so it needs no more memory. A transformer sees bptt words at most.
         """
         joined = 1 if getattr(self.settings, "model", None) == "transformer" else max(1, size // EVAL_COLUMNS)
         return self.segments(columns, self.settings.max_steps, joined)
@@ -160,8 +160,8 @@ def perplexity(loss: float) -> float:
 def wikitext_in(folder: Path) -> NumberedText:
     """Return the texts of a folder, downloaded if they are missing; raise OSError if they cannot be downloaded.
 
-    The vocabulary is that of the training text; other words become <unk>. Texts other than WikiText-2's get a name of
-    their own. Ends of lines may be those of Windows.
+    Every line ends with <eos>. Words that the training text does not have become <unk>. Texts other than WikiText-2's
+    get a name of their own. Ends of lines may be those of Windows.
     """
     source = "folder"
     if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
@@ -172,33 +172,29 @@ def wikitext_in(folder: Path) -> NumberedText:
     blobs = {path.name: git_blob(content) for path, content in contents.items()}
 
     def number() -> dict[str, np.ndarray]:
-        texts = {path.stem: words_in(path, content) for path, content in contents.items()}
+        texts = {}
+        for path, content in contents.items():
+            try:
+                lines = content.decode().splitlines()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
+            texts[path.stem] = [word for line in lines for word in (*line.split(), "<eos>")]
         vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
         unknown = vocabulary["<unk>"]
-        numbers = {
-            name: np.array([vocabulary.get(word, unknown) for word in text], np.int32) for name, text in texts.items()
-        }
-        return {"vocabulary": np.frombuffer("\n".join(vocabulary).encode(), np.uint8), **numbers}  # no word has a \n
+        arrays = {"vocabulary": np.frombuffer("\n".join(vocabulary).encode(), np.uint8)}  # no word has a \n
+        for name, text in texts.items():
+            arrays[name] = np.array([vocabulary.get(word, unknown) for word in text], np.int32)
+        return arrays
 
     arrays = cached_arrays(folder.parent, folder.name, blobs, number)
     vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
-    train, valid, test = (
-        torch.from_numpy(arrays.get(name, np.empty(0, np.int32))).long() for name in ("train", "valid", "test")
-    )
+    arrays.setdefault("test", np.empty(0, np.int32))
+    train, valid, test = (torch.from_numpy(arrays[name]).long() for name in ("train", "valid", "test"))
     used = "wikitext-2"
     if any(blob != WIKITEXT_BLOBS[name] for name, blob in blobs.items()):
         print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
         used += "-like"
     return NumberedText(train, valid, test, vocabulary, source, used)
-
-
-def words_in(path: Path, content: bytes) -> list[str]:
-    """Return the words of a text, with <eos> at the end of each line; raise UserError if it is not in UTF-8."""
-    try:
-        lines = content.decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
-    return [word for line in lines for word in (*line.split(), "<eos>")]
 
 
 def git_blob(content: bytes) -> str:
