@@ -162,15 +162,6 @@ def test_on_the_cpu_batches_pass_as_they_come():
         assert made == list(range(number + 1))
 
 
-def test_the_random_numbers_of_the_batches_are_those_without():
-    def drawn(wrap):
-        torch.manual_seed(0)
-        own = torch.Generator().manual_seed(3)
-        return list(wrap((torch.randn(4, generator=own), torch.rand(4)) for _ in range(5)))
-
-    assert_equal_batches(drawn(iter), drawn(Device().ahead))
-
-
 def test_an_epoch_of_batches_ahead_is_that_of_plain_ones_and_its_waits_are_still_counted():
     losses = []
     for wrap in (iter, Device().ahead):

@@ -1,9 +1,7 @@
 """The text as numbers: read, downloaded and checked, kept, made up, and cut into columns."""
 
-import http.server
 import math
 import os
-import threading
 
 import pytest
 import torch
@@ -71,31 +69,14 @@ def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
     assert (wikitext.perplexity(1.0), wikitext.perplexity(1e4)) == (math.e, math.inf)  # too large for a float
 
 
-@pytest.fixture
-def server(tmp_path):
-    """A local server of the files in tmp_path / "served"; yields its address."""
-    (tmp_path / "served").mkdir()
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *arguments):
-            super().__init__(*arguments, directory=str(tmp_path / "served"))
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_port}/"
-        served.shutdown()
-
-
-def test_a_download_is_checked_before_it_is_kept(tmp_path, server, monkeypatch):
+def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     assert wikitext.git_blob(b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"  # as git itself says
     contents = {name: f"a b {name}\n".encode() * 50 for name in ("train.txt", "valid.txt", "test.txt")}
+    (tmp_path / "served").mkdir()
     for name, content in contents.items():
         (tmp_path / "served" / name).write_bytes(content)
     blobs = {name: wikitext.git_blob(content) for name, content in contents.items()}
-    monkeypatch.setattr(wikitext, "WIKITEXT_URL", server)
+    monkeypatch.setattr(wikitext, "WIKITEXT_URL", f"{(tmp_path / 'served').as_uri()}/")
     monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", {**blobs, "valid.txt": "0" * 40})
     place = tmp_path / "data"
     with pytest.raises(UserError, match=r"valid\.txt.*checksum"):
