@@ -4,16 +4,18 @@ import csv
 import os
 import struct
 import zlib
+from types import SimpleNamespace
 
+import torch
 from PIL import Image
 
-from mixed_precision_study.data.cifar import CLASSES
-from mixed_precision_study.parameters import checked
+from mixed_precision_study.data.cifar import CLASS_COUNTS
+from mixed_precision_study.parameters import EXPERIMENTS, check_values
 
 
 def settings_of(name, **changes):
     """Return the settings of an experiment as its check cell does: the defaults with `changes`."""
-    return checked(name, changes)
+    return SimpleNamespace(**check_values(name, {one.name: one.default for one in EXPERIMENTS[name]} | changes))
 
 
 def save_image(path, value=0, size=(32, 32), mode="RGB"):
@@ -23,9 +25,10 @@ def save_image(path, value=0, size=(32, 32), mode="RGB"):
 
 
 def make_tree(folder, per_class=3, size=(32, 32), classes=None):
-    """Write images in the tree that the ResNet reads: CIFAR's classes if it is named so, else two."""
+    """Write images in the tree that the ResNet reads: as many classes as CIFAR if it is named so, else two."""
+    counted = [f"class{number:02}" for number in range(CLASS_COUNTS.get(folder.name, 0))]
     for part in ("train", "test"):
-        for number, name in enumerate(classes or CLASSES.get(folder.name, "cat dog").split()):
+        for number, name in enumerate(classes or counted or ("cat", "dog")):
             for index in range(per_class):
                 save_image(folder / part / name / f"{index}.png", (100 * number + index) % 256, size)
 
@@ -44,6 +47,11 @@ def write_texts(folder, train="a b <unk> a\nc d\n", **others):
 
 def never(*_):
     raise AssertionError("what is kept must not be made again")
+
+
+def assert_equal_batches(first, second):
+    for a, b in zip(first, second, strict=True):
+        assert all(torch.equal(*parts) for parts in zip(a, b, strict=True))
 
 
 def write_bomb(path, side):

@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import functools
-import os
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,10 +10,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import UserError
-
 Batch = Any  # a tuple of tensors, or the nest of a reader's own data
-MIB = 2**20
 
 
 def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False) -> Any:
@@ -82,58 +78,45 @@ class TrainingData:
     `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16, otherwise
     float32. Convert floating-point inputs to it. Labels and indices keep their own type.
 
-    Attributes:
-        used: the name of the data, for the record.
-        source: where they came from, for the record; "synthetic" marks made-up data.
-        fingerprint: a hash of the contents, such as fingerprint_of(inputs, labels) of data/fingerprint.py. Runs with
-            different ones are never compared. Without it, data of one name count as the same.
-        train_samples, eval_samples: the number of samples to train and to evaluate on, or None.
-        sample_unit: what a sample is called, in the plural.
-        samples_per_item: samples in one item of a batch, for example the words in a column of text.
-        largest_batch: the largest batch size that makes sense, for batch_size="max".
-        prefetch: whether to make each batch on another stream while the step before it runs. Set it to True if
-            batches are made by GPU work, such as cropping.
-        shapes: for each batch of epoch 0 the number of its shape, in the order in which shapes first appear. It is
-            empty where all batches have one shape.
-
     A complete example for tensors that fit on the device:
 
         class MyData(TrainingData):
-            def __init__(self, inputs, labels, held_out_inputs, held_out_labels):
-                self.train = (inputs, labels)
-                self.held_out = (held_out_inputs, held_out_labels)
-                self.train_samples = len(labels)
-                self.eval_samples = len(held_out_labels)
+            def __init__(self, train, held_out):  # each is (inputs, labels)
+                self.train, self.held_out = train, held_out
+                self.train_samples, self.eval_samples = len(train[1]), len(held_out[1])
 
             def steps_per_epoch(self, size):
                 return self.train_samples // size
 
             def train_batches(self, epoch, dtype, size):
                 inputs, labels = self.train
-                order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch)).to(labels.device)
-                for chosen in order.split(size)[: self.steps_per_epoch(size)]:
+                order = torch.randperm(self.train_samples, generator=torch.Generator().manual_seed(epoch))
+                for chosen in order.to(labels.device).split(size)[: self.steps_per_epoch(size)]:
                     yield inputs[chosen].to(dtype), labels[chosen]
 
             def eval_batches(self, dtype, size):
-                inputs, labels = self.held_out
-                for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-                    yield x.to(dtype), y
+                for inputs, labels in zip(*(part.split(size) for part in self.held_out), strict=True):
+                    yield inputs.to(dtype), labels
     """
 
-    used: str = "own"
-    source: str = "own"
+    used: str = "own"  # the name of the data, for the record
+    source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
+    # A hash of the contents, such as fingerprint_of(inputs, labels) of data/fingerprint.py. Runs of different ones are
+    # never compared. Without it, data of one name count as the same.
     fingerprint: str | None = None
-    sample_unit: str = "samples"
+    sample_unit: str = "samples"  # what a sample is called, in the plural
     train_samples: int | None = None
     eval_samples: int | None = None
-    samples_per_item: int = 1
-    largest_batch: int = 2**20
+    samples_per_item: int = 1  # in one item of a batch, for example the words in a column of text
+    largest_batch: int = 2**20  # the largest size that makes sense, for batch_size="max"
+    # Whether to make each batch on another stream while the step before it runs, as pays for batches made by GPU work.
     prefetch: bool = False
+    # For each batch of epoch 0 the number of its shape, in order of appearance; empty where all have one shape.
     shapes: Sequence[int] = ()
 
     @property
     def title(self) -> str:
-        """Return the name of the data, and where they came from if that is not the same word."""
+        """The name of the data, and where they came from if that is not the same word."""
         return self.used if self.source == self.used else f"{self.used} ({self.source})"
 
     def set_batch_size(self, size: int) -> None:
@@ -152,8 +135,7 @@ class TrainingData:
 
         All must have the same shape unless `shapes` says otherwise, because cuDNN, torch.compile and CUDA graphs
         prepare for one shape: leave out an incomplete last batch. The same epoch must give the same batches again, so
-        that all precisions train alike.
-        With batch_size="max", other sizes are tried before the final one is set.
+        that all precisions train alike. With batch_size="max", other sizes are tried before the final one is set.
         """
         raise NotImplementedError
 
@@ -183,7 +165,7 @@ def place_images(images: torch.Tensor, device: torch.device, share: float = 0.25
     free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
     if images.nbytes <= share * free:
         return images.to(device)
-    print(f"NOTICE: {images.nbytes / MIB:,.0f} MiB of images stay in pinned memory of the host: too much for the GPU.")
+    print(f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images stay in pinned memory, too many for the GPU's.")
     return images.pin_memory()
 
 
@@ -198,7 +180,7 @@ def host_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor
 
     The host waits once, to read the order.
     """
-    for chosen, numbers in zip(order.split(size), torch.split(order.cpu(), size), strict=True):
+    for chosen, numbers in zip(order.split(size), order.cpu().split(size), strict=True):
         batch = torch.empty(len(chosen), *images.shape[1:], dtype=images.dtype, device=order.device)
         for row, number in zip(batch, numbers.tolist(), strict=True):
             row.copy_(images[number], non_blocking=True)
@@ -207,7 +189,7 @@ def host_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor
 
 @functools.cache
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
-    """Return the one stream on which this process makes its batches; None on the CPU."""
+    """Return the stream on which this process makes its batches; None on the CPU."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None
 
 
@@ -217,10 +199,8 @@ def prefetch_to_device(
     """Yield `batches` in order, each made on the stream `side` while the step before it runs on `main`.
 
     The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. An
-    error is raised when its batch is due.
-
-    The side stream waits for the step before last, so at most one extra batch is in memory. Memory freed before that
-    wait can be reused safely. So record_stream is not needed; it would hold memory while the host runs ahead.
+    error is raised when its batch is due. The side stream waits for the step before last, so at most one extra batch is
+    in memory, and what was freed before is reused safely. record_stream would hold memory while the host runs ahead.
     """
     if side is None:
         yield from batches
@@ -228,7 +208,7 @@ def prefetch_to_device(
     source = iter(batches)
     main = main or torch.cuda.current_stream(side.device)
 
-    def prepare():
+    def prepare() -> tuple[Batch, Any, Exception | None]:
         side.wait_stream(main)
         try:
             with on(side):
@@ -247,23 +227,3 @@ def prefetch_to_device(
         main.wait_stream(side)
     if error is not None:
         raise error
-
-
-def whole_batches(samples: int, size: int, max_steps: int) -> int:
-    """Return how many whole batches of `size` the samples make, at most `max_steps` (0: all)."""
-    steps = samples // size
-    if steps == 0:
-        raise UserError(f"batch_size {size} is larger than the training set of {samples} images.")
-    return min(steps, max_steps or steps)
-
-
-def ordinary_loader(dataset: Any, size: int, device: torch.device, workers: int, **options: Any) -> Iterator[Batch]:
-    """Yield the batches of an ordinary DataLoader on the device. Workers are forked; without fork there are none."""
-    workers = workers if hasattr(os, "fork") else 0
-    context = "fork" if workers else None
-    pinned = device.type == "cuda"
-    loader = torch.utils.data.DataLoader(
-        dataset, size, num_workers=workers, multiprocessing_context=context, pin_memory=pinned, **options
-    )
-    for batch in loader:
-        yield tuple(part.to(device, non_blocking=True) for part in batch)

@@ -18,8 +18,16 @@ def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
     A thread fetches it, because a server can send a byte now and then for ever; such a thread is left behind.
     """
     answers: queue.SimpleQueue = queue.SimpleQueue()
-    threading.Thread(target=fetch, args=(url, answers), daemon=True).start()
     name = url.rpartition("/")[2]
+
+    def fetch() -> None:
+        try:
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 the addresses are ours
+                answers.put(answer.read(MOST_BYTES))
+        except Exception as error:  # a garbled answer raises http.client's errors, which are no OSError
+            answers.put(error)
+
+    threading.Thread(target=fetch, daemon=True).start()
     try:
         content = answers.get(timeout=WHOLE_SECONDS)
     except queue.Empty:
@@ -29,12 +37,3 @@ def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
     if sum_of(content) != wanted:
         raise OSError(f"{name} came with a wrong checksum: it was changed or cut off on the way")
     return content
-
-
-def fetch(url: str, answers: queue.SimpleQueue) -> None:
-    """Put the bytes at an address into a queue, no more than MOST_BYTES, or the error."""
-    try:
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 the addresses are the suite's
-            answers.put(answer.read(MOST_BYTES))
-    except Exception as error:  # a garbled answer raises http.client's errors, which are no OSError
-        answers.put(error)

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,11 +16,11 @@ import torch
 
 from ..errors import UserError
 from ..files import written_whole
-from ..timing import startup
 from .batches import Batch, TrainingData
 from .cache import cached_arrays, read_or_stop
 from .download import downloaded
 from .fingerprint import fingerprint_of
+from .sources import announced, found_or_made_up
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
 WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0" and the bytes
@@ -45,16 +46,16 @@ class NumberedText:
 
 
 def load(settings: SimpleNamespace, device: torch.device) -> "Text":
-    """Return the text that the settings name and print what it is.
+    """Return the text that the settings name: for "auto" WikiText-2, or made-up text if it is not available.
 
     `settings` has dataset, data_dir, batch_size, bptt and max_steps. Raises UserError if a text that was asked for by
     name is not available.
     """
-    data = Text(settings, device, read(settings.dataset, settings.data_dir, device))
-    words = f"{data.train_samples:,} training words, vocabulary {len(data.vocabulary):,}"
-    print(f"{data.title}: {words}")
-    startup.lap("data")
-    return data
+    folder = Path(settings.data_dir) / "wikitext-2"
+    advice = f"put train.txt, valid.txt and test.txt into {folder}"
+    find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
+    words = found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice)
+    return announced(Text(settings, device, words), f", vocabulary {len(words.vocabulary):,}")
 
 
 class Text(TrainingData):
@@ -80,7 +81,6 @@ class Text(TrainingData):
         self.asked_size = USUAL_COLUMNS if settings.batch_size == "max" else settings.batch_size
         self.train_columns = {self.asked_size: self.in_columns(words.train, self.asked_size)}
         self.valid_columns = self.in_columns(words.valid, EVAL_COLUMNS)
-        self.test_columns: torch.Tensor | None = None  # made when it is needed
 
     @property
     def chance(self) -> float:
@@ -92,9 +92,7 @@ class Text(TrainingData):
         """Return the text (N,) as (N // columns, columns) on the device, without the words left over."""
         bptt = self.settings.bptt
         if len(words) // columns <= bptt:
-            raise UserError(
-                f"a text of {len(words)} words is too short for {columns} columns of more than bptt {bptt} words."
-            )
+            raise UserError(f"{len(words)} words of text are too few for {columns} columns of more than {bptt} (bptt).")
         return words[: len(words) // columns * columns].view(columns, -1).t().contiguous().to(self.device)
 
     def segments(self, columns: torch.Tensor, most: int = 0, joined: int = 1) -> Iterator[Batch]:
@@ -111,8 +109,7 @@ class Text(TrainingData):
 
     def set_batch_size(self, size: int) -> None:
         """Keep the training text in `size` columns on the device."""
-        if size not in self.train_columns:
-            self.train_columns[size] = self.in_columns(self.words.train, size)
+        self.train_columns[size] = self.text_for(size)
 
     def text_for(self, size: int) -> torch.Tensor:
         """Return the training text in `size` columns; it is not kept unless set_batch_size() was called."""
@@ -129,23 +126,20 @@ class Text(TrainingData):
     def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one batch.
 
-        A recurrent network carries its state over, so its loss is the same. A batch has at most as many words as a
-        training batch of `size` columns, and so needs no more memory. A transformer sees no further than bptt words.
+        The loss stays the same, because a recurrent network carries its state over. A batch has at most as many words
+        as a training batch of `size` columns, so it needs no more memory. A transformer sees bptt words at most.
         """
         joined = 1 if getattr(self.settings, "model", None) == "transformer" else max(1, size // EVAL_COLUMNS)
         return self.segments(columns, self.settings.max_steps, joined)
 
     def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Return batches of the validation text, see held_out()."""
         return self.held_out(self.valid_columns, size)
 
     def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
-        """Return batches of the test text, None if there is none that is long enough."""
+        """Return batches of the test text, or None if it is missing or too short."""
         if len(self.words.test) // EVAL_COLUMNS <= self.settings.bptt:
             return None
-        if self.test_columns is None:
-            self.test_columns = self.in_columns(self.words.test, EVAL_COLUMNS)
-        return self.held_out(self.test_columns, size)
+        return self.held_out(self.in_columns(self.words.test, EVAL_COLUMNS), size)
 
     def show(self) -> None:
         """Print the shape of a batch and the first words of a column, with those to be predicted."""
@@ -155,7 +149,6 @@ class Text(TrainingData):
         print("To be predicted:       ", *self.as_words(next_words[:12, 0]))
 
     def as_words(self, numbers: torch.Tensor) -> list[str]:
-        """Return the words of a tensor of numbers."""
         return [self.vocabulary[number] for number in numbers.tolist()]
 
 
@@ -164,39 +157,44 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def read(dataset: str, data_dir: str, device: torch.device) -> NumberedText:
-    """Return the text of `dataset`; that of "auto" is WikiText-2, or made-up text if it is not available."""
-    if dataset == "synthetic":
-        return make_synthetic(device)
-    folder = Path(data_dir) / "wikitext-2"
+def wikitext_in(folder: Path) -> NumberedText:
+    """Return the texts of a folder, downloaded if they are missing; raise OSError if they cannot be downloaded.
+
+    Every line ends with <eos>. Words that the training text does not have become <unk>. Texts other than WikiText-2's
+    get a name of their own. Ends of lines may be those of Windows.
+    """
     source = "folder"
-    if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):
-        try:
-            download_wikitext(folder)
-            source = "download"
-        except OSError as error:
-            problem = f"WikiText-2 could not be downloaded ({error})"
-            advice = f"put train.txt, valid.txt and test.txt into {folder}"
-            if dataset != "auto":
-                raise UserError(f"{problem}; {advice}.") from None
-            print(f"NOTICE: {problem}. MADE-UP TEXT is used instead; to train on WikiText-2, {advice}.")
-            return make_synthetic(device)
-    names = ["train", "valid"]
-    if (folder / "test.txt").exists():  # training does not need it
-        names.append("test")
-    vocabulary, texts = cached_numbers(folder, names)
-    no_text = texts["train"][:0]
+    if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
+        download_wikitext(folder)
+        source = "download"
+    paths = [path for name in WIKITEXT_BLOBS if (path := folder / name).exists()]
+    contents = {path: read_or_stop(path, Path.read_bytes).replace(b"\r\n", b"\n") for path in paths}
+    blobs = {path.name: git_blob(content) for path, content in contents.items()}
+
+    def number() -> dict[str, np.ndarray]:
+        texts = {}
+        for path, content in contents.items():
+            try:
+                lines = content.decode().splitlines()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
+            texts[path.stem] = [word for line in lines for word in (*line.split(), "<eos>")]
+        vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
+        unknown = vocabulary["<unk>"]
+        arrays = {"vocabulary": np.frombuffer("\n".join(vocabulary).encode(), np.uint8)}  # no word has a \n
+        for name, text in texts.items():
+            arrays[name] = np.array([vocabulary.get(word, unknown) for word in text], np.int32)
+        return arrays
+
+    arrays = cached_arrays(folder.parent, folder.name, blobs, number)
+    vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
+    arrays.setdefault("test", np.empty(0, np.int32))
+    train, valid, test = (torch.from_numpy(arrays[name]).long() for name in ("train", "valid", "test"))
     used = "wikitext-2"
-    if not is_wikitext(folder, names):
+    if any(blob != WIKITEXT_BLOBS[name] for name, blob in blobs.items()):
         print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
         used += "-like"
-    return NumberedText(texts["train"], texts["valid"], texts.get("test", no_text), vocabulary, source, used)
-
-
-def is_wikitext(folder: Path, names: list[str]) -> bool:
-    """Return whether the texts are WikiText-2's, by their checksums. Ends of lines may be those of Windows."""
-    contents = {f"{name}.txt": read_or_stop(folder / f"{name}.txt", Path.read_bytes) for name in names}
-    return all(git_blob(content.replace(b"\r\n", b"\n")) == WIKITEXT_BLOBS[name] for name, content in contents.items())
+    return NumberedText(train, valid, test, vocabulary, source, used)
 
 
 def git_blob(content: bytes) -> str:
@@ -213,52 +211,23 @@ def download_wikitext(folder: Path) -> None:
             temporary.write_bytes(content)
 
 
-def read_words(path: Path) -> list[str]:
-    """Return the words of a text file, with <eos> at the end of each line; raise UserError if it is no text."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
-    return [word for line in lines for word in (*line.split(), "<eos>")]
+def made_up_text(device: torch.device) -> NumberedText:
+    """Return text of WikiText-2's size; on the CPU a small part of it with fewer words.
 
-
-def number_words(train: list[str], *others: list[str]) -> tuple[dict[str, int], list[torch.Tensor]]:
-    """Return the vocabulary {word: number} of `train` and the numbers of each text; unknown words become <unk>."""
-    vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*train, "<unk>"]))}
-    unknown = vocabulary["<unk>"]
-    return vocabulary, [torch.tensor([vocabulary.get(word, unknown) for word in text]) for text in (train, *others)]
-
-
-def cached_numbers(folder: Path, names: list[str]) -> tuple[list[str], dict[str, torch.Tensor]]:
-    """Return the vocabulary and {name: numbers} of the texts, from the cache if they have not changed."""
-
-    def number():
-        vocabulary, texts = number_words(*(read_words(folder / f"{name}.txt") for name in names))
-        lines = np.frombuffer("\n".join(vocabulary).encode(), np.uint8)  # no word has white space in it
-        return {"vocabulary": lines} | dict(zip(names, (text.int().numpy() for text in texts), strict=True))
-
-    key = [(name, git_blob(read_or_stop(folder / f"{name}.txt", Path.read_bytes))) for name in names]
-    arrays = cached_arrays(folder.parent, folder.name, key, number)
-    vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
-    return vocabulary, {name: torch.from_numpy(arrays[name]).long() for name in names}
-
-
-def make_text(count: int, vocabulary: int, generator: torch.Generator) -> torch.Tensor:
-    """Return `count` made-up word numbers: half follow from the word before, the others are drawn by Zipf's law."""
-    frequency = 1 / torch.arange(1, vocabulary + 1)
-    words = torch.multinomial(frequency, count, replacement=True, generator=generator)
-    follows = torch.rand(count, generator=generator) < 0.5
-    successor = torch.multinomial(frequency, vocabulary, replacement=True, generator=torch.Generator().manual_seed(1))
-    words[1:] = torch.where(follows[1:], successor[words[:-1]], words[1:])
-    return words
-
-
-def make_synthetic(device: torch.device) -> NumberedText:
-    """Return made-up text of WikiText-2's size; on the CPU a small part of it with fewer words."""
+    Half of the words follow from the word before, the others are drawn by Zipf's law.
+    """
     generator = torch.Generator().manual_seed(0)
     words, counts = 1_001, (40_000, 4_000)
     if device.type == "cuda":
         words, counts = 33_278, (2_088_628, 217_646)
-    train, valid = (make_text(count, words, generator) for count in counts)
+    frequency = 1 / torch.arange(1, words + 1)
+    successor = torch.multinomial(frequency, words, replacement=True, generator=torch.Generator().manual_seed(1))
+    texts = []
+    for count in counts:
+        text = torch.multinomial(frequency, count, replacement=True, generator=generator)
+        follows = torch.rand(count, generator=generator) < 0.5
+        text[1:] = torch.where(follows[1:], successor[text[:-1]], text[1:])
+        texts.append(text)
+    train, valid = texts
     vocabulary = [f"word{number}" for number in range(words)]
     return NumberedText(train, valid, train[:0], vocabulary, "synthetic", "synthetic")

@@ -1,5 +1,6 @@
 """Downloads that are cut, garbled, endless or slow end with a sentence; the data are made up where none were named."""
 
+import functools
 import hashlib
 import socket
 import threading
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from made_up_data import settings_of
 
 from mixed_precision_study.data import cifar, download, wikitext
 from mixed_precision_study.errors import UserError
@@ -79,14 +81,17 @@ def test_an_endless_or_slow_answer_ends(serving, case):
         download.downloaded(f"{serving(*case)}x.txt", sha, "0")
 
 
-@pytest.mark.parametrize("kind", ["cifar10", "wikitext-2"])
-def test_named_data_are_refused_and_others_made_up(serving, monkeypatch, tmp_path, capsys, kind):
+@pytest.mark.parametrize(
+    ("module", "notebook", "name"),
+    [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
+)
+def test_named_data_are_refused_and_others_made_up(serving, monkeypatch, tmp_path, capsys, module, notebook, name):
     address = serving(ANSWERS["garbage"])
     monkeypatch.setattr(wikitext, "WIKITEXT_URL", address)
-    kind_of_archive = SimpleNamespace(base_folder="b", url=address, tgz_md5="0", filename="f")
-    monkeypatch.setitem(cifar.KINDS, "cifar10", kind_of_archive)
-    read = cifar.read if kind == "cifar10" else wikitext.read
-    with pytest.raises(UserError, match="could not be downloaded"):
-        read(kind, str(tmp_path), torch.device("cpu"))
-    assert read("auto", str(tmp_path), torch.device("cpu")).source == "synthetic"
+    kind = SimpleNamespace(base_folder="b", url=address, tgz_md5="0", filename="f")
+    monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
+    given = functools.partial(settings_of, notebook, data_dir=str(tmp_path))
+    with pytest.raises(UserError, match=str(tmp_path)):
+        module.load(given(dataset=name), torch.device("cpu"))
+    assert module.load(given(dataset="auto"), torch.device("cpu")).source == "synthetic"
     assert "MADE-UP" in capsys.readouterr().out and socket.getdefaulttimeout() is None

@@ -116,28 +116,19 @@ def test_a_model_that_is_not_finite_writes_no_more(kind):
         assert writing(8)(network) == []
 
 
-def test_the_first_word_follows_the_end_of_a_line_where_the_text_has_lines():
-    seen = []
-
-    def network(words, hidden):
-        seen.append(words[:, 0].tolist())
-        return torch.zeros(len(words), 1, 8), None
-
-    settings = SimpleNamespace(seed=0, generate_words=1, bptt=5, temperature=1.0)
-    for vocabulary, first in ((["a", "<eos>", "b"], 1), (["a", "b", "c"], 0)):
-        assert len(write_words(network, SimpleNamespace(vocabulary=vocabulary), settings, CPU)) == 1
-        assert seen.pop() == [first]
-
-
 @pytest.mark.parametrize(("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])])
-def test_a_network_with_a_state_reads_one_word_and_one_without_reads_bptt_words_again(hidden, lengths):
+@pytest.mark.parametrize(("vocabulary", "first"), [("a <eos> b c d e f g", 1), ("a b c d e f g h", 0)])
+def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last_bptt_words(
+    hidden, lengths, vocabulary, first
+):
     seen = []
 
     def network(words, given):
-        seen.append((len(words), given is not None))
+        seen.append((words[:, 0].tolist(), given is not None))
         return torch.zeros(len(words), 1, 8), hidden
 
     settings = SimpleNamespace(seed=0, generate_words=5, bptt=3, temperature=1.0)
-    write_words(network, SimpleNamespace(vocabulary=list("abcdefgh")), settings, CPU)
-    assert [length for length, _ in seen] == lengths
-    assert [carried for _, carried in seen] == [False] + [hidden is not None] * 4
+    assert len(write_words(network, SimpleNamespace(vocabulary=vocabulary.split()), settings, CPU)) == 5
+    assert seen[0] == ([first], False)
+    assert [len(words) for words, _ in seen] == lengths
+    assert {carried for _, carried in seen[1:]} == {hidden is not None}

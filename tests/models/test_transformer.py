@@ -18,19 +18,8 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     layer = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
     other = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False)
     with torch.no_grad():
-        for mine, theirs in zip(own.body.layers, other.layers, strict=True):
-            pairs = (
-                (mine.inward.weight, theirs.self_attn.in_proj_weight),
-                (mine.inward.bias, theirs.self_attn.in_proj_bias),
-                (mine.outward.weight, theirs.self_attn.out_proj.weight),
-                (mine.outward.bias, theirs.self_attn.out_proj.bias),
-                (mine.wide.weight, theirs.linear1.weight),
-                (mine.wide.bias, theirs.linear1.bias),
-                (mine.narrow.weight, theirs.linear2.weight),
-                (mine.narrow.bias, theirs.linear2.bias),
-            )
-            for weight, target in pairs:
-                target.copy_(weight)
+        for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):  # of one order
+            target.copy_(weight)
     text = torch.randint(WORDS, (5, 3))
     places = torch.zeros(5, 1, 16)
     for place, index in itertools.product(range(5), range(8)):
@@ -52,9 +41,7 @@ def test_the_transformer_knows_the_order_and_has_no_hidden_state():
 
 
 def test_an_odd_number_of_units_has_places_too():
-    places = sinusoids(5, 15)
-    assert places.shape == (5, 1, 15)
-    assert places[0, 0].tolist() == [0, 1] * 7 + [0]
+    assert sinusoids(5, 15)[0].tolist() == [[0, 1] * 7 + [0]]
     network = LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5)
     assert network(torch.zeros(5, 2, dtype=torch.long))[0].shape == (5, 2, 16)
 
@@ -72,18 +59,13 @@ def test_the_transformer_follows_fp16_weights(precision):
     assert all(weight.grad.isfinite().all() for weight in network.parameters())
 
 
-def test_the_transformer_is_one_graph_without_a_look_at_the_data():
-    network = make("transformer", dropout=0.2)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_transformer_is_one_graph_and_its_layers_have_at_most_the_dropout_of_torch(dropout):
+    network, text = make("transformer", dropout), torch.randint(WORDS, (5, 3))
     compiled = torch.compile(network, backend="eager", fullgraph=True)  # a break would raise
-    text = torch.randint(WORDS, (5, 3))
     torch.manual_seed(1)
     expected = network(text)[0]
+    assert network(text)[0].equal(expected) is (dropout == 0)
     torch.manual_seed(1)
     assert compiled(text)[0].allclose(expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_dropout_within_the_layers_is_at_most_that_of_torch(dropout):
-    network, text = make("transformer", dropout), torch.randint(WORDS, (5, 3))
-    assert network(text)[0].equal(network(text)[0]) is (dropout == 0)
     assert {layer.dropout.p for layer in network.body.layers} == {min(dropout, 0.1)}

@@ -6,17 +6,14 @@ from mixed_precision_study.models.wide_resnet import WideBlock, WideResNet
 
 
 def test_the_wide_resnet_is_the_published_one():
-    network = WideResNet(10, 0.0)
+    network = WideResNet(10, 0.3, momentum=0.2)
     assert sum(weight.numel() for weight in network.parameters()) == 36_479_194  # 36.5 million in the paper
     convolutions = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d) and m.kernel_size == (3, 3)]
     assert len(convolutions) == 25  # with the three shortcuts of 1 x 1: 28
     assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
-
-
-def test_dropout_reaches_every_block():
-    blocks = [module for module in WideResNet(10, 0.3).modules() if isinstance(module, WideBlock)]
-    assert len(blocks) == 12
-    assert {block.dropout.p for block in blocks} == {0.3}
+    blocks = [module for module in network.modules() if isinstance(module, WideBlock)]
+    assert [block.dropout.p for block in blocks] == [0.3] * 12
+    assert {block.norm1.momentum for block in blocks} == {0.2}
 
 
 def test_a_shortcut_passes_the_input_on_if_shapes_agree():
