@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..analysis.bottleneck import advice_of, find_bottleneck
 from ..errors import UserError
 from . import doors
 from .mistakes import REMEDIES, SENTENCES, Observations, find_mistakes
@@ -16,7 +15,7 @@ from .watch import Watch
 
 
 class Mistake(NamedTuple):
-    """The name of a rule, the figures and lines that it names, and its sentence."""
+    """The name of a rule, the figures and lines in its sentence, and the sentence."""
 
     rule: str
     figures: dict[str, Any]
@@ -42,53 +41,69 @@ class Diagnosis:
 
     def __str__(self) -> str:
         if not any(self.seen.events) and not self.mistakes:
-            return (
-                "Nothing was looked at: no optimizer took a step, and backward() was not called. Give a loop that"
-                " updates its weights by hand as diagnose(step)."
-            )
-        lines = [f"Mistake: {one.sentence}" for one in self.mistakes] or ["No mistake was found."]
-        return "\n".join([*lines, *facts(self.seen), *self.seen.unseen])
+            return "Nothing was looked at, because no optimizer took a step. Try diagnose(step) with a step of yours."
+        said = [f"Mistake: {mistake.sentence}" for mistake in self.mistakes] or ["No mistake was found."]
+        return "\n".join([*said, *facts(self.seen), *self.seen.unseen])
 
     __repr__ = __str__  # as the last line of a cell shows it
 
 
+def largest_first(shares: dict[str, float]) -> str:
+    return ", ".join(f"{share:.0%} {name}" for name, share in sorted(shares.items(), key=lambda item: -item[1]))
+
+
 def facts(seen: Observations) -> list[str]:
-    """Return a sentence each on types, time, waits and memory, as far as they are known."""
+    """Return a sentence each on types, time and waits, as far as they are known."""
     lines = []
     if seen.flops:
-        shares = {dtype: seen.share_of_flops(dtype) for _, dtype in seen.flops}
-        ran = [f"{share:.0%} in {dtype}" for dtype, share in sorted(shares.items(), key=lambda item: -item[1])]
-        lines.append(f"Its products and convolutions ran {' and '.join(ran)}.")
-    if any(b < a for scales in seen.scales for a, b in zip(scales, scales[1:], strict=False)):
+        shares = {f"in {dtype}": seen.share_of_flops(dtype) for _, dtype in seen.flops}
+        lines.append(f"Its products and convolutions ran {largest_first(shares)}.")
+    if any(scales[-1] < scales[0] for scales in seen.scales):
         lines.append("The loss scale is still searching, which is normal in the first steps.")
     if seen.step_ms:
-        line = f"A step takes {seen.step_ms:,.4g} ms (the median of {seen.timed})."
-        if seen.apart:
-            line += f" {len(seen.apart)} of them did more, as in an evaluation: {max(seen.apart):,.4g} ms at most."
-        lines.append(line)
+        lines.append(f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}.")
+    if seen.apart:
+        lines.append(f"{len(seen.apart)} steps did more, such as an evaluation, in up to {max(seen.apart):,.4g} ms.")
     if seen.kernels:
-        names = ("kernel_family_fractions", "gpu_busy_fraction", "tensor_core_fraction")
-        record = {
-            **{name: seen.kernels.get(name) for name in names},
-            "precision": "amp" if seen.autocasts else "fp32",
-            "execution": "compile" if seen.compiled else "eager",
-            "data_wait_fraction": seen.data_wait_fraction,
-            **dict.fromkeys(("profile_reason", "misaligned_flops_fraction", "compute_limit_fraction")),
-        }
-        case, because = find_bottleneck(record)
-        lines.append(f"It is limited by {case}: {because}{advice_of(case, record)}.")
-    elif seen.data_wait_fraction:
+        families = largest_first(dict(seen.kernels["kernel_family_fractions"][:3]))
+        lines.append(f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}.")
+    if seen.data_wait_fraction:
         lines.append(f"The loop waits for its DataLoader {seen.data_wait_fraction:.0%} of the time.")
     if seen.watched and seen.scaler_reads >= seen.watched:
         lines.append("GradScaler waits for the GPU in every step, which an optimizer with fused=True does not need.")
-    waits = [place for place, steps in seen.library_reads.items() if steps >= seen.watched]
-    if waits:
-        lines.append(f"Packages wait for the GPU in every step, too: {'; '.join(sorted(waits)[:3])}.")
+    if waits := sorted(place for place, steps in seen.library_reads.items() if steps >= seen.watched):
+        lines.append(f"A package waits for the GPU in every step: {'; '.join(waits[:3])}.")
     return lines
 
 
+def look_at_evaluation(seen: Observations, evaluate: Callable[[], Any]) -> None:
+    """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() that never comes."""
+    calls = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append("keep")
+        return tensor
+
+    ear = SimpleNamespace(hear=lambda event, *_: calls.append(event), gave_up=lambda error: None)
+    doors.listen(ear)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            value = evaluate()
+    finally:
+        doors.leave(ear)
+    if "keep" in calls and "backward" not in calls:
+        seen.found["evaluation with gradients"] = {}
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
+    numbers = [torch.as_tensor(leaf) for leaf in leaves]
+    if numbers:
+        seen.evaluation_in = " and ".join({name_of(number.dtype) for number in numbers if number.is_floating_point()})
+        seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
+    else:
+        seen.unseen.append("The numbers of the evaluation were not checked, because it returns none of them.")
+
+
 class Loop:
-    """A diagnosis of a loop, as a context or between start() and stop(). Its report is filled in as soon as possible."""
+    """A diagnosis of a loop, as a context or between start() and stop()."""
 
     def __init__(self, steps: int, evaluate: Callable[[], Any] | None, on_report: Callable[[Diagnosis], Any]):
         self.steps, self.evaluate, self.on_report = steps, evaluate, on_report
@@ -96,28 +111,23 @@ class Loop:
         self.watch: Watch | None = None
 
     def start(self, by_hand: bool = False) -> "Loop":
-        """Begin to watch. A loop at module level that never calls stop(), as after an error, is reported at the exit."""
-        self.report = Diagnosis()
-        self.watch = Watch(self.steps, by_hand, self.report_early)
+        """Begin to watch. Where stop() is never called, as after an error at module level, the exit reports."""
+        report, watch = self.report, self.watch = Diagnosis(), Watch(self.steps, by_hand)
+        if not by_hand and not self.evaluate:
+            watch.when_over = lambda: (report.judge(watch.finish()), self.on_report(report))
         atexit.register(self.stop)
         return self
 
-    def report_early(self) -> None:
-        if self.watch and not self.watch.by_hand and not self.evaluate:
-            self.report.judge(self.watch.finish())
-            self.on_report(self.report)
-
     def stop(self, error: BaseException | None = None) -> Diagnosis:
         """End to watch and return the report. error: what ended the loop, which gets a note with its remedy."""
+        atexit.unregister(self.stop)
         watch, self.watch = self.watch, None
         if watch is not None:
-            atexit.unregister(self.stop)
-            told = watch.finished
-            seen = watch.finish()
+            is_told, seen = watch.finished, watch.finish()
             if self.evaluate and error is None:
                 look_at_evaluation(seen, self.evaluate)
             self.report.judge(seen, error)
-            if not told:
+            if not is_told:
                 self.on_report(self.report)
         return self.report
 
@@ -126,35 +136,6 @@ class Loop:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         self.stop(error)
-
-
-def look_at_evaluation(seen: Observations, evaluate: Callable[[], Any]) -> None:
-    """Evaluate, and note whether the result is finite, and whether a graph was built that no backward() used."""
-    calls: list[str] = []
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        calls.append("keep")
-        return tensor
-
-    ear = SimpleNamespace(
-        hear=lambda event, *_: calls.extend([event] * (event == "backward")), gave_up=lambda error: None
-    )
-    doors.listen(ear)
-    try:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            value = evaluate()
-    finally:
-        doors.leave(ear)
-    if calls and "backward" not in calls:
-        seen.found["evaluation with gradients"] = {}
-    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
-    numbers = [torch.as_tensor(leaf) for leaf in leaves]
-    if numbers:
-        types = {name_of(number.dtype) for number in numbers if number.is_floating_point()}
-        seen.evaluation_in = " and ".join(sorted(types))
-        seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
-    else:
-        seen.unseen.append("The numbers of the evaluation were not checked, because it returns none of them.")
 
 
 def diagnose(
@@ -173,7 +154,7 @@ def diagnose(
     evaluate(): evaluates your model once, after the steps, and returns its metric or its outputs, which are checked.
     on_report(report): is called as soon as all is known, or the loop ends or fails.
 
-    Returns a Diagnosis; the context fills it in. `report.mistakes` is a list of sentences, each with the name of its
+    Returns a Diagnosis; the context fills it in. `report.mistakes` is a list of Mistake, each with the name of its
     `rule`, empty where none was found. An error of diagnose() ends the diagnosis and not your loop.
 
     Raises UserError where an argument is wrong or the batches run out, and whatever your step raises.
@@ -195,20 +176,17 @@ def diagnose(
     loop = Loop(steps, evaluate, on_report)
     if step is None:
         return loop
-    watch = loop.start(by_hand=True).watch
+    watch: Any = loop.start(by_hand=True).watch
     try:
-        while watch is not None and not watch.is_over:
+        while not watch.over:
             step()
             doors.tell("by hand", True, (watch,), {})
-    except StopIteration as error:
+    except BaseException as error:
         loop.stop(error)
+        if not isinstance(error, StopIteration):
+            raise
         raise UserError(
             f"step ran out of batches after {watch.count} steps; diagnose needs {watch.last}. Repeat them, as with"
             " itertools.cycle, or give a smaller number of steps."
         ) from None
-    except BaseException as error:
-        loop.stop(error)
-        raise
-    finally:
-        loop.stop()
-    return loop.report
+    return loop.stop()

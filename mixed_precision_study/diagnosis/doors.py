@@ -1,8 +1,7 @@
 """Hears what a training loop does, at PyTorch's own functions, without a hook in the interpreter or in any module.
 
-While somebody listens, a few functions of PyTorch are replaced by ones that report each call and then do the same. The
-first listener installs them and the last one takes them away, so nested and parallel diagnoses do not disturb each
-other. What a listener raises never reaches the loop, and code under torch.compile is passed through unheard.
+While somebody listens, a few functions of PyTorch report each call and then do the same. The last listener takes them
+away. What a listener raises never reaches the loop, and code under torch.compile is passed through unheard.
 """
 
 import functools
@@ -23,13 +22,11 @@ LOCK, IN_HOOK = threading.RLock(), threading.local()
 OF_SCALER = {"scale": "scale", "unscale_": "unscale", "step": "scaler.step", "update": "update", "get_scale": "read"}
 
 
-def family(kind: type) -> list[type]:
-    children: list[type] = kind.__subclasses__()
-    return [kind, *(one for child in children for one in family(child))]
-
-
 def doors() -> list[tuple[Any, str, str]]:
     """Return (owner, name, event) of each function that is listened at. What a version lacks is left out."""
+    scalers = [torch.amp.GradScaler]
+    for scaler in scalers:
+        scalers += scaler.__subclasses__()  # FSDP's overrides most of its methods
     places = [
         (torch.autograd, "_engine_run_backward", "backward"),  # of backward() and grad(), however they were imported
         (torch.amp.autocast_mode.autocast, "__enter__", "autocast"),
@@ -38,11 +35,10 @@ def doors() -> list[tuple[Any, str, str]]:
         (torch.nn.utils, "clip_grad_value_", "clip"),
         (dataloader._BaseDataLoaderIter, "__next__", "next"),
         (torch.autograd.profiler.profile, "_prepare_trace", "profiler"),
-        (getattr(lr_scheduler, "_enable_get_lr_call", object), "__enter__", "schedule"),  # step() enters it
+        (getattr(lr_scheduler, "_enable_get_lr_call", torch), "__enter__", "schedule"),  # step() enters it
+        *((kind, name, event) for kind in scalers for name, event in OF_SCALER.items()),
     ]
-    scalers = family(torch.amp.GradScaler)  # FSDP's overrides most of its methods
-    places += [(kind, name, event) for kind in scalers for name, event in OF_SCALER.items()]
-    return [place for place in places if place[1] in vars(place[0]) and place[0] is not object]
+    return [place for place in places if place[1] in vars(place[0])]
 
 
 def tell(event: str, ends: bool, args: tuple, kwargs: dict[str, Any]) -> None:

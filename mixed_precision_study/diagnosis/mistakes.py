@@ -30,18 +30,16 @@ SENTENCES = {
     "loss not finite": "The loss is inf or NaN. Train the same first steps in fp32 from new weights: if the loss stays"
     " finite there, precision is the cause.",
     "evaluation not finite": "The evaluation returns inf or NaN, in {dtype}. Try it in fp32 or bfloat16.",
-    "evaluation with gradients": "The evaluation keeps tensors for a backward(), which fill the memory. Put it under"
-    " torch.no_grad().",
-    "gradients not cleared": "Gradients are not cleared between the optimizer's steps, so each step adds to those of"
-    " all steps before. Call optimizer.zero_grad() once per step.",
+    "evaluation with gradients": "The evaluation keeps tensors for a backward(). Put it under torch.no_grad().",
+    "gradients not cleared": "Gradients are not cleared between steps, so each adds to all before. Call"
+    " optimizer.zero_grad() once per step.",
     "scale falls": "The loss scale{which} still falls in every step, to {scale:g}, because some gradient is inf or NaN"
     " at any scale. Find the first such value by one step in fp32.",
-    "scale is 0": "The loss scale{which} is 0, so no gradient can be unscaled. Find the step that first gave inf or NaN.",
+    "scale is 0": "The loss scale{which} is 0, so no gradient can be unscaled. Find the first inf or NaN.",
     "lost updates": "{optimizer}: weights are kept in {dtype} alone, and {share:.0%} of the numbers looked at never"
     " moved, because small updates are rounded away. Keep the weights in fp32 and use autocast.",
     "eps": "The optimizer's eps of {eps:g} is 0 in float16. Keep the weights in fp32, or set it to 1e-4.",
     "clipped while scaled": "Gradients are clipped while they are scaled. Call scaler.unscale_(optimizer) before.",
-    "clipped by hand": "Gradients are clipped by hand while they are scaled. Call scaler.unscale_(optimizer) before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
     "no update": "scaler.update() is missing after scaler.step(optimizer), so the loss scale never adapts.",
@@ -49,16 +47,12 @@ SENTENCES = {
     "penalty of scaled gradients": "torch.autograd.grad() returns scaled gradients, and nothing divides them by the"
     " scale before they enter the loss. Multiply them by 1 / scaler.get_scale().",
     "backward in autocast": "backward() runs inside autocast. End the autocast block after the loss.",
-    "scheduler first": "scheduler.step() comes before the first optimizer.step(), so the first learning rate is"
-    " skipped. Call it after optimizer.step().",
-    "autocast unused": "Autocast to {dtype} is on, but no product ran in 16 bits. Put the model's forward pass into it.",
+    "scheduler first": "scheduler.step() comes before the first optimizer.step(), which skips the first learning rate.",
+    "no 16 bits": "{what} is on, but every product ran in fp32. Put the model's forward pass inside torch.autocast.",
     "fp16 without scaler": "The backward pass runs in float16 without GradScaler, so small gradients become zero. Use"
     " torch.amp.GradScaler, or bfloat16.",
-    "scaler in fp32": "GradScaler is on, but every product ran in fp32. Put the forward pass inside torch.autocast.",
     "scaler with bf16": "GradScaler is on with bfloat16, which has the range of fp32 and does not need it.",
     "bf16 emulated": "{gpu} has no bfloat16 arithmetic, so PyTorch emulates it. Use float16 with GradScaler.",
-    "no Tensor Cores": "{gpu} has no Tensor Cores: 16 bits save memory there, and hardly any time.",
-    "model on the CPU": 'The model is on the CPU, though there is a GPU ({gpu}). Move both it and its data: .to("cuda").',
     "anomaly detection": "Anomaly detection is on, which is slow. Switch it on for single steps only.",
     "TF32 off": "TF32 is off for matrix products, which are {share:.0%} of the arithmetic: PyTorch's default. If fp32"
     ' was not meant to be exact, call torch.set_float32_matmul_precision("high").',
@@ -76,23 +70,21 @@ class Observations:
 
     device: str = "cpu"  # "cuda" or "cpu"
     gpu: str = ""  # its name
-    capability: tuple[int, int] | None = None  # compute capability of the GPU
+    capability: tuple[int, int] = (9, 0)  # compute capability of the GPU
     matmul_switch: str = ""  # PyTorch's switch for fp32 products
     compiled: bool = False  # torch.compile was used in this process
     unseen: list[str] = field(default_factory=list)  # a sentence for each thing that could not be looked at
-
     steps: int = 0  # all that were taken
     events: list[list[tuple[str, int]]] = field(default_factory=list)  # of each step: (call, id of its optimizer or 0)
     found: dict[str, dict[str, Any]] = field(default_factory=dict)  # {mistake that needs no judging: what it names}
-    model_on: str | None = None  # "cuda" or "cpu": where the weights are
     autocasts: set[str] = field(default_factory=set)  # types of the autocasts that were entered with gradients on
+    backward_in_autocast: int = 0  # calls that no library makes
     scaler_on: bool = False
     scales: list[list[float]] = field(default_factory=list)  # of each GradScaler, after each profiled step
     loss_multiplied: bool = False  # by the loop itself, which may be a loss scale
     losses: list[float] = field(default_factory=list)  # what backward() was called on, without the loss scale
     evaluation_finite: bool | None = None  # of what the evaluation returned; None: not seen
-    evaluation_in: str | None = None  # the type of what it returned
-
+    evaluation_in: str = ""  # the type of what it returned
     watched: int = 0  # steps that were profiled
     reads: Counter = field(default_factory=Counter)  # {line of the loop: profiled steps in which the CPU waited there}
     library_reads: Counter = field(default_factory=Counter)  # {line of a package: the same}
@@ -102,15 +94,18 @@ class Observations:
     backward_types: set[str] = field(default_factory=set)  # of products in the backward pass
     kernels: dict[str, Any] = field(default_factory=dict)  # what read_kernels fills in
     in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
-
     timed: int = 0  # steps
     step_ms: float | None = None  # the median of the timed steps
     apart: list[float] = field(default_factory=list)  # of those with other work in them, such as an evaluation
     data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
 
+    @property
+    def autocast(self) -> str | None:
+        return " and ".join(sorted(self.autocasts)) or None
+
     def share_of_flops(self, dtype: str, kind: str = "") -> float:
-        """Return the share that arithmetic of a type, and of a kind if one is given, has in all FLOPs."""
-        found = [flops for (one, its), flops in self.flops.items() if kind in ("", one) and its == dtype]
+        """Return the share that products of a type, whose names end in `kind`, have in all FLOPs."""
+        found = [flops for (name, its), flops in self.flops.items() if name.endswith(kind) and its == dtype]
         return sum(found) / sum(self.flops.values()) if found else 0.0
 
 
@@ -118,64 +113,59 @@ def find_mistakes(seen: Observations) -> Iterator[tuple[str, dict[str, Any]]]:
     """Return (rule, what its sentence names) of each mistake; nothing for a sound step."""
     yield from seen.found.items()
     types = {dtype for _, dtype in seen.flops}
-    used, only_fp32 = types & {"float16", "bfloat16"}, bool(types) and types <= {"float32", "float64"}
-    only_fp32 &= not seen.compiled  # else products may hide in compiled code
+    only_fp32 = bool(types) and types <= {"float32", "float64"} and not seen.compiled  # which may hide products
     if not all(map(math.isfinite, seen.losses)):
         plain = only_fp32 and not seen.autocasts and not seen.scaler_on
         yield "loss not finite in fp32" if plain else "loss not finite", {}
     if seen.evaluation_finite is False:
         yield "evaluation not finite", {"dtype": seen.evaluation_in}
+    which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     falling = [scales for scales in seen.scales if all(b < a for a, b in itertools.pairwise(scales))]
     fallen = [scales[-1] for scales in falling if len(scales) > 1 and 0 < scales[-1] < 1]  # a search ends above 1
-    which = " of one of the GradScalers" if len(seen.scales) > 1 else ""
     if fallen and "gradients not cleared" not in seen.found:
         yield "scale falls", {"which": which, "scale": min(fallen)}
     if any(scales[-1] == 0 for scales in seen.scales):
         yield "scale is 0", {"which": which}
-    yield from wrong_order([[call for call, _ in step] for step in seen.events])
-    if seen.autocasts and only_fp32:
-        yield "autocast unused", {"dtype": " and ".join(sorted(seen.autocasts))}
-    elif "float16" in seen.backward_types and "float16" in seen.autocasts and not seen.scaler_on:
-        if not seen.loss_multiplied:
-            yield "fp16 without scaler", {}
-    elif seen.scaler_on and only_fp32:
-        yield "scaler in fp32", {}
-    if seen.scaler_on and seen.autocasts == {"bfloat16"} and "float16" not in used:
+    yield from ((rule, {}) for rule in wrong_order([[call for call, _ in step] for step in seen.events]))
+    if seen.backward_in_autocast:
+        yield "backward in autocast", {}
+    if only_fp32 and (seen.autocasts or seen.scaler_on):
+        yield "no 16 bits", {"what": f"Autocast to {seen.autocast}" if seen.autocasts else "GradScaler"}
+    elif "float16" in seen.backward_types & seen.autocasts and not (seen.scaler_on or seen.loss_multiplied):
+        yield "fp16 without scaler", {}
+    elif seen.scaler_on and seen.autocasts == {"bfloat16"} and "float16" not in types:
         yield "scaler with bf16", {}
-    yield from wasted_on_gpu(seen)
+    if seen.device == "cuda":
+        yield from wasted(seen)
 
 
-def wrong_order(steps: list[list[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Say which calls of scaler, clipping and scheduler come in a wrong order, or not at all. steps: the calls of each."""
-    scaled = [step for step in steps if "scaler.step" in step and "step" not in step]
-    if any("clip" in step and "clip" in step[: (step + ["unscale"]).index("unscale")] for step in scaled):
-        yield "clipped while scaled", {}
+def wrong_order(steps: list[list[str]]) -> Iterator[str]:
+    """Return the rules on calls of scaler, clipping and scheduler in a wrong order. steps: the calls of each."""
+    for step in steps:
+        begin = step.index("scale") if "scale" in step else len(step)
+        ends = [place for place, call in enumerate(step) if call in ("unscale", "scaler.step") and place > begin]
+        if ends and "step" not in step and "clip" in step[begin : ends[0]]:
+            yield "clipped while scaled"
+            break
     calls = Counter(call for step in steps for call in step)
     if calls["scaler.step"] > 2 and not calls["update"]:
-        yield "no update", {}
+        yield "no update"
     if calls["scaler.step"] > 2 and calls["update"] + 1 >= 2 * calls["scaler.step"]:
-        yield "update without step", {}
+        yield "update without step"
     if calls["scaled gradients"] and not calls["read"]:
-        yield "penalty of scaled gradients", {}
-    early = [[call for call in step if call.startswith(("schedule", "step", "scaler.step"))] for step in steps]
-    begun = early[:1] and early[0][:1] == ["schedule first"]
-    if begun and all(len(step) > 1 and "".join(step).count("schedule") == 1 and "s" in step[0][:1] for step in early):
-        yield "scheduler first", {}
+        yield "penalty of scaled gradients"
+    orders = [[call[:8] for call in step if call.startswith(("schedule", "step"))] for step in steps]
+    first = any("schedule first" in step[:2] for step in steps[:1])
+    if first and all(order[:2] == ["schedule", "step"] for order in orders[: len(steps) - 1]):
+        yield "scheduler first"
 
 
-def wasted_on_gpu(seen: Observations) -> Iterator[tuple[str, dict[str, Any]]]:
+def wasted(seen: Observations) -> Iterator[tuple[str, dict[str, Any]]]:
     """Say what makes a step on a GPU slower than it need be, or fills its memory."""
-    if seen.device != "cuda":
-        return
-    if seen.model_on == "cpu":
-        yield "model on the CPU", {"gpu": seen.gpu}
-    capability = seen.capability or (9, 0)
-    if capability < (8, 0) and seen.autocasts == {"bfloat16"}:
+    if seen.capability < (8, 0) and seen.autocasts == {"bfloat16"}:
         yield "bf16 emulated", {"gpu": seen.gpu}
-    if capability < (7, 0) and seen.autocasts:
-        yield "no Tensor Cores", {"gpu": seen.gpu}
-    matmuls = seen.share_of_flops("float32", "matmul")
-    if capability >= (8, 0) and seen.matmul_switch == "none" and matmuls >= MANY_FLOPS:
+    matmuls = seen.share_of_flops("float32", "mm")
+    if seen.capability >= (8, 0) and seen.matmul_switch == "none" and matmuls >= MANY_FLOPS:
         yield "TF32 off", {"share": matmuls}
     places = [place for place, steps in seen.reads.items() if steps >= seen.watched > 0]
     if places and "anomaly detection" not in seen.found:

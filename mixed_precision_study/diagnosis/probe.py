@@ -12,12 +12,7 @@ import torch
 
 from ..profiling import tensors_in
 
-SAMPLE = 4096  # of a weight's numbers
 HELD = r"kahan|stochastic|compens|master|residual|remainder|round|fp32|float32|float\(\)"  # ways to keep small updates
-
-
-def weights_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -25,13 +20,9 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def sample(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of some of a tensor's numbers."""
     rows = tensor.detach()[:16] if tensor.dim() else tensor.detach()
-    return rows.reshape(-1)[:SAMPLE].clone()
-
-
-def is_plain(gradient: torch.Tensor | None) -> bool:
-    """Return whether a gradient can be computed with, because it is neither sparse nor spread over processes."""
-    return type(gradient) is torch.Tensor and gradient.layout == torch.strided
+    return rows.reshape(-1)[:4096].clone()
 
 
 class Probe:
@@ -39,61 +30,61 @@ class Probe:
 
     def __init__(self, optimizer: torch.optim.Optimizer):
         self.optimizer = optimizer
-        plain = [weight for weight in weights_of(optimizer) if is_plain(weight.grad)]
-        self.weight = min(plain, key=torch.Tensor.numel, default=None)
+        self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=None)
         self.cleared: list[Any] = []  # at each backward() since the last step: whether the gradient was cleared
         self.rounds: list[list[Any]] = []  # of each step: the same
-        self.used: tuple[Any, int] | None = None  # the gradient of the last step, and its version
-        self.steps = self.doubled = 0  # doubled: with a gradient that the step before had used
+        self.used: tuple[Any, int] = None, 0  # the gradient of the last step, and its version
+        self.steps = self.doubled = self.kept_at = 0  # doubled: with a gradient that the step before had used
         self.scaled: torch.Tensor | None = None  # the gradient as backward() left it, while the loss is scaled
         self.changes: list[torch.Tensor] = []  # of it before the scaler's step, see compare()
         self.past_scaler: list[torch.Tensor] = []  # of it before a step without the scaler
         self.kept: list[tuple[torch.Tensor, ...]] = []  # (16-bit weight, its numbers, where it has a gradient)
-        self.kept_at = 0  # steps
+
+    def plain_weights(self) -> list[torch.Tensor]:
+        """Return the weights whose gradient is neither sparse nor spread over processes."""
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        return [one for one in weights if type(one.grad) is torch.Tensor and one.grad.layout == torch.strided]
 
     @property
     def gradient(self) -> Any:
         return None if self.weight is None else self.weight.grad
 
     def begin_backward(self) -> None:
-        self.cleared.append(~self.gradient.any() if is_plain(self.gradient) else True)
+        self.cleared.append(True if self.gradient is None else ~self.gradient.any())
 
     def end_scaled_backward(self) -> None:
         """Keep a gradient, unless other processes add to it later, which would look like a change."""
-        alone = not torch.distributed.is_initialized() and is_plain(self.gradient)
-        self.scaled = sample(self.gradient) if alone and self.gradient.dtype == torch.float32 else None
+        known = self.gradient is not None and self.gradient.dtype == torch.float32
+        self.scaled = sample(self.gradient) if known and not torch.distributed.is_initialized() else None
 
     def compare(self, changes: list[torch.Tensor]) -> None:
-        """Note how a scaled gradient was changed since backward(): (least factor, most, whether many have one bound).
+        """Note (least factor of a change since backward(), largest, whether numbers have one bound, norm of all).
 
-        A number that is masked counts as unchanged. The last figure is the norm of all gradients.
+        A number that is masked counts as unchanged.
         """
-        if self.scaled is not None and is_plain(self.gradient):
-            after, before = sample(self.gradient), self.scaled
+        before, self.scaled = self.scaled, None
+        if before is not None and self.gradient is not None:
+            after = sample(self.gradient)
             factors = (after / before).nan_to_num(1.0, 1.0, 1.0)
             factors = torch.where(factors == 0, 1.0, factors)
             at_bound = (after.abs() == after.abs().max()) & (before.abs() > 1.001 * after.abs())
-            gradients = [weight.grad for weight in weights_of(self.optimizer) if is_plain(weight.grad)]
-            norm = torch.nn.utils.get_total_norm(gradients).float()
+            norm = torch.nn.utils.get_total_norm([weight.grad for weight in self.plain_weights()]).float()
             changes.append(torch.stack((factors.min(), factors.max(), (at_bound.sum() > 1).float(), norm)))
-        self.scaled = None
 
     def end_round(self) -> None:
         """Note that a step was due, although a scaler may leave it out."""
         self.rounds += [self.cleared] if self.cleared else []
         self.cleared = []
 
-    def step(self) -> None:
+    def step(self, keeps: bool) -> None:
+        """Note a step. keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none."""
         self.steps += 1
-        if (gradient := self.gradient) is not None:
-            self.doubled += self.used is not None and self.used[0] is gradient and self.used[1] == gradient._version
+        gradient = self.gradient
+        if gradient is not None:
+            self.doubled += self.used[0] is gradient and self.used[1] == gradient._version
             self.used = gradient, gradient._version
-
-    def keep_weights(self) -> None:
-        """Keep numbers of 16-bit weights, to see later whether they move. With a learning rate of 0 none does."""
-        if not self.kept and all(float(group.get("lr", 1)) > 0 for group in self.optimizer.param_groups):
-            weights = [weight for weight in weights_of(self.optimizer) if is_plain(weight.grad)]
-            half = [weight for weight in weights if weight.dtype in (torch.float16, torch.bfloat16)]
+        if keeps and not self.kept and all(float(group.get("lr", 1)) > 0 for group in self.optimizer.param_groups):
+            half = [weight for weight in self.plain_weights() if weight.dtype in (torch.float16, torch.bfloat16)]
             for weight in sorted(half, key=torch.Tensor.numel)[-8:]:
                 self.kept.append((weight, sample(weight), sample(weight.grad) != 0))
             self.kept_at = self.steps
@@ -107,7 +98,7 @@ class Probe:
         if self.past_scaler and all(bool((change[:2] == 1).all()) for change in self.past_scaler):
             yield "past the scaler", {}
         if self.was_clipped():
-            yield "clipped by hand", {}
+            yield "clipped while scaled", {}
         own = type(self.optimizer).__module__.startswith("torch.optim")
         for group in self.optimizer.param_groups if own else []:
             eps, half = group.get("eps"), any(weight.dtype == torch.float16 for weight in group["params"])
@@ -115,11 +106,10 @@ class Probe:
                 yield "eps", {"eps": eps}
         moved = [(before != sample(weight))[has_gradient] for weight, before, has_gradient in self.kept]
         numbers = sum(len(one) for one in moved)
-        if numbers and self.steps - self.kept_at >= 3:
-            lost = 1 - sum(int(one.sum()) for one in moved) / numbers
-            if lost >= (0.1 if own else 0.5) and not self.holds_what_is_rounded(own):
-                dtype, name = name_of(self.kept[0][0].dtype), type(self.optimizer).__name__
-                yield "lost updates", {"optimizer": name, "dtype": dtype, "share": lost}
+        lost = 1 - sum(int(one.sum()) for one in moved) / numbers if numbers and self.steps > self.kept_at + 2 else 0.0
+        if lost >= (0.1 if own else 0.5) and not self.holds_what_is_rounded(own):  # 0.5: rounding by chance moves some
+            dtype, name = name_of(self.kept[0][0].dtype), type(self.optimizer).__name__
+            yield "lost updates", {"optimizer": name, "dtype": dtype, "share": lost}
 
     def was_clipped(self) -> bool:
         """Return whether scaled gradients became smaller, in each step to one bound or to one norm.
@@ -129,10 +119,9 @@ class Probe:
         if len(self.changes) < 3:
             return False
         least, most, bound, norms = torch.stack(self.changes).unbind(1)
-        if least.min() < 0 or most.max() > 1.001:
-            return False
-        alike = bool((least > 0.999 * most).all()) and float(most.max() - most.min()) > 1e-3 * float(most.max())
-        return bool(bound.all()) or (alike and float(norms.max() - norms.min()) < 1e-4 * float(norms.max()))
+        smaller = bool(least.min() >= 0) and bool(most.max() <= 1.001)
+        scales = bool((least > 0.999 * most).all()) and float(most.min()) < 0.999 * float(most.max())
+        return smaller and (bool(bound.all()) or (scales and float(norms.min()) > 0.9999 * float(norms.max())))
 
     def holds_what_is_rounded(self, own: bool) -> bool:
         """Return whether a state rounds to the weight, or the source of a foreign optimizer speaks of such a thing."""
@@ -142,8 +131,8 @@ class Probe:
             if any(float((part == sample(weight)).float().mean()) > 0.9 for part in wide):
                 return True
         try:
-            text = "" if own else inspect.getsource(type(self.optimizer))
-            names = "" if own else str(list(vars(inspect.getmodule(type(self.optimizer)))))
+            kind = type(self.optimizer)
+            text = "" if own else inspect.getsource(kind) + str(list(vars(inspect.getmodule(kind))))
         except (OSError, TypeError):
             return True
-        return re.search(HELD, text + names, re.IGNORECASE) is not None
+        return re.search(HELD, text, re.IGNORECASE) is not None

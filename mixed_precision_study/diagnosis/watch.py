@@ -1,11 +1,11 @@
 """Watches a training loop: where its steps end, what its calls say, and what the profiler sees of a few steps."""
 
+import re
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,11 +16,10 @@ from ..profiling import tensors_in
 from . import doors
 from .mistakes import Observations
 from .probe import Probe, name_of
-from .profile import END_OF_STEP, begin_profile, end_profile, read_times
+from .profile import END_OF_STEP, OWN, PACKAGE, TORCH, begin_profile, end_profile, read_times
 
 LOOKED = 4  # the last steps that warm up, and as many after the timed ones: only these eight may be slowed
 WARM_UP = {"cpu": 3, "cuda": 8}  # steps before the first that is timed; a GPU's libraries search and compile in them
-OURS = tuple(str(Path(module.__file__).parent) for module in (torch, doors))
 
 
 def in_backward() -> bool:
@@ -31,12 +30,12 @@ def in_backward() -> bool:
 def is_called_by_a_library() -> bool:
     """Return whether a package such as Lightning called this function of PyTorch, so that its user cannot change it."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(OURS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((TORCH, OWN)):
         frame = frame.f_back
-    return "site-packages" in frame.f_code.co_filename
+    return re.search(PACKAGE, frame.f_code.co_filename) is not None
 
 
-def is_it(key: int, since: list[int]) -> bool:
+def is_first(key: int, since: list[int]) -> bool:
     """Return whether an optimizer or scaler is the first one. since: who was called since the first one.
 
     One that is called twice in between takes over, as where each fold has an optimizer of its own.
@@ -56,10 +55,16 @@ class Watch:
     kept in the few steps that `is_looked_at`, and read at the end.
     """
 
-    def __init__(self, steps: int, by_hand: bool = False, when_over: Callable[[], Any] = lambda: None):
-        self.seen = seen = observe_environment()
-        self.device, self.by_hand, self.when_over = torch.device(seen.device), by_hand, when_over
-        self.warm_up = WARM_UP[seen.device]
+    def __init__(self, steps: int, by_hand: bool):
+        self.seen = Observations()
+        if torch.cuda.is_available():
+            capability, switch = torch.cuda.get_device_capability(), torch.backends.cuda.matmul.fp32_precision
+            if wrong := missing_kernels(capability, torch.cuda.get_arch_list()):
+                raise UserError(wrong)
+            self.seen = Observations("cuda", torch.cuda.get_device_name(), capability, switch)
+        self.by_hand = by_hand
+        self.when_over: Callable[[], Any] = tuple  # is called when the last phase is through
+        self.warm_up = WARM_UP[self.seen.device]
         self.to_profile = self.warm_up + steps
         self.last = self.to_profile + LOOKED
         self.home = threading.get_ident()
@@ -67,25 +72,18 @@ class Watch:
         self.inside: list[str] = []  # the calls that are under way
         self.events: list[tuple[str, int]] = []  # of the step that is under way: (call, id of its optimizer or 0)
         self.count = 0  # steps
-        self.since: tuple[list[int], list[int]] = [], []  # optimizers and scalers, see is_it()
+        self.since: tuple[list[int], list[int]] = [], []  # optimizers and scalers, see is_first()
         self.probes: dict[int, Probe] = {}  # of each optimizer
         self.scalers: dict[int, Any] = {}
         self.scales: dict[int, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.scaled = self.unended = self.pending = (
-            False  # update() ends steps; it has not come yet; backward() goes on
-        )
+        self.scaled = self.pending = False  # update() ends the steps; a step has ended inside backward()
         self.calls: Counter = Counter()  # of backward(): all, in steps that are looked at, and with something wrong
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
-        self.marks: list[Any] = []  # the ends of the timed steps
-        self.waits: list[float] = []  # of each: seconds for the DataLoader
+        self.marks: list[tuple[Any, float]] = []  # the ends of the timed steps, and seconds of waiting for a DataLoader
         self.waiting = self.waited = 0.0  # since when, and how long in this step
         self.profiler: Any = None
         self.over = self.finished = False
         doors.listen(self)
-
-    @property
-    def is_over(self) -> bool:
-        return self.over or self.count >= self.last
 
     @property
     def is_looked_at(self) -> bool:
@@ -131,11 +129,13 @@ class Watch:
             if args[0].o._step_count > 1:  # else it is being made
                 stepped = getattr(args[0].o.optimizer, "_opt_called", False)
                 self.events.append(("schedule" if stepped else "schedule first", 0))
+        elif event == "backward" and kwargs.get("accumulate_grad", True):
+            self.note_backward(args)
         elif event == "backward":
-            if kwargs.get("accumulate_grad", True):
-                self.note_backward(args)
-            elif len(args) > 3 and args[3]:  # create_graph, as for a penalty of gradients
-                self.note_gradients(args[0])
+            scales = {scaler._scale.data_ptr() for scaler in self.scalers.values() if scaler._scale is not None}
+            factors = [getattr(output.grad_fn, "_saved_other", None) for output in tensors_in(args[:1])]
+            if args[3] and any(factor.data_ptr() in scales for factor in tensors_in(factors)):
+                self.events.append(("scaled gradients", 0))  # of grad(), with a graph, as for a penalty
         elif event == "clip":
             largest = args[1] if len(args) > 1 else kwargs.get("clip_value")
             if (
@@ -156,8 +156,8 @@ class Watch:
                 self.pending = False
                 self.advance()
         elif event == "update" and args[0]._enabled and not self.by_hand:
-            self.scaled, self.unended = True, False
-            if is_it(id(args[0]), self.since[1]):
+            self.scaled = True
+            if is_first(id(args[0]), self.since[1]):
                 self.advance()
 
     def note_backward(self, args: tuple) -> None:
@@ -168,33 +168,19 @@ class Watch:
             return
         self.calls["looked at"] += 1
         self.calls["anomaly"] += torch.is_anomaly_enabled()
-        self.calls["autocast"] += torch.is_autocast_enabled(self.seen.device) and not is_called_by_a_library()
+        self.seen.backward_in_autocast += torch.is_autocast_enabled(self.seen.device) and not is_called_by_a_library()
         for loss in tensors_in(args[:1])[:1]:
             self.seen.loss_multiplied |= type(loss.grad_fn).__name__.startswith("MulBackward")
-            if not self.scalers and loss.numel() == 1:
-                self.losses.append(loss.detach().float().clone())
+            self.losses += [] if self.scalers else [loss.detach().float().clone()]
         for probe in self.probes.values():
             probe.begin_backward()
-
-    def note_gradients(self, outputs: Any) -> None:
-        """Note that grad() computes gradients of a scaled output, which have the loss scale in them."""
-        scales = {scaler._scale.data_ptr() for scaler in self.scalers.values() if scaler._scale is not None}
-        for output in tensors_in(outputs)[:1]:
-            factor = getattr(output.grad_fn, "_saved_other", None)
-            if isinstance(factor, torch.Tensor) and factor.data_ptr() in scales:
-                self.events.append(("scaled gradients", 0))
 
     def note_scaler(self, event: str, args: tuple) -> None:
         """Note a call of a GradScaler that is on."""
         self.scalers[id(args[0])] = args[0]
         key = 0
-        if event == "scale":
-            if self.unended:  # the step before had no update()
-                self.unended = False
-                self.advance()
-            for loss in tensors_in(args[1:])[:1]:
-                if loss.numel() == 1 and self.is_looked_at:
-                    self.losses.append(loss.detach().float().clone())
+        if event == "scale" and self.is_looked_at:
+            self.losses += [loss.detach().float().clone() for loss in tensors_in(args[1:])[:1]]
         elif event in ("unscale", "scaler.step") and len(args) > 1:
             probe, key = self.probe_of(args[1]), id(args[1])
             probe.compare(probe.changes)
@@ -214,27 +200,23 @@ class Watch:
             probe.compare(probe.past_scaler)
         if not by_scaler and self.is_looked_at:
             probe.end_round()
-        probe.step()
-        if self.is_looked_at and self.count < self.warm_up:
-            probe.keep_weights()
+        probe.step(keeps=self.is_looked_at and self.count < self.warm_up)
         self.events.append(("scaled step" if by_scaler else "step", key))
-        if self.scaled or self.by_hand or not is_it(key, self.since[0]):
+        if self.scaled or self.by_hand or by_scaler or not is_first(key, self.since[0]):
             return
-        if self.scalers and by_scaler:
-            self.unended = True
-        elif in_backward():
+        if in_backward():
             self.pending = True
         else:
             self.advance()
 
     def advance(self) -> None:
         """Count a step, and begin the phase that follows it, if one does."""
-        if self.is_over:
+        if self.over:
             return
         if self.profiler is not None:
             with torch.autograd.profiler.record_function(END_OF_STEP):
                 pass
-            self.seen.in_use.append(torch.cuda.memory_allocated() if self.device.type == "cuda" else 0)
+            self.seen.in_use.append(torch.cuda.memory_allocated() if self.seen.device == "cuda" else 0)
             for key, scaler in self.scalers.items():
                 if scaler._scale is not None:
                     self.scales.setdefault(key, []).append(scaler._scale.clone())
@@ -242,32 +224,27 @@ class Watch:
         self.seen.events.append(self.events)
         self.events = []
         if self.warm_up <= self.count <= self.to_profile:
-            self.mark()
+            mark: Any = time.perf_counter()
+            if self.seen.device == "cuda":
+                mark = torch.cuda.Event(enable_timing=True)
+                mark.record()
+            self.marks.append((mark, self.waited))
+        self.waited = 0.0
         if self.count == self.to_profile:
-            read_times(self.seen, self.marks, self.waits)
+            read_times(self.seen, self.marks)
             if threading.get_ident() != self.home:
                 self.leave_out("the loop runs in another thread than diagnose(), and a profiler belongs to one thread")
             elif torch.autograd._profiler_enabled():
                 self.leave_out("another profiler of PyTorch is running")
             else:
                 self.profiler = begin_profile(self.seen.device)
-        if self.is_over:
+        if self.over or self.count == self.last:
             self.stop()
             self.when_over()
 
     def leave_out(self, reason: str) -> None:
         self.seen.unseen.append(f"The operations of a step were not looked at, because {reason}.")
         self.over = True
-
-    def mark(self) -> None:
-        """Mark the end of a timed step, on a GPU by an event on its stream."""
-        mark: Any = time.perf_counter()
-        if self.device.type == "cuda":
-            mark = torch.cuda.Event(enable_timing=True)
-            mark.record()
-        self.marks.append(mark)
-        self.waits.append(self.waited)
-        self.waited = 0.0
 
     def stop(self) -> None:
         """End all phases and listen no longer."""
@@ -278,7 +255,7 @@ class Watch:
             if profiler is not None:
                 end_profile(self.seen, profiler)
             elif not self.seen.timed:
-                read_times(self.seen, self.marks, self.waits)
+                read_times(self.seen, self.marks)
         except Exception as error:
             self.seen.unseen.append(f"The last steps could not be read ({error_line(error)}).")
 
@@ -288,35 +265,20 @@ class Watch:
         seen, probes = self.seen, list(self.probes.values())
         if self.finished:
             return seen
-        self.finished, seen.steps = True, self.count
+        self.finished, seen.steps, seen.scaler_on = True, self.count, bool(self.scalers)
         dynamo = sys.modules.get("torch._dynamo.utils")
         seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
-        if self.count and not seen.watched and not seen.unseen:
+        if seen.steps and not seen.watched and not seen.unseen:
             self.leave_out(f"the loop ended after {self.count} steps and {self.last} are needed")
         seen.events = [step for step in [*seen.events, self.events] if step]
-        seen.scaler_on = bool(self.scalers)
+        if self.calls["anomaly"] == self.calls["looked at"] > 0:
+            seen.found["anomaly detection"] = {}
         try:
-            seen.losses = [float(loss) for loss in self.losses]
+            seen.losses = [float(loss) for loss in self.losses if loss.numel() == 1]
             seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values()]
             for probe in probes:
                 seen.found.update(probe.mistakes(self.calls["all"]))
         except Exception as error:  # a lost device
             seen.unseen.append(f"The numbers on the device could not be read ({error_line(error)}).")
-        if self.calls["anomaly"] == self.calls["looked at"] > 0:
-            seen.found["anomaly detection"] = {}
-        if self.calls["autocast"]:
-            seen.found["backward in autocast"] = {}
-        weights = [probe.weight for probe in probes if probe.weight is not None]
-        seen.model_on = weights[0].device.type if weights else None
         self.probes, self.scalers, self.losses, self.scales = {}, {}, [], {}
         return seen
-
-
-def observe_environment() -> Observations:
-    """Return what is known before the first step. Raises UserError where this PyTorch has no code for the GPU."""
-    if not torch.cuda.is_available():
-        return Observations()
-    capability = torch.cuda.get_device_capability()
-    if wrong := missing_kernels(capability, torch.cuda.get_arch_list()):
-        raise UserError(wrong)
-    return Observations("cuda", torch.cuda.get_device_name(), capability, torch.backends.cuda.matmul.fp32_precision)
