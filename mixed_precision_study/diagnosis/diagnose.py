@@ -61,9 +61,9 @@ def facts(seen: Observations) -> list[str]:
     if any(scales[-1] < scales[0] for scales in seen.scales):
         lines.append("The loss scale is still searching, which is normal in the first steps.")
     if seen.step_ms:
-        lines.append(f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}.")
-    if seen.apart:
-        lines.append(f"{len(seen.apart)} steps did more, such as an evaluation, in up to {max(seen.apart):,.4g} ms.")
+        slowest = seen.slowest_ms if (seen.slowest_ms or 0) > 5 * seen.step_ms else None
+        more = f", and the slowest {slowest:,.4g} ms" if slowest else ""
+        lines.append(f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}{more}.")
     if seen.kernels:
         families = largest_first(dict(seen.kernels["kernel_family_fractions"][:3]))
         lines.append(f"The GPU is busy {seen.kernels['gpu_busy_fraction']:.0%} of it; of this, {families}.")

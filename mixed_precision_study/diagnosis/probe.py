@@ -112,16 +112,17 @@ class Probe:
             yield "lost updates", {"optimizer": name, "dtype": dtype, "share": lost}
 
     def was_clipped(self) -> bool:
-        """Return whether scaled gradients became smaller, in each step to one bound or to one norm.
+        """Return whether scaled gradients became smaller, in each step to one bound or to one round norm.
 
-        A constant factor averages, and one that changes without a common norm may divide by a count of words.
+        Other factors may average, or divide by a count of words.
         """
-        if len(self.changes) < 3:
+        changes = [change for change in self.changes if change.isfinite().all()]
+        if len(changes) < 3:
             return False
-        least, most, bound, norms = torch.stack(self.changes).unbind(1)
-        smaller = bool(least.min() >= 0) and bool(most.max() <= 1.001)
-        scales = bool((least > 0.999 * most).all()) and float(most.min()) < 0.999 * float(most.max())
-        return smaller and (bool(bound.all()) or (scales and float(norms.min()) > 0.9999 * float(norms.max())))
+        least, most, bound, norms = torch.stack(changes).double().cpu().unbind(1)
+        norm = float(f"{norms[0]:.0e}")  # to one digit
+        to_norm = bool((most < 0.999).all()) and bool(((norms - norm).abs() < 1e-4 * norm).all())
+        return bool(least.min() >= 0) and bool(most.max() <= 1.001) and (bool(bound.all()) or to_norm)
 
     def holds_what_is_rounded(self, own: bool) -> bool:
         """Return whether a state rounds to the weight, or the source of a foreign optimizer speaks of such a thing."""

@@ -3,10 +3,10 @@
 import itertools
 import os
 import re
-import statistics
 import sys
 from collections import Counter
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +32,7 @@ PRODUCTS = tuple(  # the beginnings of their names
 def read_times(seen: Observations, marks: list[tuple[Any, float]]) -> None:
     """Note the times between the marks. Each has the seconds before it in which the loop waited for its DataLoader.
 
-    A step that has twice as much work as the median counts apart, because it evaluates or saves something.
+    A step with five times as much work as the median does not count, because it evaluates or saves something.
     """
     if len(marks) < 2:
         return
@@ -42,11 +42,10 @@ def read_times(seen: Observations, marks: list[tuple[Any, float]]) -> None:
     waits = [1000 * wait for _, wait in marks[1:]]  # milliseconds
     times = [a.elapsed_time(b) if gpu else 1000 * (b - a) for (a, _), (b, _) in itertools.pairwise(marks)]
     works = [time - wait for time, wait in zip(times, waits, strict=True)]
-    usual = statistics.median(works)
-    apart = [time for time, work in zip(times, works, strict=True) if work > max(2 * usual, usual + 1)]
-    seen.timed, seen.step_ms, seen.apart = len(times), statistics.median(times), apart
+    usual = [(time, wait) for time, wait, work in zip(times, waits, works, strict=True) if work <= 5 * median(works)]
+    seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
     if any(waits):
-        seen.data_wait_fraction = min(1.0, sum(waits) / (sum(times) - sum(apart) + len(apart) * usual))
+        seen.data_wait_fraction = min(1.0, sum(wait for _, wait in usual) / sum(time for time, _ in usual))
 
 
 def begin_profile(device: str) -> Any:

@@ -77,6 +77,8 @@ class Watch:
         self.scalers: dict[int, Any] = {}
         self.scales: dict[int, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
         self.scaled = self.pending = False  # update() ends the steps; a step has ended inside backward()
+        self.stepped, self.unstepped = False, False  # scaler.step() came since the last update(), and before that one
+        self.mixed: list[Any] = []  # whether gradients were cleared after an update() without a step
         self.calls: Counter = Counter()  # of backward(): all, in steps that are looked at, and with something wrong
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
         self.marks: list[tuple[Any, float]] = []  # the ends of the timed steps, and seconds of waiting for a DataLoader
@@ -92,6 +94,8 @@ class Watch:
 
     def hear(self, event: str, ends: bool, args: tuple, kwargs: dict[str, Any]) -> None:
         """Note the beginning or the end of a call. A method that calls its parent's counts once."""
+        if getattr(args[0], "_enabled", True) is False:  # a scaler or autocast that does nothing
+            return
         here = threading.get_ident()
         if self.thread is None and event in ("scale", "backward", "step"):
             self.thread = here
@@ -123,7 +127,7 @@ class Watch:
         if event == "next":
             self.waiting = time.perf_counter()
         elif event == "autocast":
-            if args[0]._enabled and torch.is_grad_enabled() and args[0].device == self.seen.device:
+            if torch.is_grad_enabled() and args[0].device == self.seen.device:
                 self.seen.autocasts.add(name_of(args[0].fast_dtype))
         elif event == "schedule":
             if args[0].o._step_count > 1:  # else it is being made
@@ -142,7 +146,7 @@ class Watch:
                 isinstance(largest, int | float) and largest < 100
             ):  # else it only takes the norm, or has the scale in it
                 self.events.append((event, 0))
-        elif args[0]._enabled:
+        else:
             self.note_scaler(event, args)
 
     def ended(self, event: str, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -155,7 +159,7 @@ class Watch:
             if self.pending:
                 self.pending = False
                 self.advance()
-        elif event == "update" and args[0]._enabled and not self.by_hand:
+        elif event == "update" and not self.by_hand:
             self.scaled = True
             if is_first(id(args[0]), self.since[1]):
                 self.advance()
@@ -174,6 +178,7 @@ class Watch:
             self.losses += [] if self.scalers else [loss.detach().float().clone()]
         for probe in self.probes.values():
             probe.begin_backward()
+            self.mixed += [probe.cleared[-1]] if self.unstepped else []
 
     def note_scaler(self, event: str, args: tuple) -> None:
         """Note a call of a GradScaler that is on."""
@@ -184,8 +189,11 @@ class Watch:
         elif event in ("unscale", "scaler.step") and len(args) > 1:
             probe, key = self.probe_of(args[1]), id(args[1])
             probe.compare(probe.changes)
+            self.stepped |= event == "scaler.step"
             if event == "scaler.step" and self.is_looked_at:
                 probe.end_round()
+        elif event == "update":
+            self.stepped, self.unstepped = False, not self.stepped
         self.events.append((event, key))
 
     def probe_of(self, optimizer: torch.optim.Optimizer) -> Probe:
@@ -276,6 +284,8 @@ class Watch:
         try:
             seen.losses = [float(loss) for loss in self.losses if loss.numel() == 1]
             seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values()]
+            if sum(not bool(one) for one in self.mixed) > 1:
+                seen.found["update without step"] = {}
             for probe in probes:
                 seen.found.update(probe.mistakes(self.calls["all"]))
         except Exception as error:  # a lost device
