@@ -32,7 +32,8 @@ class Diagnosis:
     def judge(self, seen: Observations, error: BaseException | None = None) -> None:
         """Take in what was seen, and the error that ended the loop, if one did, which gets the remedy as a note."""
         self.seen = seen
-        self.mistakes = [Mistake(rule, found, SENTENCES[rule].format(**found)) for rule, found in find_mistakes(seen)]
+        found = dict(find_mistakes(seen))
+        self.mistakes = [Mistake(rule, it, SENTENCES[rule].format(**it)) for rule, it in found.items()]
         for part, remedy in REMEDIES.items():
             if error is not None and part in str(error):
                 self.mistakes.insert(0, Mistake("error", {"message": part}, f"{type(error).__name__}: {remedy}"))

@@ -73,7 +73,7 @@ class Observations:
     gpu: str = ""  # its name
     capability: tuple[int, int] = (9, 0)  # compute capability of the GPU
     matmul_switch: str = ""  # PyTorch's switch for fp32 products
-    compiled: bool = False  # torch.compile was used in this process
+    compiled: bool = False  # torch.compile was used in the profiled steps
     unseen: list[str] = field(default_factory=list)  # a sentence for each thing that could not be looked at
     steps: int = 0  # all that were taken
     events: list[list[tuple[str, int]]] = field(default_factory=list)  # of each step: (call, id of its optimizer or 0)

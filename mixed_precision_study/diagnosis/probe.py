@@ -12,7 +12,7 @@ import torch
 
 from ..profiling import tensors_in
 
-HELD = r"kahan|stochastic|compens|master|residual|remainder|round|fp32|float32|float\(\)"  # ways to keep small updates
+HELD = r"kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"  # ways to keep small updates
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -145,6 +145,7 @@ def read_operations(seen: Observations, events: list) -> None:
     backward_until: dict[int, int] = {}  # of each thread
     for event in events:
         name, thread, dtypes = event.name(), event.start_thread_id(), event.dtypes()
+        seen.compiled |= name.startswith(("Torch-Compiled", "CompiledFunction"))
         if name.startswith("autograd::engine::evaluate_function"):
             backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
         first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor

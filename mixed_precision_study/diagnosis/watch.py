@@ -274,8 +274,6 @@ class Watch:
         if self.finished:
             return seen
         self.finished, seen.steps, seen.scaler_on = True, self.count, bool(self.scalers)
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        seen.compiled = dynamo is not None and dynamo.counters["frames"]["total"] > 0
         if seen.steps and not seen.watched and not seen.unseen:
             self.leave_out(f"the loop ended after {self.count} steps and {self.last} are needed")
         seen.events = [step for step in [*seen.events, self.events] if step]

@@ -240,7 +240,7 @@ class Sign(torch.optim.Optimizer):
             weight.sub_(weight.grad.sign(), alpha=self.param_groups[0]["lr"])
 
 
-class SignWithCompensation(Sign):
+class SignInTwoParts(Sign):
     """The same, with what is rounded away added later, after Kahan."""
 
     @torch.no_grad()
@@ -469,9 +469,9 @@ def compiled_transformer():
     return step, evaluate
 
 
-def kahan_sum_in_bf16():
+def updates_that_are_kept_for_later():
     """As in optimi: small updates are kept for later."""
-    return plain(dtype=torch.bfloat16, optimizer=lambda model: SignWithCompensation(model.parameters(), 1e-6)), None
+    return plain(dtype=torch.bfloat16, optimizer=lambda model: SignInTwoParts(model.parameters(), 1e-6)), None
 
 
 def divided_by_a_count_of_words():
@@ -537,7 +537,7 @@ def norm_is_only_logged():
 
 
 SOUND = (
-    kahan_sum_in_bf16,
+    updates_that_are_kept_for_later,
     divided_by_a_count_of_words,
     skipped_where_gradients_are_not_finite,
     gradients_without_backward,
