@@ -123,10 +123,6 @@ def scheduler_at_the_top():
     return plain(schedule="top"), None
 
 
-def pure_fp16_with_sgd():
-    return plain(dtype=torch.float16), None
-
-
 def pure_bf16_with_adamw():
     """As in torchtune issue 2254: updates below half a unit in the last place are lost."""
     return plain(dtype=torch.bfloat16, optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-5)), None
@@ -143,19 +139,6 @@ def evaluation_overflows():
             return model(inputs * 1e6)
 
     return step, evaluate
-
-
-def small_fp8_products():
-    """As in ao issue 2262: layers too small for fp8."""
-    step = plain()
-    one = torch.ones((), device=DEVICE)
-
-    def with_fp8():
-        rows = torch.ones(16, 64, device=DEVICE).to(torch.float8_e4m3fn)
-        torch._scaled_mm(rows, rows.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
-        step()
-
-    return with_fp8, None
 
 
 def scaled_loop(*, clear=True, twice=False, after_backward=lambda model: None, autocast=True, micro=1, early=False):
@@ -189,6 +172,12 @@ def clamped(model):
         weight.grad.clamp_(-1e-3, 1e-3)
 
 
+def to_a_norm(model):
+    norm = torch.sqrt(sum(weight.grad.square().sum() for weight in model.parameters()))
+    for weight in model.parameters():
+        weight.grad.mul_((1 / norm).clamp(max=1))
+
+
 def averaged(model):
     for weight in model.parameters():
         weight.grad /= 2
@@ -214,6 +203,10 @@ def clipped_by_hand():
     return scaled_loop(after_backward=clamped)
 
 
+def clipped_by_hand_to_a_norm():
+    return scaled_loop(after_backward=to_a_norm)
+
+
 def forward_outside_autocast():
     """As in WatChMaL pull request 106: the loss is scaled, and nothing runs in 16 bits."""
     return scaled_loop(autocast=False)
@@ -232,30 +225,87 @@ def anomaly_detection_left_on():
 
 def adam_in_fp16():
     """As in pytorch issue 8860: 1e-8 is 0 in fp16."""
-    return plain(dtype=torch.float16, optimizer=lambda model: torch.optim.Adam(model.parameters(), 1e-5)), None
+    return plain(dtype=torch.float16, optimizer=lambda model: torch.optim.Adam(model.parameters(), 1e-3)), None
 
 
-MISTAKES = {  # a case: what its diagnosis says
-    clip_before_unscale: "clipped while they are scaled",
-    scaler_with_bf16: "GradScaler is on with bfloat16",
-    step_past_the_scaler: "optimizer.step() takes scaled gradients",
-    no_update: "scaler.update() is missing",
-    scale_falls: "The loss scale still falls in every step",
-    loss_is_nan: "The loss is inf or NaN under float16 autocast",
-    fp16_without_scaler: "float16 autocast without GradScaler",
-    autocast_around_backward: "backward() runs inside autocast",
-    scheduler_first: "scheduler.step() comes before the first optimizer.step()",
-    scheduler_at_the_top: "scheduler.step() comes before the first optimizer.step()",
-    gradients_are_not_cleared: "Gradients are not cleared",
-    two_steps_with_the_same_gradients: "two steps with the same gradients",
-    update_in_every_micro_batch: "scaler.update() is called without scaler.step(optimizer)",
-    clipped_by_hand: "Gradients are changed by hand while they are scaled",
-    forward_outside_autocast: "every product ran in fp32",
-    anomaly_detection_left_on: "Anomaly detection is on",
-    pure_fp16_with_sgd: "SGD, float16: weights are kept in 16 bits alone",
-    pure_bf16_with_adamw: "AdamW, bfloat16: weights are kept in 16 bits alone",
-    evaluation_overflows: "The evaluation returns inf or NaN",
-    small_fp8_products: "fp8 products are small (16 x 64 x 16)",
+class Sign(torch.optim.Optimizer):
+    """An optimizer that PyTorch does not have."""
+
+    def __init__(self, weights, lr):
+        super().__init__(weights, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(weight.grad.sign(), alpha=self.param_groups[0]["lr"])
+
+
+class SignInTwoParts(Sign):
+    """The same, with what is rounded away added later, after Kahan."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for weight in self.param_groups[0]["params"]:
+            lost = self.state[weight].setdefault("lost", torch.zeros_like(weight))
+            update = lost - self.param_groups[0]["lr"] * weight.grad.sign()
+            after = weight + update
+            lost.copy_(update - (after - weight))
+            weight.copy_(after)
+
+
+def pure_bf16_with_a_foreign_optimizer():
+    return plain(dtype=torch.bfloat16, optimizer=lambda model: Sign(model.parameters(), 1e-6)), None
+
+
+def penalty_of_scaled_gradients():
+    """As in apex issue 654."""
+    model, inputs, labels = problem()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE, init_scale=1024.0)
+
+    def step():
+        optimizer.zero_grad()
+        real = inputs.clone().requires_grad_(True)
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            outputs = model(real)
+        (gradient,) = torch.autograd.grad(scaler.scale(outputs.float().sum()), real, create_graph=True)
+        penalty = (gradient.norm(dim=1) - 1).square().mean()
+        scaler.scale(functional.cross_entropy(outputs.float(), labels) + penalty).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step, None
+
+
+def evaluation_with_gradients():
+    """As in semseg issue 60: without no_grad the evaluation keeps what a backward() would need."""
+    model, inputs, _ = problem()
+    return plain(), lambda: model(inputs)
+
+
+MISTAKES = {  # a case: the rule that its diagnosis names, alone
+    clip_before_unscale: "clipped while scaled",
+    scaler_with_bf16: "scaler with bf16",
+    step_past_the_scaler: "past the scaler",
+    no_update: "no update",
+    scale_falls: "scale falls",
+    loss_is_nan: "loss not finite",
+    fp16_without_scaler: "fp16 without scaler",
+    autocast_around_backward: "backward in autocast",
+    scheduler_first: "scheduler first",
+    scheduler_at_the_top: "scheduler first",
+    gradients_are_not_cleared: "gradients not cleared",
+    two_steps_with_the_same_gradients: "steps twice",
+    update_in_every_micro_batch: "update without step",
+    clipped_by_hand: "clipped while scaled",
+    clipped_by_hand_to_a_norm: "clipped while scaled",
+    forward_outside_autocast: "no 16 bits",
+    anomaly_detection_left_on: "anomaly detection",
+    pure_bf16_with_adamw: "lost updates",
+    pure_bf16_with_a_foreign_optimizer: "lost updates",
+    adam_in_fp16: "eps",
+    penalty_of_scaled_gradients: "penalty of scaled gradients",
+    evaluation_overflows: "evaluation not finite",
+    evaluation_with_gradients: "evaluation with gradients",
 }
 
 
@@ -419,7 +469,80 @@ def compiled_transformer():
     return step, evaluate
 
 
+def updates_that_are_kept_for_later():
+    """As in optimi: small updates are kept for later."""
+    return plain(dtype=torch.bfloat16, optimizer=lambda model: SignInTwoParts(model.parameters(), 1e-6)), None
+
+
+def divided_by_a_count_of_words():
+    """Scaled gradients divided by a number that changes, which is no clipping."""
+    counts = iter(range(100, 1000, 7))
+
+    def divide(model):
+        count = next(counts)
+        for weight in model.parameters():
+            weight.grad /= count
+
+    return scaled_loop(after_backward=divide)
+
+
+def skipped_where_gradients_are_not_finite():
+    """As many trainers do: update() without step() where the norm is inf, as in a search for the scale."""
+    model, inputs, labels = problem()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(DEVICE)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            loss = functional.cross_entropy(model(inputs).float(), labels) * 1000
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        if torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).isfinite():
+            scaler.step(optimizer)
+        scaler.update()
+
+    return step, None
+
+
+def gradients_without_backward():
+    """As with torch.func: gradients are set, so that backward() is never called."""
+    model, inputs, labels = problem()
+    optimizer = sgd(model)
+
+    def step():
+        weights = list(model.parameters())
+        gradients = torch.autograd.grad(functional.cross_entropy(model(inputs), labels), weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        optimizer.step()
+
+    return step, None
+
+
+def evaluation_that_needs_gradients():
+    """As of a physics-informed network."""
+    model, inputs, _ = problem()
+
+    def evaluate():
+        points = inputs.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(model(points).sum(), points)
+        return gradient.norm()
+
+    return plain(), evaluate
+
+
+def norm_is_only_logged():
+    """clip_grad_norm_ with an infinite limit changes nothing."""
+    return scaled_loop(after_backward=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf))
+
+
 SOUND = (
+    updates_that_are_kept_for_later,
+    divided_by_a_count_of_words,
+    skipped_where_gradients_are_not_finite,
+    gradients_without_backward,
+    evaluation_that_needs_gradients,
+    norm_is_only_logged,
     fp32,
     searching_for_the_scale,
     accumulated_and_averaged_by_hand,
@@ -434,3 +557,27 @@ SOUND = (
     two_optimizers,
     compiled_transformer,
 )
+
+
+def character_loop(steps):
+    """GradScaler in fp16, with the gradients clipped before they are unscaled."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(32, 16), torch.nn.Flatten(), torch.nn.Linear(128, 32)).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = torch.amp.GradScaler(DEVICE)
+    text = torch.randint(0, 32, (1000,))
+    for iteration in range(steps):
+        starts = torch.randint(len(text) - 9, (12,)).tolist()
+        x = torch.stack([text[i : i + 8] for i in starts]).to(DEVICE)
+        y = torch.stack([text[i + 8] for i in starts]).to(DEVICE)
+        rate = 3e-4 * 0.5 * (1 + math.cos(math.pi * iteration / steps))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            loss = functional.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad(set_to_none=True)
+    return [parameter.detach().clone() for parameter in model.parameters()]
