@@ -1,10 +1,16 @@
 """The errors of this package, and text that is safe to show, such as an error as one line."""
 
 import re
+import traceback
+from pathlib import Path
 
 NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+
+LIBRARY = re.compile(  # paths of code that is not the user's: this package, what is installed, Python itself
+    rf"^{re.escape(str(Path(__file__).parent))}|[\\/](site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]"
 )
 
 
@@ -21,6 +27,17 @@ class Unsupported(Exception):
 
 class Diverged(Exception):
     """Training broke down. The run's status is `diverged`."""
+
+
+def shown_traceback(error: BaseException) -> str:
+    """Return an error's traceback from the first frame that is neither this package's nor an installed library's."""
+    shown = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = shown
+    while part is not None:
+        users = (number for number, frame in enumerate(part.stack) if not LIBRARY.search(frame.filename))
+        part.stack = traceback.StackSummary.from_list(part.stack[next(users, 0) :])
+        part = part.__cause__ or part.__context__
+    return "".join(shown.format())
 
 
 def printable(text: str) -> str:

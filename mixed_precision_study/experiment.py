@@ -5,7 +5,6 @@ import itertools
 import os
 import statistics
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -22,7 +21,7 @@ from .data.batches import TrainingData, leaves_of, prefetch_to_device, side_stre
 from .data_files import data_files_hash
 from .divergence import find_diverged
 from .environment import choose_device, describe_environment
-from .errors import Diverged, Unsupported, UserError, error_line
+from .errors import Diverged, Unsupported, UserError, error_line, shown_traceback
 from .gpu.energy import summarise_gpu
 from .gpu.nvml import MIB
 from .gpu.preflight import clear_workspaces, show_preflight
@@ -579,7 +578,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
         record.status = "oom" if is_out_of_memory(error) else "failed"
         record.reason = error_line(error)
         read_peaks(record, device, "_with_warmup")  # how far it came
-        described = traceback.format_exc() if record.status == "failed" else None
+        described = shown_traceback(error) if record.status == "failed" else None
         clear_tracebacks(error)
     with suppress(RuntimeError):  # a lost device must not cost the record
         release_memory(device)

@@ -346,6 +346,8 @@ OWN_EXPERIMENT = (  # of an experiment that declares no parameters of its own
     Parameter("epochs", 3, "passes through the training data", least=1),
     MAX_STEPS,
     Parameter("lr", 0.1, "learning rate of SGD", above=0),
+    Parameter("clip", 0.0, "largest norm of the gradient; 0: it is not clipped", least=0),
+    Parameter("accumulate", 1, "batches of a step, whose gradients are averaged", least=1),
     LOSS_SCALE,
     ROUNDING,
     FP8_SCALING,
