@@ -152,10 +152,11 @@ class Experiment:
     metric: a Metric, which says what `evaluate` returns.
     training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step and returns
         (detached loss, hidden). The default is training.training_step, which is also a model for your own.
-    make_optimizer(weights): returns the optimizer of a list of tensors. The default is torch.optim.SGD at
-        parameters.lr. A CUDA graph needs torch.optim.SGD.
-    schedule(step, steps_per_epoch, metrics): returns the learning rate. `step` counts from 0 through all epochs,
-        `metrics` are those of the epochs so far. The default rate is constant.
+    make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
+        torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
+    schedule(step, steps_per_epoch, metrics): returns the learning rate of the first parameter group, and the others
+        keep their ratio to it. `step` counts from 0 through all epochs, `metrics` are those of the epochs so far. The
+        default rate is constant.
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.

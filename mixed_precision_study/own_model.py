@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -120,7 +119,7 @@ def compare(
         records = compare("squares", make_model, batches, compute_loss, epochs=2, lr=0.01)
     """
     functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
-    functions["evaluate"] = evaluate
+    functions |= {"evaluate": evaluate}
     try:
         with process_as_found():
             return trained(name, make_model, batches, compute_loss, eval_batches, functions, metric, parameters)
@@ -139,6 +138,8 @@ def trained(
     parameters: dict,
 ) -> list[RunRecord]:
     """Do what compare() says, with the functions that may be left out as the reader gave them, by name."""
+    from .report import results  # loads Matplotlib
+
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
@@ -164,30 +165,16 @@ def trained(
         gpu = experiment.gpu
         data.device = gpu.device
         records += experiment.run()
-        show_results(records[-len(experiment.parameters.precisions) :])
+        results.show(records[-len(experiment.parameters.precisions) :])
     statuses = {record.status for record in records}
     if gpu is not None and gpu.device.type == "cuda" and statuses == {"ok"}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
-    print(f"The report: {command_of_report(given['output_dir'])}")
+    folder = os.path.abspath(given["output_dir"])
+    print(f"The report: python run_all.py --report {shlex.quote(folder)}, or summary.ipynb with that as records_dir.")
     if "failed" in statuses <= {"failed", "unsupported"}:
         reason = next(record.reason for record in records if record.status == "failed")
         raise UserError(f"every training failed, the first with {reason}; see the traceback above.")
     return records
-
-
-def command_of_report(folder: str) -> str:
-    """Return how the report is drawn: a command to be typed in the working folder, or what works without a clone."""
-    script = Path(__file__).resolve().parents[1] / "run_all.py"
-    if not script.exists():
-        return f"open summary.ipynb, set records_dir = {folder!r}, and run all cells"
-    return shlex.join(["python", os.path.relpath(script), "--report", folder])
-
-
-def show_results(records: list[RunRecord]) -> None:
-    """Show the results: as a notebook does in a notebook, else as plain text."""
-    from .report import results  # loads Matplotlib
-
-    results.show(records)
 
 
 def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:

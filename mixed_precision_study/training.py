@@ -149,11 +149,7 @@ class Trainer:
 
     def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
         """Return the optimizer of what is updated. The reader's function gets the model where it asks for a `model`."""
-        try:
-            takes_model = next(iter(inspect.signature(make_optimizer).parameters), None) == "model"
-        except (TypeError, ValueError):  # a class written in C
-            takes_model = False
-        if not takes_model:
+        if next(iter(inspect.signature(make_optimizer).parameters), "") != "model":
             return make_optimizer(self.masters)
         optimizer = make_optimizer(self.network)
         masters = dict(zip(self.weights, self.masters, strict=True))

@@ -7,7 +7,6 @@ import gc
 import inspect
 import os
 import random
-import shlex
 import textwrap
 import types
 import warnings
@@ -15,12 +14,12 @@ import warnings
 import numpy
 import pytest
 import torch
-from conftest import ROOT, run_cells
+from conftest import run_cells
 from small_training import CPU
 from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
-from mixed_precision_study import environment, own_model
+from mixed_precision_study import environment
 from mixed_precision_study.data.batches import leaves_of
 from mixed_precision_study.data.iterable import IterableData
 from mixed_precision_study.errors import UserError
@@ -588,17 +587,3 @@ def test_three_processes_of_an_own_model_give_an_interval(tmp_path, monkeypatch,
         given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
         compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
     assert set(read_tables(tmp_path).ratios.processes) == {counted}
-
-
-def test_the_command_of_the_report_works_from_where_the_script_was_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    compare("else where", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The report: ")]
-    words = shlex.split(line.removeprefix("The report: python "))
-    assert (tmp_path / words[0]).resolve() == ROOT / "run_all.py"
-    assert words[1:] == ["--report", "outputs/else where"]
-    monkeypatch.setattr(own_model, "__file__", str(tmp_path / "unpacked" / "own_model.py"))  # without a clone
-    assert (
-        own_model.command_of_report("outputs/a")
-        == "open summary.ipynb, set records_dir = 'outputs/a', and run all cells"
-    )
