@@ -5,16 +5,18 @@ import contextlib
 import dataclasses
 import gc
 import inspect
+import json
 import os
 import random
 import textwrap
 import types
 import warnings
 
+import notebook_cells
 import numpy
 import pytest
 import torch
-from conftest import run_cells
+from conftest import NOTEBOOKS, run_cells
 from small_training import CPU
 from torch.nn.utils.rnn import pack_sequence
 
@@ -51,12 +53,6 @@ def compute_loss(model, batch):
     return torch.nn.functional.mse_loss(model(x).float(), y.float())
 
 
-def epochs_of(batches, epochs=(0, 1, 0), **options):
-    """Return the first tensors of the batches of some epochs."""
-    data = IterableData(batches, None, **options)
-    return data, [[batch[0] for batch in data.train_batches(epoch, torch.float32, data.size)] for epoch in epochs]
-
-
 def test_the_example_in_the_docstring_runs(monkeypatch):
     names = {"torch": torch}
     exec(textwrap.dedent(inspect.getdoc(compare).partition("Example:\n")[2]), names)
@@ -72,28 +68,13 @@ def test_the_example_in_the_docstring_runs(monkeypatch):
 def test_each_precision_sees_the_same_shuffled_batches_and_epochs_differ():
     loader = torch.utils.data.DataLoader(SAMPLES, 32, shuffle=True)
     before = torch.get_rng_state()
-    data, (first, second, again) = epochs_of(loader)
+    data = IterableData(loader, None)
+    first, second, again = ([batch[0] for batch in data.train_batches(epoch, None, 32)] for epoch in (0, 1, 0))
     assert torch.equal(torch.get_rng_state(), before)  # the reader's own random numbers are left alone
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], second[0])
     assert (data.size, data.steps_per_epoch(32), data.train_samples) == (32, 3, 70)
     assert [len(batch) for batch in first] == [32, 32, 6]
-
-
-def test_data_that_draw_by_themselves_are_the_same_in_an_epoch_whatever_the_model_draws():
-    class Noisy:
-        def __iter__(self):
-            for _ in range(3):
-                yield (torch.randn(4, 2) + random.random(),)
-
-    data = IterableData(Noisy(), None)
-    quiet = [batch[0] for batch in data.train_batches(5, torch.float32, 4)]
-    drawn = []
-    for batch in data.train_batches(5, torch.float32, 4):
-        torch.rand(7)  # as dropout on the CPU would
-        random.random()
-        drawn.append(batch[0])
-    assert all(torch.equal(a, b) for a, b in zip(quiet, drawn, strict=True))
 
 
 class Output(dict):
@@ -222,6 +203,7 @@ def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
     )
     assert {record.status for record in both} == {"ok", "unsupported"}
     assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
+    assert len({record.run_id for record in both}) == 4
     for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
         with pytest.raises(UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
@@ -362,47 +344,38 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
     assert seen == [(weights, weights, torch.int64), (torch.float32, torch.float32, torch.int64)]
 
 
-def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
-    seen = []
-
-    def with_hidden(model, batch, hidden):
-        seen.append(hidden is None)
-        loss = compute_loss(model, batch)
-        return loss, loss.detach().reshape(1)
-
-    def evaluate(model, batches):
-        errors = [(model(x).float() - y.float()).abs().mean() for x, y in batches]
-        return sum(errors) / len(errors)
-
-    records = compare(
-        "with_hidden",
-        make_model,
-        torch.utils.data.DataLoader(SAMPLES, 32),
-        with_hidden,
-        make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=0.01),
-        evaluate=evaluate,
-        eval_batches=[(INPUTS, LABELS)],
-        metric=Metric("absolute error", better="lower"),
-        **QUICK,
-    )
-    assert [record.status for record in records] == ["ok", "ok"]
-    assert all(len(record.metric) == 2 and record.metric[1] < record.metric[0] for record in records)
-    assert True in seen and False in seen
-
-
-def test_several_ways_of_execution_are_told_apart_and_what_cannot_be_is_a_record():
-    batches = [(INPUTS[:32], LABELS[:32])] * 2
-    records = compare("ways", make_model, batches, compute_loss, execution=["eager", "cuda_graph"], **QUICK)
-    assert [record.status for record in records] == ["ok", "ok", "unsupported", "unsupported"]
-    assert len({record.run_id for record in records}) == 4
-
-
 def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
         (record,) = run_cells("your_model", "run", **parameters, **given)["records"]
         assert (record.status, record.steps_per_epoch, record.batch_size_used) == ("ok", steps, 8)
         assert 0 <= record.metric[0] <= 1
+
+
+HUGGING_FACE = """
+import transformers
+config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+words = torch.randint(64, (6, batch_size, 8), generator=torch.Generator().manual_seed(seed))
+batches = [transformers.BatchEncoding({"input_ids": one, "labels": one}) for one in words]
+eval_batches = batches[:1]
+make_model = lambda: transformers.GPT2LMHeadModel(config)
+compute_loss = lambda model, batch: model(**batch).loss
+make_optimizer = lambda model: torch.optim.AdamW(model.parameters(), lr=lr)
+evaluate = lambda model, batches: torch.stack([model(**batch).loss for batch in batches]).mean()
+"""
+
+
+def test_the_notebook_trains_a_model_of_hugging_face_in_ten_lines(tmp_path):
+    pytest.importorskip("transformers")
+    notebook = json.loads((NOTEBOOKS / "your_model.ipynb").read_text(encoding="utf-8"))
+    (cell,) = [cell for cell in notebook["cells"] if cell["id"] == "training"]
+    cell["source"] = HUGGING_FACE.strip()
+    assert len(cell["source"].splitlines()) <= 10
+    (tmp_path / "own.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    given = {"precisions": ["fp32", "amp_bf16"], "batch_size": 4, "epochs": 2, "max_steps": 6, "lr": 0.01}
+    records = notebook_cells.run_cells(tmp_path / "own.ipynb", "run", given)["records"]
+    assert [(record.status, record.steps_per_epoch, record.batch_size_used) for record in records] == [("ok", 6, 4)] * 2
+    assert all(record.metric[1] < record.metric[0] < 5 for record in records)
 
 
 class Stream(torch.utils.data.IterableDataset):
@@ -476,20 +449,26 @@ def test_autocast_of_the_model_itself_is_in_the_record(execution, capsys):
     assert torch.autocast.__enter__ is enter
 
 
-def test_each_step_has_the_same_random_numbers_in_every_precision():
+class Noisy:
+    """Data that draw by themselves."""
+
+    def __iter__(self):
+        return ((torch.randn(4, 16) + random.random(), numpy.random.rand()) for _ in range(3))
+
+
+def test_each_batch_and_each_step_has_the_same_random_numbers_in_every_precision():
     """Though the model draws others: a bfloat16 takes fewer random bits."""
     drawn = {False: [], True: []}
 
     def loss(model, batch):
-        now = torch.rand(1).item(), random.random(), numpy.random.rand()
+        now = batch[0].sum().item(), batch[1].item(), torch.rand(1).item(), random.random(), numpy.random.rand()
         drawn[torch.is_autocast_enabled("cpu")].append(now)
-        outputs = model(batch[0])
-        torch.randn_like(outputs)
+        torch.randn_like(outputs := model(batch[0]))
         return outputs.float().square().mean()
 
-    compare("drawn", make_model, [(INPUTS, LABELS)] * 3, loss, max_steps=3, **QUICK)
+    compare("drawn", make_model, Noisy(), loss, max_steps=3, **QUICK)
     first, second = (drawn[amp][-6:] for amp in (False, True))
-    assert first == second and len(set(first)) == 6
+    assert first == second and all(len(set(numbers)) == 6 for numbers in zip(*first, strict=True))
 
 
 RATES = [0.01, 0.02, 0.01, 0.005]
@@ -545,30 +524,33 @@ def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumu
     assert exact.steps_per_epoch == 2 and exact.samples_per_epoch == sum(exact.batch_size_used for _ in batches)
 
 
-def test_a_step_of_ones_own_and_a_schedule_that_asks_for_the_metrics_are_used():
-    seen = []
+def test_a_hidden_state_a_step_of_ones_own_a_schedule_that_asks_for_more_and_an_evaluation_are_used():
+    rates, begun = [], []
 
     def schedule(step, metrics, steps_per_epoch):
-        seen.append((step, steps_per_epoch, len(metrics)))
+        rates.append((step, steps_per_epoch, len(metrics)))
         return torch.tensor(0.01)
+
+    def loss(model, batch, hidden):
+        begun.append(hidden is None)
+        loss = compute_loss(model, batch)
+        return loss, loss.detach().reshape(1)
 
     def own_step(model, batch, hidden, loss_of, optimizer, scaler, precision):
         assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
         return training_step(model, batch[0], hidden, loss_of, optimizer, scaler, precision)
 
-    given = {"training_step": own_step, "schedule": schedule, "accumulate": 2, "lr": 0.01, "epochs": 2}
-    (record,) = compare(
-        "own_step",
-        make_model,
-        [(INPUTS, LABELS)] * 4,
-        compute_loss,
-        evaluate=lambda model, batches: 0.5,
-        eval_batches=[(INPUTS, LABELS)],
-        precisions=["fp32"],
-        **given,
-    )
-    assert record.status == "ok" and record.metric == [0.5, 0.5] and record.samples_per_epoch == 280
-    assert seen == [(0, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1)]
+    def evaluate(model, batches):
+        return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
+
+    functions = {"training_step": own_step, "schedule": schedule, "evaluate": evaluate}
+    held_out = {"eval_batches": [(INPUTS, LABELS)], "metric": Metric("absolute error", better="lower")}
+    given = {**functions, **held_out, "accumulate": 2, "max_steps": 9, **QUICK}
+    records = compare("own_step", make_model, [(INPUTS, LABELS)] * 4, loss, **given)
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.metric[1] < record.metric[0] and record.samples_per_epoch == 280 for record in records)
+    assert rates == [(0, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1)] * 2
+    assert begun[-4:] == [True, False] * 2
 
 
 def test_the_package_offers_compare_without_loading_it_at_import():
