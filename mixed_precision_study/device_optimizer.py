@@ -19,6 +19,7 @@ class DeviceOptimizer:
     """An optimizer's update in one fused kernel, which does nothing if a gradient overflowed.
 
     The learning rate is a tensor, so that a CUDA graph's replay reads its current value. Buffers start as zeros.
+    weights: those that are frozen keep nothing, because they get no gradient.
     buffers: the names of what is kept for each weight.
     stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see rounded_at_random.
     """
@@ -29,7 +30,8 @@ class DeviceOptimizer:
         self.weights = weights
         self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
-        self.state = {weight: {name: torch.zeros_like(weight) for name in buffers} for weight in weights}
+        trained = [weight for weight in weights if weight.requires_grad]
+        self.state = {weight: {name: torch.zeros_like(weight) for name in buffers} for weight in trained}
         self.master_pairs = ()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -81,6 +83,29 @@ class DeviceOptimizer:
     def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
         """Update groups of [weights, gradients, each buffer], one for each type."""
         raise NotImplementedError
+
+
+class DeviceGroups(DeviceOptimizer):
+    """The optimizers of several parameter groups, each with settings of its own, as one."""
+
+    def __init__(self, parts: list[DeviceOptimizer]):
+        self.parts = parts
+        self.weights = [weight for part in parts for weight in part.weights]
+        self.param_groups = [group for part in parts for group in part.param_groups]
+        self.state = {weight: kept for part in parts for weight, kept in part.state.items()}
+        self.master_pairs = ()
+
+    def reset(self) -> None:
+        for part in self.parts:
+            part.reset()
+
+    def kept_tensors(self) -> list[torch.Tensor]:
+        return [tensor for part in self.parts for tensor in part.kept_tensors()]
+
+    def step(self, found_inf: torch.Tensor | None = None) -> None:
+        for part in self.parts:
+            part.step(found_inf)
+        write_back(self)
 
 
 class DeviceSGD(DeviceOptimizer):
@@ -169,16 +194,14 @@ DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.Ad
 def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> DeviceOptimizer:
     """Return the device's form of an optimizer that has taken no step yet. `stochastic`: see DeviceOptimizer.
 
-    Raises Unsupported for another optimizer than SGD and AdamW, or several parameter groups.
+    Raises Unsupported for another optimizer than SGD and AdamW.
     """
-    groups = optimizer.param_groups
     kind = DEVICE_OPTIMIZERS.get(type(optimizer))
-    if kind is None or len(groups) > 1:
-        name = f"{type(optimizer).__name__}, parameter groups: {len(groups)}"
+    if kind is None:
         raise Unsupported(
-            "a step without waits for the device needs torch.optim.SGD or AdamW with one parameter group; this is"
-            f" {name}"
+            f"a step without waits for the device needs torch.optim.SGD or AdamW; this is {type(optimizer).__name__}"
         )
-    made = kind.like(groups[0])
-    made.stochastic = stochastic
-    return made
+    made = [kind.like(group) for group in optimizer.param_groups]
+    for part in made:
+        part.stochastic = stochastic
+    return made[0] if len(made) == 1 else DeviceGroups(made)

@@ -3,7 +3,9 @@
 import difflib
 import re
 import reprlib
+import traceback
 from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control le
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
+LIBRARY = re.compile(  # paths of code that is not the user's: this package, what is installed, Python itself
+    rf"^{re.escape(str(Path(__file__).parent))}|[\\/](site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]"
+)
+
 
 class UserError(Exception):
     """Something the user can mend. The message says what to do in one sentence; notebooks show no traceback."""
@@ -34,6 +40,17 @@ class Unsupported(Exception):
 
 class Diverged(Exception):
     """Training broke down. The run's status is `diverged`."""
+
+
+def shown_traceback(error: BaseException) -> str:
+    """Return an error's traceback from the first frame that is neither this package's nor an installed library's."""
+    shown = traceback.TracebackException.from_exception(error)
+    part: traceback.TracebackException | None = shown
+    while part is not None:
+        users = (number for number, frame in enumerate(part.stack) if not LIBRARY.search(frame.filename))
+        part.stack = traceback.StackSummary.from_list(part.stack[next(users, 0) :])
+        part = part.__cause__ or part.__context__
+    return "".join(shown.format())
 
 
 def printable(text: str) -> str:

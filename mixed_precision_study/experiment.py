@@ -6,7 +6,6 @@ import itertools
 import os
 import statistics
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
@@ -22,7 +21,7 @@ from .data.batches import TrainingData, leaves_of, prefetch_to_device, side_stre
 from .data_files import data_files_hash
 from .divergence import find_diverged
 from .environment import choose_device, describe_environment
-from .errors import Diverged, Unsupported, UserError, error_line
+from .errors import Diverged, Unsupported, UserError, error_line, shown_traceback
 from .gpu.energy import summarise_gpu
 from .gpu.nvml import MIB
 from .gpu.preflight import clear_workspaces, show_preflight
@@ -152,10 +151,11 @@ class Experiment:
     metric: a Metric, which says what `evaluate` returns.
     training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step and returns
         (detached loss, hidden). The default is training.training_step, which is also a model for your own.
-    make_optimizer(weights): returns the optimizer of a list of tensors. The default is torch.optim.SGD at
-        parameters.lr. A CUDA graph needs torch.optim.SGD.
-    schedule(step, steps_per_epoch, metrics): returns the learning rate. `step` counts from 0 through all epochs,
-        `metrics` are those of the epochs so far. The default rate is constant.
+    make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
+        torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
+    schedule(step, steps_per_epoch, metrics): returns the learning rate of the first parameter group, and the others
+        keep their ratio to it. `step` counts from 0 through all epochs, `metrics` are those of the epochs so far. The
+        default rate is constant.
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
@@ -523,7 +523,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
         record.status = "oom" if is_out_of_memory(error) else "failed"
         record.reason = error_line(error)
         read_peaks(record, device, "_with_warmup")  # how far it came
-        described = traceback.format_exc() if record.status == "failed" else None
+        described = shown_traceback(error) if record.status == "failed" else None
         clear_tracebacks(error)
     with suppress(RuntimeError):  # a lost device must not cost the record
         release_memory(device)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .cuda_graph import DeviceScaler
+from .data.batches import Parts
 from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
 from .record import RunRecord
 
@@ -121,6 +122,7 @@ def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hi
         return
     scale = trainer.scaler.get_scale()
     exact, batch = in_fp32(trainer.network, next(batches))
+    batch = batch[0] if isinstance(batch, Parts) else batch
     exact.zero_grad()
     with cudnn_flags(benchmark=False, deterministic=True):  # nothing is timed, so nothing is searched
         loss, _ = trainer.compute_loss(exact, batch, None)

@@ -5,26 +5,27 @@ from typing import Any
 
 import torch
 
-from .device_optimizer import DeviceAdamW, DeviceOptimizer
+from .device_optimizer import DeviceAdamW, DeviceGroups, DeviceOptimizer
 from .precision import PRECISIONS
 from .record import RunRecord
 
 
-def exact_copy(optimizer: Any, weights: list[torch.Tensor]) -> Any:
-    """Return an optimizer of the same kind and state for fp32 copies of its weights."""
-    group = optimizer.param_groups[0]
+def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
+    """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its weights."""
+    if isinstance(optimizer, DeviceGroups):
+        return DeviceGroups([exact_copy(part, copies) for part in optimizer.parts])
     if isinstance(optimizer, DeviceOptimizer):
         copy = object.__new__(type(optimizer))
+        weights = [copies[weight] for weight in optimizer.weights]
         copy.__dict__.update(vars(optimizer), weights=weights, stochastic=False)
         if isinstance(copy, DeviceAdamW):
             copy.steps = copy.steps.clone()
     else:
-        settings = {name: value for name, value in group.items() if name != "params"}
-        copy = type(optimizer)([{"params": weights, **settings}], lr=0.0)
-    states = [optimizer.state.get(weight, {}) for weight in group["params"]]
-    copy.state = dict(
-        zip(weights, ({name: in_fp32(one) for name, one in state.items()} for state in states), strict=True)
-    )
+        groups = [{**one, "params": [copies[weight] for weight in one["params"]]} for one in optimizer.param_groups]
+        copy = type(optimizer)(groups, lr=0.0)
+    copy.state = {
+        copies[weight]: {name: in_fp32(one) for name, one in state.items()} for weight, state in optimizer.state.items()
+    }
     return copy
 
 
@@ -43,7 +44,7 @@ def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple],
         return
     before = [weight.detach().clone() for weight in trainer.masters]
     exact = [torch.nn.Parameter(weight.float()) for weight in before]
-    optimizer = exact_copy(trainer.optimizer, exact)
+    optimizer = exact_copy(trainer.optimizer, dict(zip(trainer.masters, exact, strict=True)))
     trainer.eager_step(next(batches), hidden)
     lost = moved = kept = whole = torch.zeros((), device=trainer.device, dtype=torch.float64)
     for weight, copy in zip(trainer.masters, exact, strict=True):

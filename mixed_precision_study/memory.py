@@ -109,10 +109,14 @@ def watched_memory(trainer: Any) -> Iterator[StepMemory]:
     """
     seen = StepMemory()
     loss_of = trainer.loss_of
+    noted: set[torch.Tensor] = set()
     pairs = zip(trainer.weights, trainer.masters, strict=True)
     master_gradients = bytes_of(master.grad for weight, master in pairs if master is not weight)  # alive throughout
 
     def note_gradient(weight):
+        if weight in noted:  # where a step adds up the gradients of several batches
+            return
+        noted.add(weight)
         allocated = torch.cuda.max_memory_allocated()
         if allocated > seen.peak:
             seen.peak = allocated
@@ -125,7 +129,8 @@ def watched_memory(trainer: Any) -> Iterator[StepMemory]:
         seen.saved_activations = torch.cuda.memory_allocated() - before
         return loss
 
-    hooks = [weight.register_post_accumulate_grad_hook(note_gradient) for weight in trainer.weights]
+    trained = [weight for weight in trainer.weights if weight.requires_grad]
+    hooks = [weight.register_post_accumulate_grad_hook(note_gradient) for weight in trained]
     trainer.loss_of = measured_loss
     try:
         yield seen

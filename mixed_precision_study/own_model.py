@@ -1,310 +1,29 @@
-"""Your own model in ten lines: compare() trains it in every precision and says what each one buys."""
+"""Your own model in ten lines: compare() trains it in every precision and says what each one buys.
+
+The module is not called compare, because a module of that name would take the function's place in the package.
+"""
 
 import gc
 import inspect
 import os
-import random
 import shlex
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
-from pathlib import Path
+from functools import partial, wraps
 from typing import Any
 
-import numpy
 import torch
-from torch.nn.utils.rnn import PackedSequence
 
-from .data.batches import TrainingData, leaves_of, mapped
-from .data.fingerprint import fingerprint_of
+from .data.iterable import IterableData, random_state, set_random_state
 from .errors import UserError
 from .experiment import Experiment, Metric, own_parameters
 from .precision import backends_as_found
 from .record import RunRecord
+from .training import training_step as usual_step
 
 STEPS_WITHOUT_GPU = 2
-
-
-class RandomState:
-    """The state of the random generators that a reader's data may use: torch on the CPU, random and numpy."""
-
-    def __init__(self, seed: int):
-        self.own: tuple | None = None
-        self.seed = seed
-
-    def swap(self) -> None:
-        """Make this state the current one, or give back the one that was current before."""
-        before = self.now()
-        if self.own is None:
-            torch.default_generator.manual_seed(self.seed)
-            random.seed(self.seed)
-            numpy.random.seed(self.seed)
-        else:
-            self.set(self.own)
-        self.own = before
-
-    @staticmethod
-    def now() -> tuple:
-        """Return the current state."""
-        return torch.get_rng_state(), random.getstate(), numpy.random.get_state()
-
-    @staticmethod
-    def set(state: tuple) -> None:
-        """Make a state from now() the current one."""
-        torch.set_rng_state(state[0])
-        random.setstate(state[1])
-        numpy.random.set_state(state[2])
-
-
-class IterableData(TrainingData):
-    """Batches of any iterable, such as a DataLoader or a list, on the device.
-
-    A batch is the reader's own nest (see mapped() of data/batches.py), passed through with its tensors on the device.
-    Numbers, lists of numbers and NumPy arrays become tensors, because they belong to this batch, as its strings do.
-    An object with a method `to`, such as a graph of another library, is moved by it.
-
-    batches: yields the batches of an epoch each time it is iterated over.
-    eval_batches: the same of held-out data, or None.
-    batch_size: samples in the first batch, where the reader says so. It shows which dimension of which tensor is
-        counted; else that is what fits the DataLoader's batch_size, or the most frequent first dimension.
-    one_shape: whether a CUDA graph takes the batches. A last batch of another shape is then left out.
-    """
-
-    source = "own"
-
-    device: torch.device | None = None  # set it before a batch is asked for; None: batches stay where they are
-
-    def __init__(
-        self,
-        batches: Iterable,
-        eval_batches: Iterable | None,
-        max_steps: int = 0,
-        batch_size: Any = None,
-        one_shape: bool = False,
-    ):
-        for name, given in (("batches", batches), ("eval_batches", eval_batches)):
-            if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(given).__mro__):
-                raise UserError(
-                    f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, batch_size=...), or"
-                    " with batch_size=None if it yields whole batches."
-                )
-        if isinstance(batches, Iterator):
-            raise UserError(
-                "batches can be read only once, as a generator can; give a list, a DataLoader or a class with __iter__."
-            )
-        if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
-            kind = type(batches).__name__
-            raise UserError(f"batches is a {kind}, which yields no batch; give a list, a DataLoader or the like.")
-        self.batches = batches
-        self.held_out = eval_batches
-        self.max_steps = max_steps
-        self.sizes: list[int] = []
-        seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
-        shapes: list[int] = []
-        for batch in self.read(batches, 0):
-            tensors = tensors_of(batch)
-            if not tensors:
-                raise UserError("a batch holds no tensor; it must hold at least one, such as (inputs, labels).")
-            if not shapes:
-                self.place, self.size = counted_place(batch, batch_size, getattr(batches, "batch_size", None))
-                first = tensors
-            self.sizes.append(size_at(self.place, batch))
-            shape = tuple((path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors)
-            shapes.append(seen.setdefault(shape, len(seen)))
-        if not shapes:
-            raise UserError("batches is empty; it must yield at least one batch.")
-        self.limit = max_steps or None
-        if one_shape and any(shapes):
-            shapes, self.limit = without_last(shapes), len(shapes) - 1
-        self.shapes = shapes if any(shapes) else ()
-        self.steps = len(shapes)
-        self.train_samples = self.samples_in(self.steps, self.size)
-        self.fingerprint = fingerprint_of(*(hashable(tensor) for _, tensor in first), torch.tensor(self.steps))
-
-    def read(self, batches: Iterable, epoch: int) -> Iterator:
-        """Yield the batches of an epoch on the device, at most max_steps. An epoch always has the same random numbers.
-
-        The random numbers are those of the epoch while the next batch is made, and the model's own meanwhile.
-        """
-        state = RandomState(epoch)
-        state.swap()
-        try:
-            for batch in islice(batches, self.max_steps or None):
-                state.swap()
-                try:
-                    yield mapped(batch, self.moved, is_leaf=is_numbers)
-                finally:
-                    state.swap()
-        finally:
-            state.swap()
-
-    def moved(self, leaf: Any, path: str) -> Any:
-        """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are."""
-        leaf = as_tensor(leaf)
-        if self.device is None or not is_movable(leaf):
-            return leaf
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(self.device, non_blocking=True)
-        try:
-            return leaf.to(self.device)
-        except (TypeError, ValueError):  # a `to` of another meaning, such as a time zone's
-            return leaf
-
-    def steps_per_epoch(self, size: int) -> int:
-        return self.steps
-
-    def samples_in(self, steps: int, size: int) -> int:
-        return sum(self.sizes[:steps])
-
-    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator:
-        return islice(self.read(self.batches, epoch), self.limit)
-
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator:
-        return self.read(self.held_out or (), 0)
-
-
-def is_numbers(value: Any) -> bool:
-    """Return whether a value is a list, of any depth, of numbers that are no flags."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(is_number(one) or is_numbers(list(one) if isinstance(one, tuple) else one) for one in value)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float | numpy.number) and not isinstance(value, bool)
-
-
-def as_tensor(value: Any) -> Any:
-    """Return the tensor of an array, a number or a list of numbers, and any other value as it is.
-
-    What no tensor can hold, such as an array of words or a list with rows of several lengths, stays as it is.
-    """
-    if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
-        return value
-    try:
-        return torch.from_numpy(numpy.array(value, order="C")) if hasattr(value, "dtype") else torch.tensor(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return value
-
-
-def is_movable(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "to", None))
-
-
-def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an object holds in its attributes, and in those of its parts."""
-    for _, leaf in leaves_of(vars(value)) if depth and hasattr(value, "__dict__") else ():
-        yield from [leaf] if isinstance(leaf, torch.Tensor) else tensors_in(leaf, depth - 1)
-
-
-def tensors_of(batch: Any, path: str = "batch", is_leaf: Callable = lambda part: False) -> list[tuple[str, Any]]:
-    """Return (path, tensor) of each tensor of a batch, also of those within objects that can be moved.
-
-    Parts that is_leaf(part) is true of are returned as they are.
-    """
-    found = []
-    for place, leaf in leaves_of(batch, path, is_leaf):
-        if is_leaf(leaf) or isinstance(leaf, torch.Tensor):
-            found.append((place, leaf))
-        elif is_movable(leaf):
-            found += [(f"{place}, tensor {number}", tensor) for number, tensor in enumerate(tensors_in(leaf))]
-    return found
-
-
-Place = tuple[str, int | None]  # a path in a batch, and a dimension of the tensor there or None for a length
-
-
-def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Return the sizes in a batch that may be its number of samples: those that are likely, and all others.
-
-    Likely are the first dimension of a tensor, the length of a list of tensors and the number of packed sequences. The
-    length of a batch that is a list itself is not, as it may hold the inputs and the labels.
-    """
-
-    def counts_as_one(part: Any) -> bool:
-        return isinstance(part, PackedSequence) or (isinstance(part, list) and part is not batch)
-
-    likely: dict[Place, int] = {}
-    for path, part in tensors_of(batch, is_leaf=counts_as_one):
-        if isinstance(part, PackedSequence):
-            likely[path, None] = int(part.batch_sizes[0])
-        elif isinstance(part, torch.Tensor):
-            if part.dim():
-                likely[path, 0] = len(part)
-        elif inner := tensors_of(part, path):
-            likely[path, None] = len(part)
-            first = tuple(inner[0][1].shape[:1])
-            if first and all(isinstance(one, torch.Tensor) and tuple(one.shape[:1]) == first for one in part):
-                likely[inner[0][0], 0] = first[0]
-    others: dict[Place, int] = {("batch", None): len(batch)} if isinstance(batch, list) else {}
-    for path, tensor in tensors_of(batch):
-        others |= {(path, number): size for number, size in enumerate(tensor.shape) if (path, number) not in likely}
-    return likely, others
-
-
-def most_frequent(sizes: dict[Place, int]) -> int:
-    """Return the most frequent size, the first of several; 1 where there is none."""
-    return Counter(sizes.values()).most_common(1)[0][0] if sizes else 1
-
-
-def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None, int]:
-    """Return where the samples of a batch are counted, and how many the first batch has. None: each batch has one.
-
-    wanted: the reader's batch_size, or None. of_loader: that of the DataLoader, if there is one.
-    """
-    likely, others = sizes_of(batch)
-    every = likely | others
-    if wanted is not None:
-        if type(wanted) is not int or wanted not in {1, *every.values()}:
-            known = ", ".join(str(size) for size in dict.fromkeys(every.values()))
-            raise UserError(
-                f"batch_size is {wanted!r}, but no tensor of the first batch has such a dimension; give one of {known},"
-                " or leave it out."
-            )
-        size = wanted
-    elif type(of_loader) is int and of_loader in (*likely.values(), others.get(("batch", None))):
-        size = of_loader
-    else:
-        size = most_frequent(likely)
-        if len(set(likely.values())) > 1:
-            print(
-                f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
-                " tensors; if it is another number, set batch_size=."
-            )
-    return next((place for place, found in every.items() if found == size), None), size
-
-
-def size_at(place: Place | None, batch: Any) -> int:
-    """Return how many samples a batch has, counted where they were in the first one if this one has that place."""
-    likely, others = sizes_of(batch)
-    return 1 if place is None else (likely | others).get(place, most_frequent(likely))
-
-
-def without_last(shapes: list[int]) -> list[int]:
-    """Return the shapes of the batches without the last, which alone may differ where a CUDA graph takes them."""
-    different = sum(shape != 0 for shape in shapes)
-    if different > 1 or not shapes[-1]:
-        raise UserError(
-            f"{different} of {len(shapes)} batches have another shape or type than the first, but a CUDA graph takes"
-            ' one; pad all batches to one length, or run them with execution="eager" or "compile".'
-        )
-    print(
-        f"1 of {len(shapes)} batches, the last and incomplete one, has another shape than the first and is left out,"
-        " because a CUDA graph takes one shape."
-    )
-    return shapes[:-1]
-
-
-def hashable(tensor: torch.Tensor) -> Any:
-    """Return a tensor, or its text where NumPy has no such type or layout."""
-    try:
-        tensor.detach().cpu().contiguous().numpy()
-    except (TypeError, RuntimeError):
-        return repr(tensor)
-    return tensor
 
 
 @contextmanager
@@ -312,7 +31,7 @@ def process_as_found() -> Iterator[None]:
     """Leave the process, after the block, as it was before: switches, random numbers, environment and warnings."""
     frozen = gc.get_freeze_count()
     environment = dict(os.environ)
-    random_state = RandomState.now()
+    state = random_state()
     seed = torch.initial_seed()
     cuda: Any = torch.cuda
     before = None
@@ -322,7 +41,7 @@ def process_as_found() -> Iterator[None]:
         with warnings.catch_warnings(), backends_as_found():
             yield
     finally:
-        RandomState.set(random_state)
+        set_random_state(state)
         if cuda.is_initialized():
             with suppress(RuntimeError):  # a lost device must not cost the records
                 states, fraction, debug = before or (None, 1.0, 0)
@@ -344,6 +63,8 @@ def compare(
     compute_loss: Callable,
     *,
     make_optimizer: Callable | None = None,
+    schedule: Callable | None = None,
+    training_step: Callable | None = None,
     evaluate: Callable | None = None,
     eval_batches: Iterable | None = None,
     metric: Metric | None = None,
@@ -357,11 +78,17 @@ def compare(
         batch is any nest of tuples, lists, mappings, dataclasses and packed sequences, and compute_loss gets it as it
         is, with its tensors on the device. NumPy arrays, numbers and lists of numbers become tensors, because they
         belong to this batch as its strings do. Every batch is trained on, whatever its shape; only a CUDA graph takes
-        one shape, so it leaves out a last batch of another shape and stops where more differ.
+        one shape, so it leaves out a last step of another shape and stops where more differ.
     compute_loss(model, batch): returns the mean loss, a scalar. Or compute_loss(model, batch, hidden), which returns
-        (loss, hidden), where the next step needs a state.
-    make_optimizer(weights): returns the optimizer; the default is torch.optim.SGD at lr. As a CUDA graph it must
-        be torch.optim.SGD or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
+        (loss, hidden), where the next step needs a state. What it draws at random is equal in every precision.
+    make_optimizer(weights) or make_optimizer(model), by the name of its argument: returns the optimizer, which may
+        have several parameter groups; the default is torch.optim.SGD at lr. As a CUDA graph it must be torch.optim.SGD
+        or AdamW. Use diagnose() for a loop with two optimizers, as of a GAN.
+    clip: the largest norm of the gradient. accumulate: how many batches a step takes, whose gradients are averaged.
+    schedule(step): returns the learning rate of the first parameter group, and the others keep their ratio to it.
+        Steps count from 0 through all epochs. It may also ask for `steps_per_epoch` and `metrics`, those so far.
+    training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes a step in place of
+        training.training_step, which is a model for it. With `accumulate` the batch is a tuple of batches.
     evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
     batch_size: how many samples the first batch has, where its tensors do not agree on that.
     parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
@@ -371,7 +98,8 @@ def compare(
     With 16-bit weights the model's arguments are cast to their type, but targets keep their own. The process is left
     as it was found: random numbers, PyTorch's switches, environment and warnings.
 
-    Raises UserError where an argument is wrong. A training that fails is a record with its reason.
+    Raises UserError where an argument is wrong, and where every training failed, so that a script ends with a status. A
+    training that fails while others do not is a record with its reason.
 
     Example:
         import torch
@@ -390,77 +118,84 @@ def compare(
 
         records = compare("squares", make_model, batches, compute_loss, epochs=2, lr=0.01)
     """
+    functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
+    functions |= {"evaluate": evaluate}
     try:
         with process_as_found():
-            return trained_in_every_precision(
-                name, make_model, batches, compute_loss, make_optimizer, evaluate, eval_batches, metric, parameters
-            )
+            return trained(name, make_model, batches, compute_loss, eval_batches, functions, metric, parameters)
     except UserError as error:
         raise error.with_traceback(None) from None  # a reader needs the sentence, not our code
 
 
-def trained_in_every_precision(
+def trained(
     name: str,
     make_model: Callable,
     batches: Iterable,
     compute_loss: Callable,
-    make_optimizer: Callable | None,
-    evaluate: Callable | None,
     eval_batches: Iterable | None,
+    functions: dict[str, Callable | None],
     metric: Metric | None,
     parameters: dict,
 ) -> list[RunRecord]:
-    """Do what compare() says."""
+    """Do what compare() says, with the functions that may be left out as the reader gave them, by name."""
+    from .report import results  # loads Matplotlib
+
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
-    if evaluate is not None and eval_batches is None:
-        raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
     executions = parameters.pop("execution", "eager")
     executions = executions if isinstance(executions, list | tuple) else [executions]
     given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
     checked = [own_parameters(name, {**given, "execution": execution}) for execution in executions]
+    settings = checked[0]
     one_shape = any("cuda_graph" in one.execution for one in checked)
-    data = IterableData(batches, eval_batches, given.get("max_steps", 0), given.get("batch_size"), one_shape)
-    data.used = name
+    size = given.get("batch_size")
+    data = IterableData(batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate)
+    data.used, data.seed = name, settings.seed
     given["batch_size"] = data.size
-    records = []
+    if functions["evaluate"] is not None and eval_batches is None:
+        raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
+    make_model = one_model(make_model, data)
+    records: list[RunRecord] = []
     gpu = None
     for execution in executions:
-        experiment = Experiment(
-            name,
-            {**given, "execution": execution},
-            data,
-            one_model(make_model),
-            loss_of(compute_loss),
-            (lambda model, held_out: float(evaluate(model, held_out))) if evaluate is not None else None,
-            metric or Metric("metric"),
-            make_optimizer=one_optimizer(make_optimizer) if make_optimizer is not None else None,
-            gpu=gpu,
-        )
+        options = {**given, "execution": execution}
+        whole = {**checked_functions(functions, settings), "metric": metric or Metric("metric"), "gpu": gpu}
+        experiment = Experiment(name, options, data, make_model, loss_of(compute_loss), **whole)
         gpu = experiment.gpu
         data.device = gpu.device
         records += experiment.run()
-        show_results(records[-len(experiment.parameters.precisions) :])
-    if gpu is not None and gpu.device.type == "cuda" and all(record.status == "ok" for record in records):
+        results.show(records[-len(experiment.parameters.precisions) :])
+    statuses = {record.status for record in records}
+    if gpu is not None and gpu.device.type == "cuda" and statuses == {"ok"}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
-    print(f"The report: {command_of_report(given['output_dir'])}")
+    folder = os.path.abspath(given["output_dir"])
+    print(f"The report: python run_all.py --report {shlex.quote(folder)}, or summary.ipynb with that as records_dir.")
+    if "failed" in statuses <= {"failed", "unsupported"}:
+        reason = next(record.reason for record in records if record.status == "failed")
+        raise UserError(f"every training failed, the first with {reason}; see the traceback above.")
     return records
 
 
-def command_of_report(folder: str) -> str:
-    """Return how the report is drawn: a command to be typed in the working folder, or what works without a clone."""
-    script = Path(__file__).resolve().parents[1] / "run_all.py"
-    if not script.exists():
-        return f"open summary.ipynb, set records_dir = {folder!r}, and run all cells"
-    return shlex.join(["python", os.path.relpath(script), "--report", folder])
-
-
-def show_results(records: list[RunRecord]) -> None:
-    """Show the results: as a notebook does in a notebook, else as plain text."""
-    from .report import results  # loads Matplotlib
-
-    results.show(records)
+def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the functions that may be left out as Experiment takes them. Raise UserError where one is wrong."""
+    functions = {name: function for name, function in given.items() if function is not None}
+    for name, function in functions.items():
+        if not callable(function):
+            raise UserError(f"{name} is {kind_of(function)}, but it must be a function; help(compare) says of what.")
+    if "training_step" in functions and settings.clip:
+        raise UserError("clip belongs to the usual step, so clip within your own training_step and leave it out here.")
+    functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
+    if "make_optimizer" in functions:
+        functions["make_optimizer"] = one_optimizer(given["make_optimizer"])
+    if "evaluate" in functions:
+        functions["evaluate"] = lambda model, held_out: float(given["evaluate"](model, held_out))
+    if "schedule" in functions:
+        names = inspect.signature(given["schedule"]).parameters
+        functions["schedule"] = lambda step, **known: float(
+            given["schedule"](step, **{name: value for name, value in known.items() if name in names})
+        )
+    return functions
 
 
 def loss_of(compute_loss: Callable) -> Callable:
@@ -495,6 +230,11 @@ def kind_of(value: Any) -> str:
 
 def checked_loss(loss: Any) -> torch.Tensor:
     """Return the loss. Raise UserError where it is none that a model can be trained by."""
+    if isinstance(loss, tuple | dict):  # a dict is also what models of Hugging Face return
+        raise UserError(
+            f"compute_loss returned a {type(loss).__name__}; it must return one loss, so add several losses up, and"
+            " take the .loss of a model's output."
+        )
     if not isinstance(loss, torch.Tensor) or loss.dim():
         raise UserError(f"compute_loss returned {kind_of(loss)}; it must return the mean loss as a scalar tensor.")
     if torch.is_grad_enabled() and not loss.requires_grad:
@@ -502,7 +242,7 @@ def checked_loss(loss: Any) -> torch.Tensor:
     return loss
 
 
-def one_model(make_model: Callable) -> Callable:
+def one_model(make_model: Callable, data: IterableData) -> Callable:
     """Return the reader's own function, which stops with a sentence where it returns no model or an old one."""
     if isinstance(make_model, torch.nn.Module) or not callable(make_model):
         raise UserError("make_model must be a function that returns a new model, for each precision begins with one.")
@@ -515,6 +255,7 @@ def one_model(make_model: Callable) -> Callable:
         if any(one() is model for one in made):
             raise UserError("make_model returned the same model twice; it must make a new one each time.")
         made.append(weakref.ref(model))
+        data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
         return model
 
     return checked
@@ -522,11 +263,10 @@ def one_model(make_model: Callable) -> Callable:
 
 def one_optimizer(make_optimizer: Callable) -> Callable:
     """Return the reader's own function, which stops with a sentence where it returns no optimizer, or several."""
-    if not callable(make_optimizer):
-        raise UserError("make_optimizer must be a function of the weights; each precision has an optimizer of its own.")
 
-    def checked(weights: list) -> Any:
-        optimizer = make_optimizer(weights)
+    @wraps(make_optimizer, updated=())
+    def checked(given: Any) -> Any:
+        optimizer = make_optimizer(given)
         if not (hasattr(optimizer, "step") and hasattr(optimizer, "zero_grad")):
             raise UserError(
                 f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two,"

@@ -119,6 +119,8 @@ class OwnExperiment(Common):
     """An experiment that declares no parameters of its own."""
 
     batch_size: Count = shown(1, "samples per step")
+    clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
+    accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
     channels_last: bool = CHANNELS_LAST
     fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
 

@@ -140,6 +140,24 @@ class Precision:
         return autocast(self.name, self.device, self.cache)
 
 
+@contextmanager
+def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
+    """Collect the types of every autocast that is turned on for the device within the block, by whomever."""
+    seen: set[torch.dtype] = set()
+    enter = torch.autocast.__enter__
+
+    def noted(context: Any) -> Any:
+        if context._enabled and context.device == device.type:
+            seen.add(context.fast_dtype)
+        return enter(context)
+
+    torch.autocast.__enter__ = noted
+    try:
+        yield seen
+    finally:
+        torch.autocast.__enter__ = enter
+
+
 def autocast_of_compiled_backward() -> str:
     """Return PyTorch's switch for autocast in compiled backward passes, "off" or "same_as_forward", read back."""
     from torch._functorch import config
@@ -165,8 +183,8 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
 def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:
     """Cast `model` in place and return what the optimizer updates: one tensor per parameter.
 
-    In o2_fp16 these are fp32 master copies, elsewhere the parameters themselves. o2_fp16 keeps batch normalisation in
-    fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
+    In o2_fp16 these are fp32 master copies of the weights that are not frozen, elsewhere the parameters themselves.
+    o2_fp16 keeps batch normalisation in fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
 
     Where weights change their type, the model's floating-point arguments are cast to it from now on, as Apex's O2
     does. The rest of a batch, such as the labels, keeps its type. Raises Unsupported where complex weights would be
@@ -183,17 +201,17 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
     for norm in norms:
         if norm.momentum is not None:  # else the average is over all steps, and needs their count
             norm.num_batches_tracked = None  # counting would cost a kernel per step
-    masters = [parameter.detach().clone() for parameter in model.parameters()] if mode["masters"] else None
+    masters = {one: one.detach().clone() for one in model.parameters() if mode["masters"] and one.requires_grad}
     if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
         model._apply(lambda tensor: cast(tensor, dtype))  # unlike model.to(), which makes complex weights real
         model.register_forward_pre_hook(ArgumentCast(dtype), with_kwargs=True)
     if mode["masters"] or keep_batchnorm_fp32:
         for norm in norms:
             norm.float()
-    if masters is None:
-        return list(model.parameters())
-    pairs = zip(model.parameters(), masters, strict=True)
-    return [weight if weight.dtype == torch.float32 else torch.nn.Parameter(master) for weight, master in pairs]
+    return [
+        torch.nn.Parameter(masters[weight]) if weight in masters and weight.dtype != torch.float32 else weight
+        for weight in model.parameters()
+    ]
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:

@@ -1,5 +1,6 @@
 """The method: the training step, warm-up and the timed epoch."""
 
+import inspect
 import itertools
 import math
 import statistics
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 
 from .cuda_graph import CapturedStep
+from .data.batches import Parts
 from .device_optimizer import on_device
 from .errors import Diverged, UserError
 from .float8 import use_float8
@@ -20,9 +22,11 @@ from .gpu.energy import watched
 from .loss_scaling import LossScaleTrace, make_scaler
 from .memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from .precision import (
+    PRECISIONS,
     Precision,
     autocast,
     autocast_of_compiled_backward,
+    autocasts_seen,
     cast_model,
     compiled,
     cudnn_flags,
@@ -45,18 +49,24 @@ def training_step(
 ) -> tuple[torch.Tensor, Any]:
     """Take one step and return (loss, hidden). It is the step of experiments that bring none of their own.
 
+    batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory of one.
     compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the gradient.
     """
     optimizer.zero_grad(set_to_none=True)
-    with precision.autocast():
-        loss, hidden = compute_loss(model, batch, hidden)
-    scaler.scale(loss).backward()
+    parts = batch if isinstance(batch, Parts) else (batch,)
+    losses = []
+    for part in parts:
+        with precision.autocast():
+            loss, hidden = compute_loss(model, part, hidden)
+            loss = loss / len(parts) if len(parts) > 1 else loss
+        scaler.scale(loss).backward()
+        losses.append(loss.detach())
     scaler.unscale_(optimizer)
     if clip is not None:
-        torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], clip)
+        torch.nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], clip)
     scaler.step(optimizer)
     scaler.update()
-    return loss.detach(), hidden
+    return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
 
 
 class Trainer:
@@ -64,6 +74,7 @@ class Trainer:
 
     compute_loss, step_function, make_optimizer: as in Experiment. The default step clips to a norm of `clip`; the
         default optimizer is torch.optim.SGD with the other `options`.
+    found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
     network: the model as it was built. model: the same for inference, compiled if `execution` says so.
     loss_of: what the step calls as compute_loss. torch.compile compiles network and loss as one.
     weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
@@ -81,7 +92,7 @@ class Trainer:
         *,
         device: torch.device,
         step_function: Callable | None = None,
-        make_optimizer: Callable[[list], torch.optim.Optimizer] | None = None,
+        make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         execution: str = "eager",
         compile_mode: str = "default",
         scaler: str = "pytorch",
@@ -118,27 +129,46 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = (
-            make_optimizer(self.masters) if make_optimizer else torch.optim.SGD(self.masters, **options)
-        )
+        self.optimizer: Any = self.optimizer_of(make_optimizer or partial(torch.optim.SGD, **options))
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
+        self.found_inf: torch.Tensor | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
+            self.found_inf = self.scaler.found_inf
         else:
             self.optimizer.register_step_post_hook(self._count_update)
+            if self.scaler.is_enabled() and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+                self.found_inf, self.skipped = torch.zeros(2, device=device)
         if "cuda_graph" in execution:
             self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
         keep_masters(self.optimizer, self.weights, self.masters)
 
-    def _count_update(self, *_):
+    def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
+        """Return the optimizer of what is updated. The reader's function gets the model where it asks for a `model`."""
+        if next(iter(inspect.signature(make_optimizer).parameters), "") != "model":
+            return make_optimizer(self.masters)
+        optimizer = make_optimizer(self.network)
+        masters = dict(zip(self.weights, self.masters, strict=True))
+        for group in optimizer.param_groups:
+            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
+        return optimizer
+
+    def _count_update(self, optimizer: Any, *_: Any) -> None:
         self.updates += 1
+        if self.found_inf is not None:  # a fused optimizer is called in every step, and skips the update by itself
+            self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
+            self.skipped += self.found_inf
 
     @property
     def skipped_steps(self) -> int:
         """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
-        return int(self.scaler.skipped.item()) if self.on_device else self.steps - self.updates
+        if self.on_device:
+            return int(self.scaler.skipped.item())
+        return self.steps - self.updates if self.found_inf is None else int(self.skipped.item())
 
     def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
         """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
@@ -155,8 +185,9 @@ class Trainer:
         return self.step_function(self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode)
 
     def set_lr(self, lr: float) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["lr"].fill_(lr) if self.on_device else lr
+        """Set the first group's rate. The others keep their ratio to it."""
+        for group, ratio in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = group["lr"].fill_(lr * ratio) if self.on_device else lr * ratio
 
     def start_again(self) -> None:
         """Forget momenta and counts. What a graph reads keeps its address."""
@@ -165,6 +196,8 @@ class Trainer:
             self.scaler.skipped.zero_()
         else:
             self.optimizer.state.clear()
+            if self.found_inf is not None:
+                self.skipped.zero_()
         self.steps = self.updates = 0
 
 
@@ -401,8 +434,15 @@ def warm_up(
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
-    visit_shapes(trainer, batches)
-    taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
+    with autocasts_seen(trainer.device) as seen:
+        visit_shapes(trainer, batches)
+        taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
+    if seen - {PRECISIONS[trainer.precision]["autocast"]}:
+        record.autocast_dtype = " + ".join(sorted(str(one).removeprefix("torch.") for one in seen))
+        print(
+            f"{trainer.precision}: the model or the loss turns on autocast by itself ({record.autocast_dtype} in all),"
+            " so this run is not what its name says; take that out to compare precisions."
+        )
     read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
@@ -443,7 +483,7 @@ def timed_epoch(
     clock = StepClock(trainer.device)
     scales = LossScaleTrace(record, trainer)
     outcome = trainer.captured.outcome if trainer.captured else None
-    meter = DeviceLossMeter(trainer.scaler.found_inf, outcome) if trainer.on_device else LossMeter(trainer)
+    meter = LossMeter(trainer) if trainer.found_inf is None else DeviceLossMeter(trainer.found_inf, outcome)
     compiled_before = read_compiler(trainer)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)

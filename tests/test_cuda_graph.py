@@ -1,6 +1,7 @@
 """The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager mode's."""
 
 import contextlib
+import math
 import random
 import types
 
@@ -460,6 +461,62 @@ def test_a_graph_takes_the_settings_of_torchs_sgd(options):
     assert all(a is b for a, b in zip(made.weights, weights, strict=True))
 
 
+def in_groups(weights, second):
+    return [{"params": weights[::2], "weight_decay": 0.3}, {"params": weights[1::2], **second}]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind, precision):
+    """One group whose settings are those of two gives the same bits, too."""
+
+    def trainer(second, scaler, groups=True):
+        def make_optimizer(model):
+            weights = list(model.parameters())[1:]
+            return kind(in_groups(weights, second) if groups else weights, lr=0.05, weight_decay=0.3)
+
+        network = small_network()
+        network[0].weight.requires_grad_(False)
+        made = Trainer(
+            network, precision, compute_loss, device=CPU, make_optimizer=make_optimizer, scaler=scaler, clip=0.1
+        )
+        losses = []
+        for step in range(4):
+            made.set_lr(0.05 / (1 + step))
+            losses.append(made.step(make_batch(step))[0].item())
+        return made, losses
+
+    second = {"weight_decay": 0.0, "lr": 0.1}
+    (ours, losses), (theirs, wanted) = trainer(second, "device"), trainer(second, "pytorch")
+    assert losses == pytest.approx(wanted, rel=1e-5 if precision == "fp32" else 1e-2)
+    assert [group["lr"].item() for group in ours.optimizer.param_groups] == pytest.approx([0.0125, 0.025])
+    assert [group["lr"] for group in theirs.optimizer.param_groups] == pytest.approx([0.0125, 0.025])
+    assert ours.masters[0] is ours.weights[0] and ours.masters[0] not in ours.optimizer.state
+    ours.start_again()
+    assert not any(tensor.any() for tensor in ours.optimizer.kept_tensors())
+    (two, losses), (one, wanted) = trainer({}, "device"), trainer({}, "device", groups=False)
+    assert type(one.optimizer) is not type(two.optimizer) and losses == wanted
+    frozen = on_device(kind([torch.nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
+    assert frozen.state == {}
+
+
+def test_a_fused_optimizer_that_skips_by_itself_is_counted():
+    """GradScaler calls it in every step, so the number of calls says nothing."""
+
+    def fused(weights):
+        return torch.optim.AdamW(weights, lr=0.01, fused=True)
+
+    made = make_trainer("amp_fp16", "eager", make_optimizer=fused, clip=0.01)
+    for number, overflow in enumerate([False, True, True, False]):
+        made.step(flagged(number, overflow))
+    assert (made.steps, made.skipped_steps) == (4, 2)
+    record = make_record(precision="amp_fp16")
+    timed_epoch(record, made, [flagged(number, number == 1) for number in range(3)])
+    assert record.overflow_steps == [5] and record.skipped_steps == 1 and math.isfinite(record.train_loss[0])
+    made.start_again()
+    assert made.skipped_steps == 0
+
+
 class OwnSGD(torch.optim.SGD):
     """A user's own update rule, which the fused kernel does not know."""
 
@@ -468,10 +525,6 @@ class OwnSGD(torch.optim.SGD):
     ("make", "says"),
     [
         (lambda weights: torch.optim.Adam(weights, 0.1), "this is Adam"),
-        (
-            lambda weights: torch.optim.SGD([{"params": weights[:1]}, {"params": weights[1:]}], 0.1),
-            "parameter groups: 2",
-        ),
         (lambda weights: torch.optim.SGD(weights, 0.1, momentum=0.9, dampening=0.1), "neither dampening"),
         (lambda weights: torch.optim.SGD(weights, 0.1, maximize=True), "nor maximize"),
         (lambda weights: torch.optim.AdamW(weights, 0.1, amsgrad=True), "neither amsgrad"),

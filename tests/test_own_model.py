@@ -5,26 +5,28 @@ import contextlib
 import dataclasses
 import gc
 import inspect
+import json
 import os
 import random
-import shlex
 import textwrap
 import types
 import warnings
 
+import notebook_cells
 import numpy
 import pytest
 import torch
-from conftest import ROOT, run_cells
+from conftest import NOTEBOOKS, run_cells
 from small_training import CPU
 from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
-from mixed_precision_study import environment, own_model
+from mixed_precision_study import environment
 from mixed_precision_study.data.batches import leaves_of
+from mixed_precision_study.data.iterable import IterableData
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
-from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, IterableData, compare
+from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
 from mixed_precision_study.precision import (
     PRECISIONS,
     backends_as_found,
@@ -34,7 +36,7 @@ from mixed_precision_study.precision import (
     set_fp32_switches,
 )
 from mixed_precision_study.record import read_records
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.training import Trainer, training_step
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
 INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
@@ -49,12 +51,6 @@ def make_model():
 def compute_loss(model, batch):
     x, y = batch
     return torch.nn.functional.mse_loss(model(x).float(), y.float())
-
-
-def epochs_of(batches, epochs=(0, 1, 0), **options):
-    """Return the first tensors of the batches of some epochs."""
-    data = IterableData(batches, None, **options)
-    return data, [[batch[0] for batch in data.train_batches(epoch, torch.float32, data.size)] for epoch in epochs]
 
 
 def test_the_example_in_the_docstring_runs(monkeypatch):
@@ -72,28 +68,13 @@ def test_the_example_in_the_docstring_runs(monkeypatch):
 def test_each_precision_sees_the_same_shuffled_batches_and_epochs_differ():
     loader = torch.utils.data.DataLoader(SAMPLES, 32, shuffle=True)
     before = torch.get_rng_state()
-    data, (first, second, again) = epochs_of(loader)
+    data = IterableData(loader, None)
+    first, second, again = ([batch[0] for batch in data.train_batches(epoch, None, 32)] for epoch in (0, 1, 0))
     assert torch.equal(torch.get_rng_state(), before)  # the reader's own random numbers are left alone
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], second[0])
     assert (data.size, data.steps_per_epoch(32), data.train_samples) == (32, 3, 70)
     assert [len(batch) for batch in first] == [32, 32, 6]
-
-
-def test_data_that_draw_by_themselves_are_the_same_in_an_epoch_whatever_the_model_draws():
-    class Noisy:
-        def __iter__(self):
-            for _ in range(3):
-                yield (torch.randn(4, 2) + random.random(),)
-
-    data = IterableData(Noisy(), None)
-    quiet = [batch[0] for batch in data.train_batches(5, torch.float32, 4)]
-    drawn = []
-    for batch in data.train_batches(5, torch.float32, 4):
-        torch.rand(7)  # as dropout on the CPU would
-        random.random()
-        drawn.append(batch[0])
-    assert all(torch.equal(a, b) for a, b in zip(quiet, drawn, strict=True))
 
 
 class Output(dict):
@@ -171,22 +152,6 @@ def test_compute_loss_sees_each_batch_as_it_was_given_in_every_step(form):
         assert torch.equal(seen[-1].x, FEATURES[-1]) and torch.equal(seen[-1].y, torch.tensor(ANSWERS[-1]))
 
 
-def test_what_hugging_face_collates_is_trained_on():
-    transformers = pytest.importorskip("transformers")
-    made = transformers.modeling_outputs.TokenClassifierOutput
-    ids = [torch.full((2, 16), float(number)) for number in range(3)]
-    seen = []
-
-    def loss(model, batch):
-        encoding, output, labels = batch
-        seen.append((encoding.input_ids[0, 0].item(), output.logits[0].item(), labels.tolist()))
-        return model(encoding["input_ids"]).mean()
-
-    batches = [(transformers.BatchEncoding({"input_ids": one}), made(logits=one[0]), [int(one[0, 0])]) for one in ids]
-    (record,) = compare("encoded", make_model, batches, loss, precisions=["fp32"], epochs=1, max_steps=9)
-    assert record.status == "ok" and seen[-3:] == [(number, number, [number]) for number in range(3)]
-
-
 def test_an_object_that_can_be_moved_is_moved_by_its_own_method():
     class Graph:
         def __init__(self, nodes, device="cpu"):
@@ -231,16 +196,16 @@ def test_batches_of_every_shape_are_trained_on(execution):
         assert set(sizes[:5]) == {8, 7, 6, 5, 4}  # warm-up begins with one batch of every shape
 
 
-def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more(capsys):
+def test_a_graph_leaves_out_a_last_batch_in_every_execution_and_refuses_more():
     loader = torch.utils.data.DataLoader(SAMPLES, 32)
     both = compare(
         "left_out", make_model, loader, compute_loss, execution=["eager", "cuda_graph"], max_steps=9, **QUICK
     )
     assert {record.status for record in both} == {"ok", "unsupported"}
     assert (both[0].steps_per_epoch, both[0].samples_per_epoch) == (2, 64)
-    assert capsys.readouterr().out.count("1 of 3 batches") == 1
+    assert len({record.run_id for record in both}) == 4
     for sizes in ((8, 8, 7, 6), (8, 7, 8), (7, 8, 8)):
-        with pytest.raises(UserError, match=rf"{sum(size != sizes[0] for size in sizes)} of {len(sizes)} batches"):
+        with pytest.raises(UserError, match=f"{sum(size != sizes[0] for size in sizes)} of {len(sizes)}"):
             IterableData([torch.randn(size, 16) for size in sizes], None, one_shape=True)
     assert IterableData([torch.randn(8, 16)] * 3, None, one_shape=True).steps == 3
 
@@ -275,32 +240,6 @@ LISTS = torch.utils.data.DataLoader([torch.ones(3, 4)] * 6, 4, collate_fn=list)
 def test_the_samples_of_a_batch_are_counted(batches, wanted, sizes):
     data = IterableData(batches, None, batch_size=wanted)
     assert (data.size, data.sizes, data.train_samples) == (sizes[0], sizes, sum(sizes))
-
-
-@pytest.mark.parametrize("wrong", [5, "16", 16.0, True])
-def test_a_batch_size_that_no_tensor_has_is_refused(wrong):
-    with pytest.raises(UserError, match="batch_size"):
-        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, batch_size=wrong, **QUICK)
-
-
-@pytest.mark.parametrize("given", [{"batches": SAMPLES}, {"eval_batches": SAMPLES, "evaluate": lambda *_: 0.0}])
-def test_a_dataset_in_place_of_a_loader_is_refused(given):
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter([(INPUTS, LABELS)])
-
-    for wrong in (SAMPLES, Stream(), datasets_of_hugging_face()):
-        own = {name: wrong if value is SAMPLES else value for name, value in given.items()}
-        with pytest.raises(UserError, match="DataLoader"):
-            compare(**{"name": "refused", "make_model": make_model, "batches": [(INPUTS, LABELS)]} | own, **REFUSED)
-
-
-def datasets_of_hugging_face():
-    """A class of the same name that has nothing to do with torch's."""
-    return type("Dataset", (list,), {})([(INPUTS, LABELS)])
-
-
-REFUSED = {"compute_loss": compute_loss, **QUICK}
 
 
 class Recurrent(torch.nn.Module):
@@ -405,132 +344,6 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
     assert seen == [(weights, weights, torch.int64), (torch.float32, torch.float32, torch.int64)]
 
 
-@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits"])
-def test_a_loss_of_two_types_is_right_or_fails_as_pytorch_fails(name):
-    function = getattr(torch.nn.functional, name)
-    x, y = torch.randn(8, 16), torch.rand(8, 1)
-    expected = function(make_model_of(0)(x), y)
-    trainer = Trainer(
-        make_model_of(0),
-        "bf16_true",
-        lambda model, batch, _: (function(model(batch[0]), batch[1]), None),
-        device=CPU,
-        lr=0.1,
-    )
-    try:
-        loss, _ = trainer.step((x, y))
-    except RuntimeError as error:
-        assert "dtype" in str(error)
-    else:
-        assert loss.item() == pytest.approx(expected.item(), rel=0.05)
-
-
-def make_model_of(seed):
-    torch.manual_seed(seed)
-    return make_model()
-
-
-def test_a_loss_with_a_hidden_state_an_optimizer_and_an_evaluation_are_used():
-    seen = []
-
-    def with_hidden(model, batch, hidden):
-        seen.append(hidden is None)
-        loss = compute_loss(model, batch)
-        return loss, loss.detach().reshape(1)
-
-    def evaluate(model, batches):
-        errors = [(model(x).float() - y.float()).abs().mean() for x, y in batches]
-        return sum(errors) / len(errors)
-
-    records = compare(
-        "with_hidden",
-        make_model,
-        torch.utils.data.DataLoader(SAMPLES, 32),
-        with_hidden,
-        make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=0.01),
-        evaluate=evaluate,
-        eval_batches=[(INPUTS, LABELS)],
-        metric=Metric("absolute error", better="lower"),
-        **QUICK,
-    )
-    assert [record.status for record in records] == ["ok", "ok"]
-    assert all(len(record.metric) == 2 and record.metric[1] < record.metric[0] for record in records)
-    assert True in seen and False in seen
-
-
-class ConfiguredTransformer(torch.nn.Module):
-    """A language model in Hugging Face's style: it is built from a config, takes keywords and computes its own loss."""
-
-    def __init__(self, vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2):
-        super().__init__()
-        self.embeddings = torch.nn.Embedding(vocab_size, hidden_size)
-        layer = torch.nn.TransformerEncoderLayer(hidden_size, num_attention_heads, 32, 0.0, batch_first=True)
-        self.encoder = torch.nn.TransformerEncoder(layer, num_hidden_layers)
-        self.lm_head = torch.nn.Linear(hidden_size, vocab_size)
-
-    def forward(self, input_ids, attention_mask=None, labels=None):
-        padding = None if attention_mask is None else attention_mask == 0
-        logits = self.lm_head(self.encoder(self.embeddings(input_ids), src_key_padding_mask=padding))
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return Output(loss=loss, logits=logits)
-
-
-class SmallUNet(torch.nn.Module):
-    """Down, up, and a connection past both."""
-
-    def __init__(self):
-        super().__init__()
-        self.down = torch.nn.Conv2d(3, 8, 3, stride=2, padding=1)
-        self.up = torch.nn.ConvTranspose2d(8, 8, 2, stride=2)
-        self.last = torch.nn.Conv2d(11, 2, 3, padding=1)
-
-    def forward(self, images):
-        return self.last(torch.cat([images, self.up(self.down(images).relu()).relu()], 1))
-
-
-WORDS = torch.randint(64, (8, 6), generator=torch.Generator().manual_seed(0))
-SENTENCES = {"input_ids": WORDS, "attention_mask": torch.ones_like(WORDS), "labels": WORDS}
-PICTURES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.zeros(8, 16, 16).long()
-
-
-def loss_of_output(model, batch):
-    return model(**batch).loss
-
-
-def loss_of_pixels(model, batch):
-    images, masks = batch
-    return torch.nn.functional.cross_entropy(model(images).float(), masks)
-
-
-@pytest.mark.parametrize(
-    ("make", "batch", "loss"),
-    [(ConfiguredTransformer, SENTENCES, loss_of_output), (SmallUNet, PICTURES, loss_of_pixels)],
-    ids=["language model", "segmentation"],
-)
-def test_models_of_other_kinds_are_compared(make, batch, loss):
-    def adamw(weights):
-        return torch.optim.AdamW(weights, lr=0.01)
-
-    records = compare("others", make, [batch] * 3, loss, make_optimizer=adamw, **{**QUICK, "epochs": 4, "max_steps": 3})
-    assert [record.status for record in records] == ["ok", "ok"]
-    assert all(record.train_loss[-1] < record.train_loss[0] for record in records)
-
-
-def test_two_optimizers_are_refused_in_a_sentence():
-    def two(weights):
-        return torch.optim.SGD(weights[:1], lr=0.1), torch.optim.SGD(weights[1:], lr=0.1)
-
-    with pytest.raises(UserError, match="returned a tuple; it must return one optimizer"):
-        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, make_optimizer=two, **QUICK)
-
-
-def test_several_ways_of_execution_are_told_apart_and_what_cannot_be_is_a_record():
-    batches = [(INPUTS[:32], LABELS[:32])] * 2
-    records = compare("ways", make_model, batches, compute_loss, execution=["eager", "cuda_graph"], **QUICK)
-    assert [record.status for record in records] == ["ok", "ok", "unsupported", "unsupported"]
-    assert len({record.run_id for record in records}) == 4
-
-
 def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
@@ -539,50 +352,205 @@ def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
         assert 0 <= record.metric[0] <= 1
 
 
+HUGGING_FACE = """
+import transformers
+config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2)
+words = torch.randint(64, (6, batch_size, 8), generator=torch.Generator().manual_seed(seed))
+batches = [transformers.BatchEncoding({"input_ids": one, "labels": one}) for one in words]
+eval_batches = batches[:1]
+make_model = lambda: transformers.GPT2LMHeadModel(config)
+compute_loss = lambda model, batch: model(**batch).loss
+make_optimizer = lambda model: torch.optim.AdamW(model.parameters(), lr=lr)
+evaluate = lambda model, batches: torch.stack([model(**batch).loss for batch in batches]).mean()
+"""
+
+
+def test_the_notebook_trains_a_model_of_hugging_face_in_ten_lines(tmp_path):
+    pytest.importorskip("transformers")
+    notebook = json.loads((NOTEBOOKS / "your_model.ipynb").read_text(encoding="utf-8"))
+    (cell,) = [cell for cell in notebook["cells"] if cell["id"] == "training"]
+    cell["source"] = HUGGING_FACE.strip()
+    assert len(cell["source"].splitlines()) <= 10
+    (tmp_path / "own.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    given = {"precisions": ["fp32", "amp_bf16"], "batch_size": 4, "epochs": 2, "max_steps": 6, "lr": 0.01}
+    records = notebook_cells.run_cells(tmp_path / "own.ipynb", "run", given)["records"]
+    assert [(record.status, record.steps_per_epoch, record.batch_size_used) for record in records] == [("ok", 6, 4)] * 2
+    assert all(record.metric[1] < record.metric[0] < 5 for record in records)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([(INPUTS, LABELS)])
+
+
+ONE = torch.nn.Linear(16, 1)
+OTHER_DATASET = type("Dataset", (list,), {})([(INPUTS, LABELS)])  # which has nothing to do with torch's
+TWO_LOSSES = {"a": torch.zeros(()), "b": torch.zeros(())}
+
+
 @pytest.mark.parametrize(
-    ("batches", "says"),
+    ("says", "changed"),
     [
-        ((batch for batch in [(INPUTS, LABELS)]), "only once"),
-        ([], "batches is empty"),
-        (["text"], "no tensor"),
+        *(("batch_size", {"batch_size": wrong}) for wrong in (5, "16", 16.0, True)),
+        *(("DataLoader", {"batches": wrong}) for wrong in (SAMPLES, Stream(), OTHER_DATASET)),
+        *(("DataLoader", {"eval_batches": wrong, "evaluate": len}) for wrong in (SAMPLES, Stream())),
+        *(("batches", {"batches": wrong}) for wrong in ((one for one in [INPUTS]), [], 3, lambda: [])),
+        ("tensor", {"batches": ["text"]}),
+        ("make_model", {"make_model": ONE}),
+        ("None.*Module", {"make_model": lambda: None}),
+        ("make_model.*twice", {"make_model": lambda: ONE}),
+        ("compute_loss", {"compute_loss": lambda model: 0}),
+        ("compute_loss.*None", {"compute_loss": lambda model, batch: None}),
+        (r"compute_loss.*\(70, 1\)", {"compute_loss": lambda model, batch: model(batch[0])}),
+        ("compute_loss.*hidden", {"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()}),
+        ("model", {"compute_loss": lambda model, batch: torch.zeros(())}),
+        ("a dict.*add", {"compute_loss": lambda model, batch: TWO_LOSSES}),
+        ("a tuple.*add", {"compute_loss": lambda model, batch: (torch.zeros(()), torch.zeros(()))}),
+        ("tuple.*one optimizer", {"make_optimizer": lambda weights: (torch.optim.SGD(weights), None)}),
+        ("schedule", {"schedule": 0.1}),
+        ("clip", {"clip": 1.0, "training_step": training_step}),
+        ("clip", {"clip": -1.0}),
+        ("accumulate", {"accumulate": 0}),
+        ("epoch", {"epoch": 3}),
+        ("eval_batches", {"evaluate": len}),
+        ("ZeroDivisionError", {"compute_loss": lambda model, batch: 1 / 0}),
     ],
 )
-def test_batches_that_cannot_be_trained_on_are_refused_in_one_sentence(batches, says):
-    with pytest.raises(UserError, match=says):
-        compare("refused", make_model, batches, compute_loss)
-
-
-ONE = torch.nn.Linear(4, 1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"make_model": make_model()}, "make_model must be a function"),
-        ({"make_model": lambda: None}, "make_model returned None; it must return a torch.nn.Module"),
-        ({"make_model": lambda: ONE}, "the same model twice"),
-        ({"compute_loss": lambda model: 0}, r"a function of \(model, batch\)"),
-        ({"compute_loss": lambda model, batch: None}, "compute_loss returned None; it must return the mean loss"),
-        ({"compute_loss": lambda model, batch: model(batch[0])}, "returned a tensor of shape"),
-        ({"compute_loss": lambda model, batch, hidden: model(batch[0]).mean()}, r"must return \(loss, hidden\)"),
-        ({"compute_loss": lambda model, batch: torch.zeros(())}, "does not depend on the model"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_functions_that_cannot_be_trained_by_are_refused_in_one_sentence(changed, says, tmp_path):
-    given = {"make_model": make_model, "compute_loss": compute_loss} | changed
-    if changed.get("make_model") and "twice" in says:
-        given["compute_loss"] = lambda model, batch: model(torch.ones(4)).mean()
+def test_what_is_wrong_is_refused_in_one_sentence(says, changed, tmp_path):
+    usual = {"make_model": make_model, "batches": [(INPUTS, LABELS)], "compute_loss": compute_loss, **QUICK}
     with pytest.raises(UserError, match=says) as refusal:
-        compare("refused", batches=[(INPUTS, LABELS)], **given, **{**QUICK, "output_dir": str(tmp_path)})
+        compare("refused", **usual | {"output_dir": str(tmp_path)} | changed)
     assert len(refusal.traceback) <= 2  # this line and that of compare()
 
 
-def test_a_wrong_parameter_and_an_evaluation_without_data_are_refused():
-    with pytest.raises(UserError, match="epoch"):
-        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, epoch=3)
-    with pytest.raises(UserError, match="eval_batches"):
-        compare("refused", make_model, [(INPUTS, LABELS)], compute_loss, evaluate=lambda model, batches: 0.0)
+def test_an_error_in_one_precision_is_a_record_and_shows_the_readers_line_first(capsys):
+    def loss(model, batch):
+        return compute_loss(model, batch) if not torch.is_autocast_enabled("cpu") else model.missing
+
+    records = compare("one_fails", make_model, [(INPUTS, LABELS)], loss, **QUICK)
+    assert [record.status for record in records] == ["ok", "failed"]
+    frames = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  File ")]
+    assert frames[0].startswith(f'  File "{__file__}"')
+
+
+class OwnAutocast(torch.nn.Linear):
+    def forward(self, inputs):
+        with torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", enabled=False):
+            return torch.nn.functional.linear(inputs, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
+def test_autocast_of_the_model_itself_is_in_the_record(execution, capsys):
+    enter = torch.autocast.__enter__
+    given = {**QUICK, "execution": execution}
+    records = compare("autocast", lambda: OwnAutocast(16, 1), [(INPUTS, LABELS)], compute_loss, **given)
+    assert [record.autocast_dtype for record in records] == ["bfloat16", "bfloat16"]
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines() if "by itself" in line] == ["fp32"]
+    assert torch.autocast.__enter__ is enter
+
+
+class Noisy:
+    """Data that draw by themselves."""
+
+    def __iter__(self):
+        return ((torch.randn(4, 16) + random.random(), numpy.random.rand()) for _ in range(3))
+
+
+def test_each_batch_and_each_step_has_the_same_random_numbers_in_every_precision():
+    """Though the model draws others: a bfloat16 takes fewer random bits."""
+    drawn = {False: [], True: []}
+
+    def loss(model, batch):
+        now = batch[0].sum().item(), batch[1].item(), torch.rand(1).item(), random.random(), numpy.random.rand()
+        drawn[torch.is_autocast_enabled("cpu")].append(now)
+        torch.randn_like(outputs := model(batch[0]))
+        return outputs.float().square().mean()
+
+    compare("drawn", make_model, Noisy(), loss, max_steps=3, **QUICK)
+    first, second = (drawn[amp][-6:] for amp in (False, True))
+    assert first == second and all(len(set(numbers)) == 6 for numbers in zip(*first, strict=True))
+
+
+RATES = [0.01, 0.02, 0.01, 0.005]
+
+
+def two_groups(model):
+    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0, "lr": 0.02}]
+    return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), fused=True)
+
+
+def plain_losses(model, steps, loss, epochs):
+    """The loop that everybody writes: two groups, clipping, a schedule and accumulated gradients."""
+    optimizer = two_groups(model)
+    means = []
+    for number, batches in enumerate(steps * epochs):
+        optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"] = RATES[number], 2 * RATES[number]
+        optimizer.zero_grad()
+        losses = [loss(model, batch) / len(batches) for batch in batches]
+        sum(losses).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        means.append(sum(losses).item())
+    return [sum(means[start : start + len(steps)]) / len(steps) for start in range(0, len(means), len(steps))]
+
+
+def hugging_face_model():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=64, n_positions=8, n_embd=16, n_layer=1, n_head=2, attn_pdrop=0.0)
+    config.resid_pdrop = config.embd_pdrop = 0.0
+    words = torch.randint(64, (6, 4, 8), generator=torch.Generator().manual_seed(0))
+    batches = [transformers.BatchEncoding({"input_ids": one, "labels": one}) for one in words]
+    return lambda: transformers.GPT2LMHeadModel(config), batches, lambda model, batch: model(**batch).loss
+
+
+def small_model():
+    return make_model, list(zip(INPUTS.split(14), LABELS.split(14), strict=True)), compute_loss
+
+
+@pytest.mark.parametrize("scaler", ["pytorch", "device"])
+@pytest.mark.parametrize(("model", "accumulate"), [(small_model, 1), (small_model, 3), (hugging_face_model, 3)])
+def test_the_losses_are_those_of_a_loop_with_groups_clipping_schedule_and_accumulation(model, accumulate, scaler):
+    make, batches, loss = model()
+    batches = batches if accumulate > 1 else batches[:2]
+    steps = [batches[start : start + accumulate] for start in range(0, len(batches), accumulate)]
+    torch.manual_seed(3)
+    wanted = plain_losses(make(), steps, loss, epochs=2)
+    given = {"make_optimizer": two_groups, "clip": 0.1, "accumulate": accumulate, "schedule": lambda step: RATES[step]}
+    exact, mixed = compare("loop", make, batches, loss, **given, seed=3, scaler=scaler, max_steps=9, **QUICK)
+    assert exact.train_loss == pytest.approx(wanted, rel=1e-5)
+    assert mixed.train_loss == pytest.approx(wanted, rel=2e-2)
+    assert exact.steps_per_epoch == 2 and exact.samples_per_epoch == sum(exact.batch_size_used for _ in batches)
+
+
+def test_a_hidden_state_a_step_of_ones_own_a_schedule_that_asks_for_more_and_an_evaluation_are_used():
+    rates, begun = [], []
+
+    def schedule(step, metrics, steps_per_epoch):
+        rates.append((step, steps_per_epoch, len(metrics)))
+        return torch.tensor(0.01)
+
+    def loss(model, batch, hidden):
+        begun.append(hidden is None)
+        loss = compute_loss(model, batch)
+        return loss, loss.detach().reshape(1)
+
+    def own_step(model, batch, hidden, loss_of, optimizer, scaler, precision):
+        assert len(batch) == 2 and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+        return training_step(model, batch[0], hidden, loss_of, optimizer, scaler, precision)
+
+    def evaluate(model, batches):
+        return torch.stack([(model(x).float() - y).abs().mean() for x, y in batches]).mean()
+
+    functions = {"training_step": own_step, "schedule": schedule, "evaluate": evaluate}
+    held_out = {"eval_batches": [(INPUTS, LABELS)], "metric": Metric("absolute error", better="lower")}
+    given = {**functions, **held_out, "accumulate": 2, "max_steps": 9, **QUICK}
+    records = compare("own_step", make_model, [(INPUTS, LABELS)] * 4, loss, **given)
+    assert [record.status for record in records] == ["ok", "ok"]
+    assert all(record.metric[1] < record.metric[0] and record.samples_per_epoch == 280 for record in records)
+    assert rates == [(0, 2, 0), (1, 2, 0), (2, 2, 1), (3, 2, 1)] * 2
+    assert begun[-4:] == [True, False] * 2
 
 
 def test_the_package_offers_compare_without_loading_it_at_import():
@@ -601,23 +569,3 @@ def test_three_processes_of_an_own_model_give_an_interval(tmp_path, monkeypatch,
         given = {**QUICK, "output_dir": str(tmp_path), "repeat": repeat}
         compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
     assert set(read_tables(tmp_path).ratios.processes) == {counted}
-
-
-@pytest.mark.parametrize("wrong", [lambda: [], 3])
-def test_what_yields_no_batch_is_told_in_one_sentence(wrong):
-    with pytest.raises(UserError, match="which yields no batch; give a list"):
-        compare("refused", make_model, wrong, compute_loss)
-
-
-def test_the_command_of_the_report_works_from_where_the_script_was_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    compare("else where", make_model, [(INPUTS, LABELS)], compute_loss, **QUICK)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("The report: ")]
-    words = shlex.split(line.removeprefix("The report: python "))
-    assert (tmp_path / words[0]).resolve() == ROOT / "run_all.py"
-    assert words[1:] == ["--report", "outputs/else where"]
-    monkeypatch.setattr(own_model, "__file__", str(tmp_path / "unpacked" / "own_model.py"))  # without a clone
-    assert (
-        own_model.command_of_report("outputs/a")
-        == "open summary.ipynb, set records_dir = 'outputs/a', and run all cells"
-    )

@@ -31,19 +31,31 @@ def dict_batches(count=40):
     return [{"tokens": batch, "labels": batch.roll(-1, 1)} for batch in tokens]
 
 
+def two_groups(model):
+    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
+    others = [weight for weight in model.parameters() if weight.dim() < 2]
+    return torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=1e-3, fused=True)
+
+
 def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_execution(tmp_path):
     records = compare(
         "own",
         Block,
         dict_batches(),
         lambda model, batch: model(**batch)["loss"],
-        make_optimizer=lambda weights: torch.optim.AdamW(weights, lr=1e-3),
+        make_optimizer=two_groups,
+        schedule=lambda step: 1e-3 / (1 + step / 40),
+        clip=1.0,
+        accumulate=2,
         precisions=["fp32", "tf32", "amp_fp16"],
         epochs=2,
         execution=EXECUTIONS,
         output_dir=str(tmp_path),
     )
     assert [record.status for record in records] == ["ok"] * 9, [record.reason for record in records]
+    eager, graph = records[:3], records[3:6]
+    for first, second in zip(eager, graph, strict=True):
+        assert first.steps_per_epoch == 20 and second.train_loss == pytest.approx(first.train_loss, rel=1e-2)
     for record in records:
         assert record.profile_reason is None and record.gpu_busy_fraction > 0
         assert record.ledger_parameters_mib > 0 and record.peak_allocated_mib > 0

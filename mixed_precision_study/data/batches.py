@@ -68,6 +68,10 @@ def leaves_of(value: Any, path: str = "batch", is_leaf: Callable = lambda value:
     return leaves
 
 
+class Parts(tuple):
+    """The batches of one step that adds up their gradients, see training_step() of training.py."""
+
+
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 

@@ -25,7 +25,8 @@ PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "dis
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
 TYPES = {"float": "float32", "double": "float64", "half": "float16"}  # as the profiler names them
 PRODUCTS = tuple(  # the beginnings of their names
-    f"aten::{name}" for name in "mm addmm bmm baddbmm _scaled_ conv _cudnn_rnn mkldnn_rnn _thnn_fused_lstm".split()
+    f"aten::{name}"
+    for name in ["mm", "addmm", "bmm", "baddbmm", "_scaled_", "conv", "_cudnn_rnn", "mkldnn_rnn", "_thnn_fused_lstm"]
 )
 
 
