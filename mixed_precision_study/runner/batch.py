@@ -244,7 +244,7 @@ class Batch:
             if run and job:
                 elapsed = time.monotonic() - slot.began
                 text = status.run_in_words(run, slot.progress, elapsed)
-                left = max(expected(run) - elapsed, 1.0) + sum(map(expected, job.to_do[1:]))
+                left = max(expected(run) - elapsed, elapsed / 10) + sum(map(expected, job.to_do[1:]))
             with suppress(nvml.GpuLost):
                 text += status.gpu_in_words(nvml.gpu_state(slot.device.visible) if slot.device.visible else None)
             texts[slot.device.label] = text

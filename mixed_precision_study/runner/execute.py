@@ -182,6 +182,7 @@ def surroundings(device: Device | None, threads: int | None = None) -> dict[str,
         **os.environ,
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": python_path(),
+        "PYTHONSAFEPATH": None,  # with it the kernel would lose the suite, because that is its current folder
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
         "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
