@@ -19,12 +19,24 @@ import termios
 import threading
 import time
 import types
+from pathlib import Path
 
 import nbformat
 import pytest
 from made_up_nvml import NvmlError, fake_nvml
-from tiny_suite import ON_CPU, ROOT, begun, call, command, entry, main, read_records, survivors, wait_for, write_suite
-from tiny_suite import records_of as by_mode
+from tiny_suite import (
+    ON_CPU,
+    begun,
+    call,
+    command,
+    entry,
+    main,
+    read_records,
+    records_of,
+    survivors,
+    wait_for,
+    write_suite,
+)
 
 from mixed_precision_study.runner import cli, execute
 from mixed_precision_study.runner.batch import GRACE_SECONDS
@@ -39,7 +51,6 @@ ENDS = {  # {mode: (status, part of the reason, or None)}
     "kill": ("killed", "kernel"),
     "memory": ("killed", "memory"),
     "kill_papermill": ("killed", "papermill was ended by SIGKILL"),
-    "fail": ("failed", "ValueError: no such layer"),
     "stop": ("failed", "model is 'x'; possible are tiny and small."),
     "babble": ("failed", "ValueError: no such layer"),
     "silent": ("failed", "record"),
@@ -80,7 +91,7 @@ def trainings(folder):
 
 def assert_whole(folder, count):
     """Assert that a study is complete, that every file can be read, and that no temporary one is left."""
-    for path in folder.glob("*.ipynb"):
+    for path in filter(Path.is_file, folder.glob("*.ipynb")):
         nbformat.read(path, 4)
     assert not list(folder.rglob("*.tmp"))
     assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
@@ -116,7 +127,7 @@ def ended(suite, tmp_path_factory):
 
 @pytest.mark.parametrize("mode", ENDS)
 def test_each_end_leaves_its_record(ended, mode):
-    record = by_mode(ended.output)[mode]
+    record = records_of(ended.output)[mode]
     status, words = ENDS[mode]
     assert record["status"] == status
     assert (words or "") in (record["reason"] or "") and bool(words) == bool(record["reason"])
@@ -131,28 +142,28 @@ def test_each_end_leaves_its_record(ended, mode):
 def test_nothing_is_left_after_these_ends_and_what_was_measured_stays(ended):
     assert ended.left == []
     assert (ended.data / "babbled").read_text() == "x"  # a long log does not hide that the kernel had started
-    assert by_mode(ended.output)["late"]["profile_reason"] == "RuntimeError: the chart broke"
-    assert "memory" not in by_mode(ended.output)["kill"]["reason"]
+    assert records_of(ended.output)["late"]["profile_reason"] == "RuntimeError: the chart broke"
+    assert "memory" not in records_of(ended.output)["kill"]["reason"]
     half = {one["precision"]: one["status"] for one in read_records(ended.output) if one["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}
 
 
 def test_the_same_command_makes_only_what_was_spoilt(suite, ended):
     before = write_times(ended.output)
-    paths = {mode: ended.output / f"{record['run_id']}.json" for mode, record in by_mode(ended.output).items()}
+    paths = {mode: ended.output / f"{record['run_id']}.json" for mode, record in records_of(ended.output).items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
-    paths["fail"].unlink()
+    paths["babble"].unlink()
     paths["silent"].write_text(paths["late"].read_text())  # the record of another run
     paths["stop"].write_text(paths["stop"].read_text().replace('"seed": 0', '"seed": "zero"'))
     assert main(suite, "ends", *ended.words, "--jobs", 2) == 1
-    spoilt = {paths[mode].name for mode in ("ok", "fail", "silent", "stop")}
+    spoilt = {paths[mode].name for mode in ("ok", "babble", "silent", "stop")}
     after = write_times(ended.output)
     assert {name for name in after if after[name] != before[name]} == spoilt
     assert trainings(ended.output) == 4
-    found = by_mode(ended.output)
+    found = records_of(ended.output)
     assert {mode: found[mode]["status"] for mode in ENDS} == {mode: status for mode, (status, _) in ENDS.items()}
     times = json.loads((ended.output / "logs" / "batch.json").read_text())["run_seconds"]
-    assert paths["ok"].stem in times and paths["fail"].stem not in times  # how long a failure took says nothing
+    assert paths["ok"].stem in times and paths["babble"].stem not in times  # how long a failure took says nothing
 
 
 @contextlib.contextmanager
@@ -359,7 +370,7 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         words = (*ON_CPU, "--output-dir", disk / "out", "-p", "data_dir", tmp_path)
         assert main(suite, "full", *words) == 1
-        assert list(by_mode(disk / "out")) == ["ok"] and shutil.disk_usage(disk).free > 8192
+        assert list(records_of(disk / "out")) == ["ok"] and shutil.disk_usage(disk).free > 8192
         kept = write_times(disk / "out")
         (disk / "out" / "filler").unlink()
         (tmp_path / "mended").touch()
@@ -372,8 +383,8 @@ def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path):
 def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path):
     """The notebook is edited, then half saved, then a module of the package is edited."""
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
-    shutil.copy(ROOT / "run_all.py", tmp_path)
+    shutil.copytree(execute.ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
+    shutil.copy(execute.ROOT / "run_all.py", tmp_path)
     notebook = write_suite(tmp_path, STUDIES) / "tiny.ipynb"
     text, output = notebook.read_text().replace("1234.0", "5678.0"), tmp_path / "out"
     words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path)
@@ -419,7 +430,7 @@ def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tm
     """Four GPUs are lost in three ways, two of them under one run. The fifth makes the rest."""
     gpus(5)
     assert main(suite, "gpus", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path) == 1
-    records = by_mode(tmp_path / "out")
+    records = records_of(tmp_path / "out")
     statuses = {mode: record["status"] for mode, record in records.items()}
     assert statuses == {"poison": "failed", "lost": "ok", "blind": "ok", "ok": "ok"}
     assert "unspecified launch failure" in records["poison"]["reason"]

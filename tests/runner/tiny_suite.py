@@ -47,13 +47,13 @@ def wait(mark):
     while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
         time.sleep(0.05)
 
-if mode == "fail":
-    raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
 if mode == "babble":
     with Path(data_dir, "babbled").open("a") as file:
         file.write("x")
     print("word " * 2**18)
-    raise ValueError("no such layer")
+    mode = "fail"
+if mode == "fail":
+    raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
 if mode == "stop":
     raise UserError("model is 'x'; possible are tiny and small.")
 if mode == "memory":  # as if the host had ended it for lack of memory
@@ -196,7 +196,7 @@ def write_run(run, **fields):
     return path
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     """Wait until the condition holds and return what it returned."""
     until = time.monotonic() + seconds
     while not (found := condition()):
