@@ -169,7 +169,8 @@ def place_images(images: torch.Tensor, device: torch.device, share: float = 0.25
     free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
     if images.nbytes <= share * free:
         return images.to(device)
-    print(f"NOTICE: {images.nbytes / 2**20:,.0f} MiB of images stay in pinned memory, too many for the GPU's.")
+    size = f"{images.nbytes / 2**20:,.0f} MiB of images"
+    print(f"NOTICE: {size} stay in pinned memory of the host, because they are too large for the GPU.")
     return images.pin_memory()
 
 
