@@ -13,8 +13,8 @@ from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
 from mixed_precision_study import __version__, standalone
-from mixed_precision_study.errors import UserError
 from mixed_precision_study.commit import packed_package
+from mixed_precision_study.errors import UserError
 from mixed_precision_study.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"

@@ -24,6 +24,8 @@ from unittest.mock import Mock
 
 import nbformat
 import pytest
+from mixed_precision_study.runner.notebook_file import hash_of
+from mixed_precision_study.runner.scheduler import GRACE_SECONDS
 from tiny_suite import (
     ACT,
     AFTER,
@@ -47,9 +49,7 @@ from tiny_suite import (
 
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner import scheduler, status
-from mixed_precision_study.runner.notebook_file import hash_of
 from mixed_precision_study.runner.plan import plan
-from mixed_precision_study.runner.scheduler import GRACE_SECONDS
 
 STUDIES = {
     "wait": [entry("wait", seed=seed) for seed in range(3)],

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
+from mixed_precision_study.runner.process import child_environment
+from mixed_precision_study.runner.scheduler import unfinished
 from tiny_suite import PARAMETERS, START, WRITE, call, read_records, write_notebook, write_suite
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import RunRecord, comparison_key, run_id_of, write_record
 from mixed_precision_study.runner import process
 from mixed_precision_study.runner.plan import Run, in_order, plan
-from mixed_precision_study.runner.process import child_environment
-from mixed_precision_study.runner.scheduler import unfinished
 from mixed_precision_study.runner.status import row, short_name
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
+from mixed_precision_study.runner.process import read_small_file
 from tiny_suite import (
     ON_CPU,
     as_other_user,
@@ -39,7 +40,6 @@ from mixed_precision_study.runner import cli, ray_cluster, status
 from mixed_precision_study.runner import process as run_process
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.process import read_small_file
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")

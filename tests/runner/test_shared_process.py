@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 import yaml
+from mixed_precision_study.runner.scheduler import companions_of, with_companions
 from tiny_suite import PARAMETERS, START, call, command, entry, read_records, wait_for, write_notebook
 
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.runner import process, ray_cluster
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.scheduler import companions_of, with_companions
 from mixed_precision_study.runner.studies import load_studies
 
 SEEDS = """
