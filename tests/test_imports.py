@@ -15,13 +15,14 @@ RULES = {  # module or folder: all that it may import of the package
     "errors": set(),
     "files": set(),
     "data_files": set(),
+    "commit": {"files"},
     "record": {"commit", "errors", "files", "parameters"},
     "divergence": {"record"},
     "parameters": {"errors"},
     "order": set(),
     "models": {"models"},
     "data": BASE | {"data", "environment", "gpu", "progress", "timing"},
-    "standalone": {"errors", "files", "runner.notebook_file"},
+    "standalone": {"commit", "errors", "files"},
     "float8": {"errors"},
     "precision": BASE | {"data.batches", "float8"},
     "gpu": BASE | {"gpu"},
@@ -30,7 +31,7 @@ RULES = {  # module or folder: all that it may import of the package
     "progress": BASE | {"gpu"},
     "analysis": BASE | {"analysis"},
     "report": BASE | {"analysis", "report"},
-    "runner": BASE | {"analysis.conditions", "analysis.speedup", "gpu.nvml", "report.study", "runner"},
+    "runner": BASE | {"analysis.conditions", "analysis.speedup", "gpu.nvml", "report.study", "runner", "watch"},
 }
 
 

@@ -49,7 +49,6 @@ FP8 = {  # nearly all of a Transformer's work is in layers that take fp8; the ot
 }
 # Fields of a record that do not depend on the clock or the machine.
 LOOP_FIELDS = [
-    "run_id",
     "precision",
     "status",
     "reason",
