@@ -29,7 +29,7 @@ def cells_of(name, last, **parameters):
 
 def with_model(names, model):
     """Return what make_model() of a notebook gives for another model."""
-    names["model"] = model
+    names["settings"].model = model
     return names["make_model"]()
 
 
@@ -150,7 +150,7 @@ def test_dropout_reaches_the_wide_resnet_and_timms_models():
 def test_schedules(cifar, monkeypatch, schedule, rates):
     monkeypatch.setattr(cifar["settings"], "epochs", 2)
     for name, value in {"schedule": schedule, "lr": 0.1}.items():
-        monkeypatch.setitem(cifar, name, value)
+        monkeypatch.setattr(cifar["settings"], name, value)
     assert [cifar["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(rates)
 
 
@@ -222,7 +222,8 @@ def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch
 
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(math.log(2))
     assert regression["evaluate"](network, [batch]) == pytest.approx(0.5)  # the sigmoid of 0 lies between the labels
-    monkeypatch.setitem(regression, "loss_function", "mse")
+    monkeypatch.setattr(regression["settings"], "loss_function", "mse")
+    monkeypatch.setitem(regression, "loss_of", regression["LOSSES"]["mse"])
     assert regression["compute_loss"](network, batch, None)[0].item() == pytest.approx(0.5)
     assert regression["evaluate"](network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]) == pytest.approx(1.5)
 

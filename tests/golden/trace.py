@@ -94,9 +94,7 @@ def run_cells(path, last, parameters):
     for cell in cells:
         exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), names)
         if "parameters" in cell["metadata"].get("tags", ()):
-            if unknown := set(parameters) - set(names):
-                raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
-            names.update(parameters)
+            names.update(parameters)  # also those that the cell does not show
         if cell["id"] == last:
             break
     return names
