@@ -100,7 +100,7 @@ def plain_loop(make_model, batches, accumulate):
 def compared(make_model, batches, accumulate, execution):
     given = dict(make_optimizer=make_optimizer, schedule=rate_at, clip=1.0, accumulate=accumulate, execution=execution)
     with tempfile.TemporaryDirectory() as folder:
-        given |= dict(precisions=["amp_bf16"], epochs=EPOCHS, max_steps=len(batches), purpose="time", output_dir=folder)
+        given |= dict(precisions=["amp_bf16"], epochs=EPOCHS, max_steps=len(batches), repeat=1, output_dir=folder)
         (record,) = compare("gpt", make_model, batches, lambda model, batch: model(*batch), **given)
     return record.epoch_seconds, record.train_loss
 
