@@ -66,7 +66,10 @@ def test_a_sound_step_has_no_mistake_and_its_kernels_are_known():
 def test_a_wait_is_named_alone_with_its_line(kind, batch):
     report = diagnose(convolutions(batch=batch, wait=WAITS[kind]), steps=5)
     assert rules(report) == ["waits"]
-    lines = {WAITS[kind].__code__.co_firstlineno, convolutions.__code__.co_firstlineno + 17}  # of the lambda, or its call
+    lines = {
+        WAITS[kind].__code__.co_firstlineno,
+        convolutions.__code__.co_firstlineno + 17,
+    }  # of the lambda, or its call
     assert int(report.mistakes[0].figures["places"].rpartition(":")[2]) in lines
 
 
