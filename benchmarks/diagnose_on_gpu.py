@@ -1,17 +1,17 @@
 """Does diagnose() name planted mistakes in Trainer, accelerate, Lightning and a plain loop, at what cost, same bits?
 
-python benchmarks/diagnose_on_gpu.py takes less than 240 s on an H100. --small tries it on a CPU. What is not installed
-is left out. Each framework prints the rules that were named, and whether the loss has the same bits without diagnose().
+It takes less than 240 s on an H100, and --small tries it on a CPU. What is not installed is left out.
 """
 
-import argparse
 import contextlib
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 
 import torch
+import torchvision
 from torch.nn import functional
 
 from mixed_precision_study import diagnose
@@ -22,30 +22,29 @@ DATA = [{"input_ids": words, "labels": words} for words in WORDS]
 
 
 class Gpt(torch.nn.Module):
-    """A small language model, whose forward returns its loss. reads: the planted mistake, a value that is read."""
+    """A small language model, whose forward returns its loss."""
 
-    def __init__(self, width: int = 64, layers: int = 2, reads: bool = False) -> None:
+    def __init__(self, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.table, self.reads = torch.nn.Embedding(512, width), reads
         layer = torch.nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
-        self.body, self.head = torch.nn.TransformerEncoder(layer, layers), torch.nn.Linear(width, 512)
+        body, table = torch.nn.TransformerEncoder(layer, layers), torch.nn.Embedding(512, width)
+        self.layers = torch.nn.Sequential(table, body, torch.nn.Linear(width, 512))
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        logits = self.head(self.body(self.table(input_ids)))
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        if self.reads:
-            loss.item()
-        return {"loss": loss, "logits": logits}
+        logits = self.layers(input_ids)
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()), "logits": logits}
 
 
 def with_trainer(steps: int) -> torch.Tensor:
     from transformers import Trainer, TrainingArguments
 
+    model = Gpt()
+    model.register_forward_hook(lambda *call: call[2]["loss"].item() and None)  # the mistake: a read
     with tempfile.TemporaryDirectory() as folder:
         options = {"use_cpu": DEVICE == "cpu", "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0}
         arguments = TrainingArguments(folder, per_device_train_batch_size=8, max_steps=steps, bf16=True, **options)
-        return torch.tensor(Trainer(Gpt(reads=True), arguments, train_dataset=DATA).train().training_loss)
+        return torch.tensor(Trainer(model, arguments, train_dataset=DATA).train().training_loss)
 
 
 def with_accelerate(steps: int) -> torch.Tensor:
@@ -74,8 +73,7 @@ def with_lightning(steps: int) -> torch.Tensor:
             return self.loss
 
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    device = "gpu" if DEVICE == "cuda" else "cpu"
-    trainer = lightning.Trainer(accelerator=device, devices=1, precision="bf16-true", max_steps=steps, **quiet)
+    trainer = lightning.Trainer(devices=1, precision="bf16-true", max_steps=steps, **quiet)
     trainer.fit(module := Module(), torch.utils.data.DataLoader(DATA, 8))  # the mistake: weights in bf16 alone
     return module.loss.detach()
 
@@ -95,47 +93,37 @@ def with_a_loop(steps: int) -> torch.Tensor:
 
 
 def time_steps(name: str, model: torch.nn.Module, loss_of, warm_up: int, steps: int) -> None:
-    """Print the median step before, during and after the diagnosis, which times and profiles the steps between."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    marks, reports = [], []
+    marks, watch = [], diagnose(on_report=lambda report: None)
     for number in range(warm_up + 2 * steps + 32):
         if number == warm_up + steps:
-            watch = diagnose(on_report=reports.append).start()
+            watch.start()
         optimizer.zero_grad()
         with torch.autocast(DEVICE, torch.bfloat16):
             loss = loss_of()
         loss.backward()
         optimizer.step()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+        loss.item()
         marks.append(time.perf_counter())
-    watch.stop()
     times = [1000 * (b - a) for a, b in itertools.pairwise(marks)][warm_up - 1 :]
-    pieces = times[:steps], times[steps + 8 : steps + 28], times[-steps:]
-    before, timed, after = (f"{statistics.median(piece):.3f}" for piece in pieces)
-    print(f"{name}: {before} ms before, {timed} timed, {after} after; {[one.rule for one in reports[0].mistakes]}")
+    medians = [statistics.median(part) for part in (times[:steps], times[steps + 8 : steps + 28], times[-steps:])]
+    print(f"{name}: {medians} ms before, timed and after; {[one.rule for one in watch.stop().mistakes]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="small sizes, as for a CPU")
-    small = parser.parse_args().small
+    small = "--small" in sys.argv
     for train in (with_trainer, with_accelerate, with_lightning, with_a_loop):
         reports: list = []
         with contextlib.suppress(ImportError):
             plain = train(40)
             with diagnose(on_report=reports.append):
                 watched = train(40)
-            rules = [(one.rule, one.figures) for one in reports[0].mistakes]
-            print(f"{train.__name__}: {rules}; same bits: {torch.equal(plain, watched)}", flush=True)
-    import torchvision
-
+            print(train.__name__, *reports[0].mistakes, f"same bits: {torch.equal(plain, watched)}", sep="\n    ")
+    photos = torch.randn((2, 3, 32, 32) if small else (64, 3, 224, 224), device=DEVICE)
+    words = torch.randint(512, (2, 16) if small else (16, 512), device=DEVICE)
     torch.set_float32_matmul_precision("high")
-    images, side, rows, length, width, layers = (2, 32, 2, 16, 64, 1) if small else (64, 224, 16, 512, 512, 8)
-    photos, words = torch.randn(images, 3, side, side), torch.randint(512, (rows, length), device=DEVICE)
-    resnet, gpt = torchvision.models.resnet50().to(DEVICE), Gpt(width, layers).to(DEVICE)
-    photos, compiled = photos.to(DEVICE), torch.compile(gpt)
-    counts = (3, 5) if small else (20, 60)
+    resnet, gpt = torchvision.models.resnet50().to(DEVICE), Gpt(*((64, 1) if small else (512, 8))).to(DEVICE)
+    compiled, counts = torch.compile(gpt), (3, 5) if small else (20, 60)
     time_steps("ResNet-50", resnet, lambda: resnet(photos).float().square().mean(), *counts)
     time_steps("GPT", gpt, lambda: gpt(words, words)["loss"], *counts)
     time_steps("compiled GPT", gpt, lambda: compiled(words, words)["loss"], *counts)
