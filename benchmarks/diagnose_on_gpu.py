@@ -1,63 +1,60 @@
 """Does diagnose() name planted mistakes in Trainer, accelerate, Lightning and a plain loop, at what cost, same bits?
 
-python benchmarks/diagnose_on_gpu.py takes less than 240 s on an H100. --small tries it on a CPU. What is not installed
-is left out. Each framework prints the rules that were named, and whether the loss has the same bits without diagnose().
+It takes less than 240 s on an H100, and --small tries it on a CPU. What is not installed is left out.
 """
 
-import argparse
 import contextlib
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 
 import torch
+import torchvision
 from torch.nn import functional
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from mixed_precision_study import diagnose
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WORDS = torch.randint(512, (64, 32), generator=torch.Generator().manual_seed(0))
+DATA = [{"input_ids": words, "labels": words} for words in WORDS]
 
 
-class Small(torch.nn.Module):
-    """A small GPT-like model, whose forward returns a loss. read: the planted mistake, a value that is read."""
+class Gpt(torch.nn.Module):
+    """A small language model, whose forward returns its loss."""
 
-    def __init__(self, width: int, layers: int, read: bool = False) -> None:
+    def __init__(self, width: int = 64, layers: int = 2) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.table, self.read = torch.nn.Embedding(512, width), read
         layer = torch.nn.TransformerEncoderLayer(width, width // 32, 4 * width, dropout=0.0, batch_first=True)
-        self.body, self.head = torch.nn.TransformerEncoder(layer, layers), torch.nn.Linear(width, 512)
+        body, table = torch.nn.TransformerEncoder(layer, layers), torch.nn.Embedding(512, width)
+        self.layers = torch.nn.Sequential(table, body, torch.nn.Linear(width, 512))
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        logits = self.head(self.body(self.table(input_ids)))
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        if self.read:
-            loss.item()
-        return {"loss": loss, "logits": logits}
-
-
-WORDS = torch.randint(512, (256, 64), generator=torch.Generator().manual_seed(0))
-DATA = [{"input_ids": words, "labels": words} for words in WORDS]
+        logits = self.layers(input_ids)
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()), "logits": logits}
 
 
 def with_trainer(steps: int) -> torch.Tensor:
     from transformers import Trainer, TrainingArguments
 
+    model = Gpt()
+    model.register_forward_hook(lambda *call: call[2]["loss"].item() and None)  # the mistake: a read
     with tempfile.TemporaryDirectory() as folder:
         options = {"use_cpu": DEVICE == "cpu", "report_to": [], "save_strategy": "no", "disable_tqdm": True, "seed": 0}
         arguments = TrainingArguments(folder, per_device_train_batch_size=8, max_steps=steps, bf16=True, **options)
-        return torch.tensor(Trainer(Small(64, 2, read=True), arguments, train_dataset=DATA).train().training_loss)
+        return torch.tensor(Trainer(model, arguments, train_dataset=DATA).train().training_loss)
 
 
 def with_accelerate(steps: int) -> torch.Tensor:
     from accelerate import Accelerator
 
-    accelerator = Accelerator(mixed_precision="bf16", cpu=DEVICE == "cpu")
-    model = Small(64, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    model, optimizer, loader = accelerator.prepare(model, optimizer, torch.utils.data.DataLoader(DATA, 8))
-    for batch in itertools.islice(itertools.cycle(loader), steps):  # the mistake: no zero_grad
+    accelerator, model = Accelerator(mixed_precision="bf16", cpu=DEVICE == "cpu"), Gpt()
+    optimizer, loader = torch.optim.AdamW(model.parameters(), 1e-3), torch.utils.data.DataLoader(DATA, 8)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for batch in itertools.islice(itertools.cycle(loader), steps):  # the mistake: no zero_grad()
         loss = model(**batch)["loss"]
         accelerator.backward(loss)
         optimizer.step()
@@ -68,31 +65,27 @@ def with_lightning(steps: int) -> torch.Tensor:
     import lightning
 
     class Module(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = Small(64, 2)
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            self.model = Gpt().to(self.device, self.dtype)
+            return torch.optim.AdamW(self.model.parameters(), 1e-6)
 
         def training_step(self, batch: dict, number: int) -> torch.Tensor:
             self.loss = self.model(**batch)["loss"]
             return self.loss
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), 1e-6)
-
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    accelerator = "gpu" if DEVICE == "cuda" else "cpu"
-    trainer = lightning.Trainer(accelerator=accelerator, devices=1, precision="bf16-true", max_steps=steps, **quiet)
+    trainer = lightning.Trainer(devices=1, precision="bf16-true", max_steps=steps, **quiet)
     trainer.fit(module := Module(), torch.utils.data.DataLoader(DATA, 8))  # the mistake: weights in bf16 alone
     return module.loss.detach()
 
 
 def with_a_loop(steps: int) -> torch.Tensor:
-    model, scaler = Small(64, 2).to(DEVICE), torch.amp.GradScaler(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    for batch in itertools.islice(itertools.cycle(torch.utils.data.DataLoader(DATA, 8)), steps):
+    model, scaler = Gpt().to(DEVICE), torch.amp.GradScaler(DEVICE)
+    optimizer, words = torch.optim.AdamW(model.parameters(), 1e-3), WORDS.to(DEVICE)
+    for _ in range(steps):
         optimizer.zero_grad()
         with torch.autocast(DEVICE, torch.float16):
-            loss = model(**{name: part.to(DEVICE) for name, part in batch.items()})["loss"]
+            loss = model(words, words)["loss"]
         scaler.scale(loss).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # the mistake: before unscale_
         scaler.step(optimizer)
@@ -100,62 +93,41 @@ def with_a_loop(steps: int) -> torch.Tensor:
     return loss.detach()
 
 
-def time_steps(name: str, step, warm_up: int, steps: int) -> None:
-    """Print the median step before, during and after the diagnosis, which times and profiles the steps between."""
-    marks, reports = [], []
-    for number in range(warm_up + steps + 32 + steps):
+def time_steps(name: str, model: torch.nn.Module, loss_of, warm_up: int, steps: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    marks, watch = [], diagnose(on_report=lambda report: None)
+    for number in range(warm_up + 2 * steps + 32):
         if number == warm_up + steps:
-            watch = diagnose(on_report=reports.append).start()
-        step()
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+            watch.start()
+        optimizer.zero_grad()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = loss_of()
+        loss.backward()
+        optimizer.step()
+        loss.item()
         marks.append(time.perf_counter())
-    watch.stop()
     times = [1000 * (b - a) for a, b in itertools.pairwise(marks)][warm_up - 1 :]
-    looked = [
-        statistics.median(times[begin:end]) for begin, end in ((0, steps), (steps + 8, steps + 28), (-steps, None))
-    ]
-    before, timed, after = (f"{value:.3f}" for value in looked)
-    print(f"{name}: {before} ms before, {timed} timed, {after} after; {[one.rule for one in reports[0].mistakes]}")
-    print("\n".join(f"    {line}" for line in str(reports[0]).splitlines()[-4:]))
+    medians = [statistics.median(part) for part in (times[:steps], times[steps + 8 : steps + 28], times[-steps:])]
+    print(f"{name}: {medians} ms before, timed and after; {[one.rule for one in watch.stop().mistakes]}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="small sizes, as for a CPU")
-    small = parser.parse_args().small
+    small = "--small" in sys.argv
     for train in (with_trainer, with_accelerate, with_lightning, with_a_loop):
         reports: list = []
         with contextlib.suppress(ImportError):
             plain = train(40)
             with diagnose(on_report=reports.append):
                 watched = train(40)
-            rules = [(one.rule, one.figures) for one in reports[0].mistakes]
-            print(f"{train.__name__}: {rules}; same bits: {torch.equal(plain, watched)}")
-    import torchvision
-
+            print(train.__name__, *reports[0].mistakes, f"same bits: {torch.equal(plain, watched)}", sep="\n    ")
+    photos = torch.randn((2, 3, 32, 32) if small else (64, 3, 224, 224), device=DEVICE)
+    words = torch.randint(512, (2, 16) if small else (16, 512), device=DEVICE)
     torch.set_float32_matmul_precision("high")
-    sizes = (2, 32, 4, 64, 2) if small else (64, 224, 16, 512, 8)
-    images, side, rows, width, layers = sizes
-    photos, labels = torch.randn(images, 3, side, side, device=DEVICE), torch.zeros(images, dtype=int, device=DEVICE)
-    words = torch.randint(512, (rows, 64 if small else 512), device=DEVICE)
-    resnet, gpt = torchvision.models.resnet50().to(DEVICE), Small(width, layers).to(DEVICE)
-    losses = {
-        "ResNet-50": (resnet, lambda: functional.cross_entropy(resnet(photos), labels)),
-        "GPT": (gpt, lambda: gpt(words, words)["loss"]),
-        "compiled GPT": (gpt, lambda call=torch.compile(gpt): call(words, words)["loss"]),
-    }
-    for name, (model, loss_of) in losses.items():
-        optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-
-        def step(loss_of=loss_of, optimizer=optimizer) -> None:
-            optimizer.zero_grad()
-            with torch.autocast(DEVICE, torch.bfloat16):
-                loss = loss_of()
-            loss.backward()
-            optimizer.step()
-
-        time_steps(name, step, *((3, 5) if small else (20, 60)))
+    resnet, gpt = torchvision.models.resnet50().to(DEVICE), Gpt(*((64, 1) if small else (512, 8))).to(DEVICE)
+    compiled, counts = torch.compile(gpt), (3, 5) if small else (20, 60)
+    time_steps("ResNet-50", resnet, lambda: resnet(photos).float().square().mean(), *counts)
+    time_steps("GPT", gpt, lambda: gpt(words, words)["loss"], *counts)
+    time_steps("compiled GPT", gpt, lambda: compiled(words, words)["loss"], *counts)
 
 
 if __name__ == "__main__":

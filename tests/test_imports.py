@@ -68,7 +68,7 @@ def imports_of(path):
 
 
 FILES = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or module_of(path)}
-BOTH = {"standalone", "own_model", "diagnosis.diagnose", "diagnosis.report"}  # they measure and judge
+BOTH = {"standalone", "own_model", "diagnosis.diagnose"}  # they measure and judge
 MEASURING = [name for name in FILES if name.partition(".")[0] not in JUDGING and name not in BOTH]
 
 
@@ -91,8 +91,7 @@ def test_what_measures_never_imports_what_judges():
     expected = {"training", "experiment", "data.batches", "data.wikitext", "models.language_model", "gpu.energy"}
     assert expected <= set(MEASURING)
     wrong = {name: imports_of(FILES[name]) for name in MEASURING}
-    judging = JUDGING | {"diagnosis.report", "diagnosis.mistakes"}
-    assert {name for name, others in wrong.items() if any(within(other, judging) for other in others)} == set()
+    assert {name for name, others in wrong.items() if any(within(other, JUDGING) for other in others)} == set()
 
 
 def test_the_training_does_not_know_of_the_experiment():

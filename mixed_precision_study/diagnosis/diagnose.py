@@ -29,7 +29,7 @@ class Diagnosis:
         self.seen = Observations()
         self.mistakes: list[Mistake] = []  # empty for a sound step
 
-    def judge(self, seen: Observations, error: BaseException | None = None) -> None:
+    def judge(self, seen: Observations, error: BaseException | None = None) -> "Diagnosis":
         """Take in what was seen, and the error that ended the loop, if one did, which gets the remedy as a note."""
         self.seen = seen
         found = dict(find_mistakes(seen))
@@ -39,6 +39,7 @@ class Diagnosis:
                 self.mistakes.insert(0, Mistake("error", {"message": part}, f"{type(error).__name__}: {remedy}"))
                 if hasattr(error, "add_note"):  # from Python 3.11 on
                     error.add_note(f"diagnose(): {remedy}")
+        return self
 
     def __str__(self) -> str:
         if not any(self.seen.events) and not self.mistakes:
@@ -62,8 +63,7 @@ def facts(seen: Observations) -> list[str]:
     if any(scales[-1] < scales[0] for scales in seen.scales):
         lines.append("The loss scale is still searching, which is normal in the first steps.")
     if seen.step_ms:
-        slowest = seen.slowest_ms if (seen.slowest_ms or 0) > 5 * seen.step_ms else None
-        more = f", and the slowest {slowest:,.4g} ms" if slowest else ""
+        more = f", and the slowest {seen.slowest_ms:,.4g} ms" if seen.slowest_ms > 5 * seen.step_ms else ""
         lines.append(f"A step takes {seen.step_ms:,.4g} ms, which is the median of {seen.timed}{more}.")
     if seen.kernels:
         families = largest_first(dict(seen.kernels["kernel_family_fractions"][:3]))
@@ -78,8 +78,8 @@ def facts(seen: Observations) -> list[str]:
 
 
 def look_at_evaluation(seen: Observations, evaluate: Callable[[], Any]) -> None:
-    """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() that never comes."""
-    calls = []
+    """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() in vain."""
+    calls: list[str] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         calls.append("keep")
@@ -115,7 +115,7 @@ class Loop:
         """Begin to watch. Where stop() is never called, as after an error at module level, the exit reports."""
         report, watch = self.report, self.watch = Diagnosis(), Watch(self.steps, by_hand)
         if not by_hand and not self.evaluate:
-            watch.when_over = lambda: (report.judge(watch.finish()), self.on_report(report))
+            watch.when_over = lambda: self.on_report(report.judge(watch.finish()))
         atexit.register(self.stop)
         return self
 
@@ -148,9 +148,8 @@ def diagnose(
 ) -> Any:
     """Diagnose a training step, and change nothing in it.
 
-    step(): takes one training step of yours: batch, forward, backward, optimizer. Without it, diagnose() is a context
-        around a loop, or diagnose().start() before it and stop() of what that returns after it. There a step ends with
-        scaler.update() or optimizer.step().
+    step(): takes one training step of yours. Without it, diagnose() is a context around a loop, or diagnose().start()
+        before it and stop() of what that returns after it. There a step ends with scaler.update() or optimizer.step().
     steps: how many are timed, after 3 that warm up (8 on a GPU). Then PyTorch's profiler looks into 4, which are slow.
     evaluate(): evaluates your model once, after the steps, and returns its metric or its outputs, which are checked.
     on_report(report): is called as soon as all is known, or the loop ends or fails.

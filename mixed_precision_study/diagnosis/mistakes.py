@@ -15,6 +15,7 @@ CAST = (
 ONCE = "with gradient accumulation call it after the last micro-batch alone."
 REMEDIES = {  # what PyTorch's most common errors mean, by a part of their message
     "unscale_() has already been called": f"Call scaler.unscale_(optimizer) once between two calls of update(); {ONCE}",
+    "step() has already been called": "Call scaler.update() once after scaler.step(optimizer).",
     "No inf checks were recorded": f"scaler.update() came without scaler.step(optimizer) before it; {ONCE}",
     "Attempting to unscale FP16 gradients": "GradScaler needs weights in fp32, so leave out model.half().",
     "without overflow": "A constant such as -1e9 does not fit into fp16. Use torch.finfo(x.dtype).min.",
@@ -42,9 +43,8 @@ SENTENCES = {
     "clipped while scaled": "Gradients are clipped while they are scaled. Call scaler.unscale_(optimizer) before.",
     "past the scaler": "The loss is scaled, but optimizer.step() takes scaled gradients. Call scaler.step(optimizer).",
     "steps twice": "An optimizer takes two steps with the same gradients in every step. Leave one of them out.",
-    "no update": "scaler.update() is missing after scaler.step(optimizer), so the loss scale never adapts.",
-    "update without step": "scaler.update() comes without scaler.step(optimizer) and changes the scale between gradients that"
-    f" are added up; {ONCE}",
+    "update without step": "scaler.update() comes without scaler.step(optimizer), so gradients that are added up have"
+    f" several scales; {ONCE}",
     "penalty of scaled gradients": "torch.autograd.grad() returns scaled gradients, and nothing divides them by the"
     " scale before they enter the loss. Multiply them by 1 / scaler.get_scale().",
     "backward in autocast": "backward() runs inside autocast. End the autocast block after the loss.",
@@ -97,7 +97,7 @@ class Observations:
     in_use: list[int] = field(default_factory=list)  # bytes of live tensors after each profiled step
     timed: int = 0  # steps
     step_ms: float | None = None  # the median of the timed steps
-    slowest_ms: float | None = None  # of the timed steps
+    slowest_ms: float = 0.0  # of the timed steps
     data_wait_fraction: float | None = None  # waiting for a DataLoader; None where there is none
 
     @property
@@ -149,8 +149,6 @@ def wrong_order(steps: list[list[str]]) -> Iterator[str]:
             yield "clipped while scaled"
             break
     calls = Counter(call for step in steps for call in step)
-    if calls["scaler.step"] > 2 and not calls["update"]:
-        yield "no update"
     if calls["scaled gradients"] and not calls["read"]:
         yield "penalty of scaled gradients"
     orders = [[call[:8] for call in step if call.startswith(("schedule", "step"))] for step in steps]

@@ -73,7 +73,7 @@ class Probe:
 
     def end_round(self) -> None:
         """Note that a step was due, although a scaler may leave it out."""
-        self.rounds += [self.cleared] if self.cleared else []
+        self.rounds += [self.cleared] if self.cleared else []  # none is known where the step was not looked at
         self.cleared = []
 
     def step(self, keeps: bool) -> None:

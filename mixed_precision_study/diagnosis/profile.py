@@ -24,10 +24,8 @@ PACKAGE = r"(?:site|dist)-packages[/\\]([^/\\]+)"
 PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")  # they wait on their own
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
 TYPES = {"float": "float32", "double": "float64", "half": "float16"}  # as the profiler names them
-PRODUCTS = tuple(  # the beginnings of their names
-    f"aten::{name}"
-    for name in ["mm", "addmm", "bmm", "baddbmm", "_scaled_", "conv", "_cudnn_rnn", "mkldnn_rnn", "_thnn_fused_lstm"]
-)
+MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_")
+PRODUCTS = (*MATMULS, "aten::conv", "aten::_cudnn_rnn", "aten::mkldnn_rnn", "aten::_thnn_fused_lstm")  # names begin so
 
 
 def read_times(seen: Observations, marks: list[tuple[Any, float]]) -> None:
@@ -90,14 +88,10 @@ def read_profile(seen: Observations, profiler: Any) -> None:
     pageable = [duration for name, _, duration in kernels if "HtoD" in name and "Pageable" in name]
     seen.pageable_ms = sum(pageable) / 1e6 / len(ends)
     thread = ends[0].start_thread_id()
-    waits = [event.start_ns() for event in on_host if event.name() in WAITS and event.start_thread_id() == thread]
+    waits = [event for event in on_host if event.name() in WAITS and event.start_thread_id() == thread]
     calls = [event for event in results.experimental_event_tree() if event.start_tid == thread]
-    read_waits(seen, waits, calls, [event.start_ns() for event in ends])
-
-
-def read_waits(seen: Observations, waits: list[int], calls: list, ends: list[int]) -> None:
-    """Count the steps in which the CPU waited at a place, by the moments (ns) of the waits and the tree of calls."""
-    places = {(sum(end < moment for end in ends), place_of(calls, moment)) for moment in waits}
+    moments = [event.start_ns() + event.duration_ns() // 2 for event in waits]
+    places = {(sum(end.start_ns() < moment for end in ends), place_of(calls, moment)) for moment in moments}
     counts = Counter(place for _, place in places if place)
     seen.scaler_reads = counts.pop(("GradScaler", False), 0)
     seen.reads = Counter({place: count for (place, foreign), count in counts.items() if not foreign})

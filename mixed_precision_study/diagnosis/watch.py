@@ -40,11 +40,9 @@ def is_first(key: int, since: list[int]) -> bool:
 
     One that is called twice in between takes over, as where each fold has an optimizer of its own.
     """
-    if since and key not in since:
-        since.append(key)
-        return False
-    since[:] = [key]
-    return True
+    first = not since or key in since
+    since[:] = [key] if first else [*since, key]
+    return first
 
 
 class Watch:
@@ -65,8 +63,7 @@ class Watch:
         self.by_hand = by_hand
         self.when_over: Callable[[], Any] = tuple  # is called when the last phase is through
         self.warm_up = WARM_UP[self.seen.device]
-        self.to_profile = self.warm_up + steps
-        self.last = self.to_profile + LOOKED
+        self.to_profile, self.last = self.warm_up + steps, self.warm_up + steps + LOOKED
         self.home = threading.get_ident()
         self.thread: int | None = None  # that trains
         self.inside: list[str] = []  # the calls that are under way
@@ -76,8 +73,8 @@ class Watch:
         self.probes: dict[int, Probe] = {}  # of each optimizer
         self.scalers: dict[int, Any] = {}
         self.scales: dict[int, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.scaled = self.pending = False  # update() ends the steps; a step has ended inside backward()
-        self.stepped, self.unstepped = False, False  # scaler.step() came since the last update(), and before that one
+        self.scaled = self.unended = self.pending = False  # update() ends steps; not heard yet; a step ended in backward()
+        self.stepped = self.unstepped = False  # scaler.step() came since the last update(); it did not before that one
         self.mixed: list[Any] = []  # whether gradients were cleared after an update() without a step
         self.calls: Counter = Counter()  # of backward(): all, in steps that are looked at, and with something wrong
         self.losses: list[torch.Tensor] = []  # scalar ones, without the loss scale
@@ -93,7 +90,6 @@ class Watch:
         return self.warm_up - LOOKED <= self.count < self.warm_up or self.to_profile <= self.count
 
     def hear(self, event: str, ends: bool, args: tuple, kwargs: dict[str, Any]) -> None:
-        """Note the beginning or the end of a call. A method that calls its parent's counts once."""
         if getattr(args[0], "_enabled", True) is False:  # a scaler or autocast that does nothing
             return
         here = threading.get_ident()
@@ -113,7 +109,7 @@ class Watch:
             self.inside.append(event)
             if self.inside.count(event) == 1:
                 self.begun(event, args, kwargs)
-        elif ours and event in self.inside:
+        elif ours and event in self.inside:  # a method that calls its parent's counts once
             del self.inside[len(self.inside) - 1 - self.inside[::-1].index(event)]
             if event not in self.inside:
                 self.ended(event, args, kwargs)
@@ -141,10 +137,8 @@ class Watch:
             if args[3] and any(factor.data_ptr() in scales for factor in tensors_in(factors)):
                 self.events.append(("scaled gradients", 0))  # of grad(), with a graph, as for a penalty
         elif event == "clip":
-            largest = args[1] if len(args) > 1 else kwargs.get("clip_value")
-            if (
-                isinstance(largest, int | float) and largest < 100
-            ):  # else it only takes the norm, or has the scale in it
+            limit = args[1] if len(args) > 1 else kwargs.get("clip_value")
+            if isinstance(limit, int | float) and limit < 100:  # else it takes the norm alone, or has the scale in it
                 self.events.append((event, 0))
         else:
             self.note_scaler(event, args)
@@ -160,12 +154,11 @@ class Watch:
                 self.pending = False
                 self.advance()
         elif event == "update" and not self.by_hand:
-            self.scaled = True
+            self.scaled, self.unended = True, False
             if is_first(id(args[0]), self.since[1]):
                 self.advance()
 
     def note_backward(self, args: tuple) -> None:
-        """Note the loss, and whether the gradients of each optimizer have been cleared."""
         self.events.append(("backward", 0))
         self.calls["all"] += 1
         if not self.is_looked_at:
@@ -175,22 +168,24 @@ class Watch:
         self.seen.backward_in_autocast += torch.is_autocast_enabled(self.seen.device) and not is_called_by_a_library()
         for loss in tensors_in(args[:1])[:1]:
             self.seen.loss_multiplied |= type(loss.grad_fn).__name__.startswith("MulBackward")
-            self.losses += [] if self.scalers else [loss.detach().float().clone()]
+            self.losses += [loss.detach().clone()] if loss.numel() == 1 and not self.scalers else []
         for probe in self.probes.values():
             probe.begin_backward()
             self.mixed += [probe.cleared[-1]] if self.unstepped else []
 
     def note_scaler(self, event: str, args: tuple) -> None:
-        """Note a call of a GradScaler that is on."""
         self.scalers[id(args[0])] = args[0]
         key = 0
+        if event == "scale" and self.unended:  # its update() was taken from the scaler before we listened
+            self.unended = False
+            self.advance()
         if event == "scale" and self.is_looked_at:
-            self.losses += [loss.detach().float().clone() for loss in tensors_in(args[1:])[:1]]
+            self.losses += [loss.detach().clone() for loss in tensors_in(args[1:])[:1] if loss.numel() == 1]
         elif event in ("unscale", "scaler.step") and len(args) > 1:
             probe, key = self.probe_of(args[1]), id(args[1])
             probe.compare(probe.changes)
             self.stepped |= event == "scaler.step"
-            if event == "scaler.step" and self.is_looked_at:
+            if event == "scaler.step":
                 probe.end_round()
         elif event == "update":
             self.stepped, self.unstepped = False, not self.stepped
@@ -202,23 +197,22 @@ class Watch:
         return self.probes[id(optimizer)]
 
     def note_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note an optimizer's step, which ends the loop's step where no scaler is used."""
         probe, key, by_scaler = self.probe_of(optimizer), id(optimizer), "scaler.step" in self.inside
         if not by_scaler:
             probe.compare(probe.past_scaler)
-        if not by_scaler and self.is_looked_at:
             probe.end_round()
         probe.step(keeps=self.is_looked_at and self.count < self.warm_up)
         self.events.append(("scaled step" if by_scaler else "step", key))
-        if self.scaled or self.by_hand or by_scaler or not is_first(key, self.since[0]):
+        if self.scaled or self.by_hand or not is_first(key, self.since[0]):
             return
-        if in_backward():
+        if by_scaler:
+            self.unended = True
+        elif in_backward():
             self.pending = True
         else:
             self.advance()
 
     def advance(self) -> None:
-        """Count a step, and begin the phase that follows it, if one does."""
         if self.over:
             return
         if self.profiler is not None:
@@ -255,7 +249,6 @@ class Watch:
         self.over = True
 
     def stop(self) -> None:
-        """End all phases and listen no longer."""
         self.over = True
         doors.leave(self)
         profiler, self.profiler = self.profiler, None
@@ -274,13 +267,13 @@ class Watch:
         if self.finished:
             return seen
         self.finished, seen.steps, seen.scaler_on = True, self.count, bool(self.scalers)
-        if seen.steps and not seen.watched and not seen.unseen:
+        if self.thread is not None and not seen.watched and not seen.unseen:
             self.leave_out(f"the loop ended after {self.count} steps and {self.last} are needed")
         seen.events = [step for step in [*seen.events, self.events] if step]
         if self.calls["anomaly"] == self.calls["looked at"] > 0:
             seen.found["anomaly detection"] = {}
         try:
-            seen.losses = [float(loss) for loss in self.losses if loss.numel() == 1]
+            seen.losses = [float(loss) for loss in self.losses]
             seen.scales = [[float(scale) for scale in scales] for scales in self.scales.values()]
             if sum(not bool(one) for one in self.mixed) > 1:
                 seen.found["update without step"] = {}
