@@ -203,7 +203,7 @@ class Watch:
         if not by_scaler:
             probe.compare(probe.past_scaler)
             probe.end_round()
-        probe.step(keeps=self.is_looked_at and self.count < self.warm_up)
+        probe.step(self.is_looked_at and self.count < self.warm_up, self.calls["all"])
         self.events.append(("scaled step" if by_scaler else "step", key))
         if self.scaled or self.by_hand or not is_first(key, self.since[0]):
             return
