@@ -80,9 +80,10 @@ def facts(seen: Observations) -> list[str]:
 def look_at_evaluation(seen: Observations, evaluate: Callable[[], Any]) -> None:
     """Evaluate, and note whether the result is finite, and whether tensors are kept for a backward() in vain."""
     calls: list[str] = []
+    kept: list[torch.Size] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        calls.append("keep")
+        kept.append(tensor.shape)
         return tensor
 
     ear = SimpleNamespace(hear=lambda event, *_: calls.append(event), gave_up=lambda error: None)
@@ -92,12 +93,14 @@ def look_at_evaluation(seen: Observations, evaluate: Callable[[], Any]) -> None:
             value = evaluate()
     finally:
         doors.leave(ear)
-    if "keep" in calls and "backward" not in calls:
+    if kept and "backward" not in calls:
         seen.found["evaluation with gradients"] = {}
     leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, float | torch.Tensor)]
     numbers = [torch.as_tensor(leaf) for leaf in leaves]
     if numbers:
-        seen.evaluation_in = " and ".join({name_of(number.dtype) for number in numbers if number.is_floating_point()})
+        seen.evaluation_in = " and ".join(
+            sorted({name_of(number.dtype) for number in numbers if number.is_floating_point()})
+        )
         seen.evaluation_finite = all(bool(number.isfinite().all()) for number in numbers)
     else:
         seen.unseen.append("The numbers of the evaluation were not checked, because it returns none of them.")
@@ -154,10 +157,8 @@ def diagnose(
     evaluate(): evaluates your model once, after the steps, and returns its metric or its outputs, which are checked.
     on_report(report): is called as soon as all is known, or the loop ends or fails.
 
-    Returns a Diagnosis; the context fills it in. `report.mistakes` is a list of Mistake, each with the name of its
-    `rule`, empty where none was found. An error of diagnose() ends the diagnosis and not your loop.
-
-    Raises UserError where an argument is wrong or the batches run out, and whatever your step raises.
+    Returns a Diagnosis, which the context fills in; its `mistakes` are empty where none was found. An error of its own
+    ends the diagnosis and not your loop. Raises UserError where an argument is wrong or the batches run out.
 
     Example:
         from mixed_precision_study import diagnose

@@ -33,7 +33,10 @@ class Probe:
         self.weight = min(self.plain_weights(), key=torch.Tensor.numel, default=None)
         self.cleared: list[Any] = []  # at each backward() since the last step: whether the gradient was cleared
         self.rounds: list[list[Any]] = []  # of each step: the same
-        self.used: tuple[Any, int] = None, 0  # the gradient of the last step, and its version
+        self.used: tuple[Any, int] = (
+            None,
+            0,
+        )  # the gradient of the last step, and how many calls of backward() came before
         self.steps = self.doubled = self.kept_at = 0  # doubled: with a gradient that the step before had used
         self.scaled: torch.Tensor | None = None  # the gradient as backward() left it, while the loss is scaled
         self.changes: list[torch.Tensor] = []  # of it before the scaler's step, see compare()
@@ -76,13 +79,13 @@ class Probe:
         self.rounds += [self.cleared] if self.cleared else []  # none is known where the step was not looked at
         self.cleared = []
 
-    def step(self, keeps: bool) -> None:
+    def step(self, keeps: bool, backwards: int) -> None:
         """Note a step. keeps: numbers of 16-bit weights, to see later whether they move; a rate of 0 moves none."""
         self.steps += 1
         gradient = self.gradient
         if gradient is not None:
-            self.doubled += self.used[0] is gradient and self.used[1] == gradient._version
-            self.used = gradient, gradient._version
+            self.doubled += self.used[0] is gradient and self.used[1] == backwards
+            self.used = gradient, backwards
         if keeps and not self.kept and all(float(group.get("lr", 1)) > 0 for group in self.optimizer.param_groups):
             half = [weight for weight in self.plain_weights() if weight.dtype in (torch.float16, torch.bfloat16)]
             for weight in sorted(half, key=torch.Tensor.numel)[-8:]:

@@ -73,7 +73,9 @@ class Watch:
         self.probes: dict[int, Probe] = {}  # of each optimizer
         self.scalers: dict[int, Any] = {}
         self.scales: dict[int, list[torch.Tensor]] = {}  # of each scaler, in the profiled steps
-        self.scaled = self.unended = self.pending = False  # update() ends steps; not heard yet; a step ended in backward()
+        self.scaled = self.unended = self.pending = (
+            False  # update() ends steps; not heard yet; a step ended in backward()
+        )
         self.stepped = self.unstepped = False  # scaler.step() came since the last update(); it did not before that one
         self.mixed: list[Any] = []  # whether gradients were cleared after an update() without a step
         self.calls: Counter = Counter()  # of backward(): all, in steps that are looked at, and with something wrong
@@ -201,7 +203,7 @@ class Watch:
         if not by_scaler:
             probe.compare(probe.past_scaler)
             probe.end_round()
-        probe.step(keeps=self.is_looked_at and self.count < self.warm_up)
+        probe.step(self.is_looked_at and self.count < self.warm_up, self.calls["all"])
         self.events.append(("scaled step" if by_scaler else "step", key))
         if self.scaled or self.by_hand or not is_first(key, self.since[0]):
             return

@@ -181,6 +181,7 @@ MISTAKES = {  # a case: (the rule that its diagnosis names, the case); the numbe
     "Paddle 67895": ("gradients not cleared", lambda: scaled(clear=False)),
     "not cleared in fp32": ("gradients not cleared", lambda: no_zero_grad()),
     "Applio 860": ("steps twice", lambda: scaled(ends="step update optimizer")),
+    "torchvision 017e9b99": ("steps twice", lambda: scaled(ends="step update clip optimizer")),
     "pytorch 36601": ("update without step", lambda: scaled(micro=2, ends="unscale last:step update")),
     "WatChMaL 106": ("no 16 bits", lambda: scaled(autocast=None)),
     "apex 654": ("penalty of scaled gradients", penalty),
