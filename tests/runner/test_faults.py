@@ -415,7 +415,7 @@ def gpus(monkeypatch, tmp_path):
 
     def memory(uuid, version=None):
         if (tmp_path / f"lost-{uuid}").exists():
-            raise type("Lost", (NvmlError,), {"value": 15})
+            raise type("Lost", (NvmlError,), {"value": 15})("GPU is lost")
         return types.SimpleNamespace(used=2**20, total=2**30)
 
     def place(count):
