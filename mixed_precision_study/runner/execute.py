@@ -31,6 +31,11 @@ from .paths import python_path, relative_to_root
 from .plan import Run
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
+PAPERMILL = (  # as python -m papermill, but importing the package lets it end without run_all.py, and a grammar that
+    # jsonschema would build for two seconds is left out, because nobody needs it
+    "import sys, mixed_precision_study; sys.modules['rfc3987_syntax'] = None; "
+    "from papermill.cli import papermill; papermill()"
+)
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120
 START_ATTEMPTS = 3
@@ -172,7 +177,7 @@ def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
     """Return the arguments of Python for papermill, whose paths must neither begin with a dash nor hold parameters."""
     paths = [relative_to_root(path).replace("{", "{{").replace("}", "}}") for path in (notebook, executed)]
     paths = [path if Path(path).is_absolute() else f"./{path}" for path in paths]
-    return ["-m", "papermill", *paths, "--log-output", "--no-progress-bar", *options]
+    return ["-c", PAPERMILL, *paths, "--log-output", "--no-progress-bar", *options]
 
 
 def surroundings(device: Device | None, threads: int | None = None) -> dict[str, str | None]:
