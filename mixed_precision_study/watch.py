@@ -1,4 +1,4 @@
-"""What a notebook does for the run_all.py that started it: it ends by itself once that is gone."""
+"""What papermill and a notebook do for the run_all.py that started them: they end by themselves once that is gone."""
 
 import os
 import threading

@@ -13,7 +13,7 @@ import psutil
 
 from ..commit import MALFORMED
 from ..gpu import nvml
-from ..record import read_run, utc_now
+from ..record import read_run
 from . import status
 from .devices import Device
 from .execute import Circumstances, Interrupted, execute, signature
@@ -100,7 +100,7 @@ class Batch:
     def make_all(self) -> None:
         """Make all runs. Whatever ends this also ends them: Ctrl-C, a full disk, or that the folder was removed."""
         threads = [threading.Thread(target=self.serve, args=(slot,), daemon=True) for slot in self.slots]
-        began, started_at, lock = time.monotonic(), utc_now(), lock_signature(self.folder)
+        began, lock = time.monotonic(), lock_signature(self.folder)
         try:
             for thread in threads:
                 thread.start()
@@ -120,8 +120,11 @@ class Batch:
                 with suppress(KeyboardInterrupt):  # what runs is being ended already
                     time.sleep(0.1)
             self.view.close()
-            if lock_signature(self.folder) == lock:
-                self.store_times(time.monotonic() - began, started_at)
+            if self.done and lock_signature(self.folder) == lock:
+                seconds, count = time.monotonic() - began, len(self.done)
+                with suppress(OSError):  # the records are what counts
+                    status.write_times(self.folder, self.seconds, trainings=count, makespan_seconds=seconds)
+                say(f"{count} trainings took {seconds:.0f} s")
         if self.failure:
             raise self.failure
         if self.waiting:
@@ -252,18 +255,3 @@ class Batch:
                 busy.append(left)
         waiting = [sum(map(expected, job.to_do)) for job in list(self.waiting)]
         self.view.draw(texts, status.seconds_left(busy, waiting) if self.seconds else None)
-
-    def store_times(self, makespan: float, started_at: str) -> None:
-        """Say and store how long all runs took together."""
-        facts = {
-            "study": self.shared.study,
-            "devices": [f"{slot.device.label} ({slot.device.name})" for slot in self.slots],
-            "started_at": started_at,
-            "finished_at": utc_now(),
-            "trainings": len(self.done),
-            "makespan_seconds": makespan,
-        }
-        with suppress(OSError):  # the records are what counts
-            status.write_times(self.folder, self.seconds, **facts)
-        if self.done:
-            say(f"{len(self.done)} trainings took {makespan:.0f} s")

@@ -31,8 +31,10 @@ from .paths import python_path, relative_to_root
 from .plan import Run
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
-PAPERMILL = (  # python -m papermill, but for a grammar that jsonschema would build for two seconds and nobody needs
-    "import sys; sys.modules['rfc3987_syntax'] = None; from papermill.cli import papermill; papermill()"
+PAPERMILL = (  # as python -m papermill, but importing the package lets it end without run_all.py, and a grammar that
+    # jsonschema would build for two seconds is left out, because nobody needs it
+    "import sys, mixed_precision_study; sys.modules['rfc3987_syntax'] = None; "
+    "from papermill.cli import papermill; papermill()"
 )
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120

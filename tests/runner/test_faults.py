@@ -233,7 +233,8 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing
             (tmp_path / go).touch()
         errors = runner.communicate(timeout=120)[1]
         seconds = time.monotonic() - began
-    assert (runner.returncode, errors) == (1, "")
+    assert runner.returncode in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the very end of Python
+    assert errors == ""
     assert seconds < (GRACE_SECONDS + 10 if go else GRACE_SECONDS)
     assert not survivors("wait")
     complete(suite, tmp_path, missing)
@@ -415,7 +416,7 @@ def gpus(monkeypatch, tmp_path):
 
     def memory(uuid, version=None):
         if (tmp_path / f"lost-{uuid}").exists():
-            raise type("Lost", (NvmlError,), {"value": 15})
+            raise type("Lost", (NvmlError,), {"value": 15})("GPU is lost")
         return types.SimpleNamespace(used=2**20, total=2**30)
 
     def place(count):

@@ -23,7 +23,7 @@ def gpu(monkeypatch):
 
     def memory(uuid, version=None):
         if states[-1] < 0:
-            raise type("Failed", (NvmlError,), {"value": -states[-1]})
+            raise type("Failed", (NvmlError,), {"value": -states[-1]})("no answer")
         return types.SimpleNamespace(used=states[-1] * 2**20, total=2**30)
 
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=memory)

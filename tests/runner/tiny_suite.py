@@ -63,10 +63,6 @@ if mode in ("kill", "memory"):
 if mode == "kill_papermill":
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
-if mode == "kill_actor":
-    import psutil
-    psutil.Process().parents()[1].kill()
-    time.sleep(600)
 if mode == "poison" or (mode == "lost" and not Path(data_dir, "was-lost").exists()):  # the GPU, as NVML sees it
     Path(data_dir, f"was-{mode}").touch()
     Path(data_dir, f"lost-{os.environ['CUDA_VISIBLE_DEVICES']}").touch()
@@ -77,12 +73,6 @@ if mode == "stall":
     Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     wait(seed)
-if mode == "train":
-    from mixed_precision_study.progress import progress
-    with progress(40, f"{precisions[0]}, epoch 2/2", seconds=0.1) as bar:
-        for _ in range(30):
-            bar.advance()
-        wait(f"{seed}-{precisions[0]}")
 if mode == "fill" and not Path(data_dir, "mended").exists():
     with open(Path(output_dir, "filler"), "wb", buffering=0) as file:
         try:
@@ -107,8 +97,6 @@ for precision in precisions if mode != "silent" else ():
     record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
     record.metric = [0.2, 0.9]
-    if mode == "flat" and precision != "fp32":
-        record.metric = [0.1, 0.1]
     record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
     if mode == "blind" and not Path(data_dir, "seen").exists():
         Path(data_dir, "seen").touch()
@@ -165,18 +153,6 @@ def main(folder, *words):
 def one_job(words):
     """Return the option for one run at a time, which a later --jobs replaces; Ray chooses for itself."""
     return () if "--ray" in words else ("--jobs", "1")
-
-
-def as_other_user(code, *words):
-    """Run Python as a user who owns nothing here, and return what it said. Only root can.
-
-    The rights are dropped within the process, for that user may not be allowed to start this Python.
-    """
-    drop = "import fcntl, os, shutil, socket, sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\n"
-    words = [sys.executable, "-I", "-c", drop + code, *map(str, words)]
-    done = subprocess.run(words, cwd="/", capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def read_records(folder):
