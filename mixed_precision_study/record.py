@@ -159,6 +159,7 @@ NOT_YET_EXPLAINED = "the run was ended before it was explained"
 NO_RECORD = "it is no record"
 BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
     *("logs/batch.json", "code-*/code.json", "mixed_precision_study/report/template/study/conf.json"),
+    "mixed_precision_study/runner/jupyter/kernels/python3/kernel.json",
 )
 
 

@@ -48,13 +48,3 @@ def test_the_record_gets_each_parameter_under_its_own_name(name, tmp_path):
     experiment = experiment_of(name, **options, output_dir=str(tmp_path))
     record = new_record(name, vars(experiment.parameters), "fp32", experiment.facts())
     assert set(DECLARED[name].model_fields) <= set(flat_record(record))
-
-
-def test_the_finder_is_the_same_in_every_notebook():
-    cells = {name: next(one for one in read_notebook(name)["cells"] if one["id"] == "finder") for name in ALL}
-    texts = {name: "".join(cell["source"]) for name, cell in cells.items()}
-    report = texts.pop("summary")
-    assert len({str(cell["metadata"]) for cell in cells.values()}) == len(set(texts.values())) == 1
-    text = next(iter(texts.values()))
-    assert report == text[: text.rindex("\nprint(")]  # its first output is the title of the report
-    assert all(read_notebook(name)["cells"][0]["cell_type"] == "markdown" for name in ALL)

@@ -62,7 +62,7 @@ def test_a_missing_type_is_found():
 
 def test_ci_runs_what_contributors_are_told():
     told, script = (ROOT / "CONTRIBUTING.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    assert "pip install -r requirements.txt -r requirements-dev.txt\n" in told and "    python -m pytest  " in told
+    assert "pip install -r requirements.txt -r requirements-dev.txt -e .\n" in told and "    python -m pytest  " in told
     assert "-r requirements.txt -r requirements-dev.txt" in script
     assert "\npython -m pytest\n" in script
 

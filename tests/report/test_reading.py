@@ -9,13 +9,14 @@ import pytest
 from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
+from mixed_precision_study import commit
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.record import read_records
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
-from mixed_precision_study.runner import estimates, notebook_file
+from mixed_precision_study.runner import status
 
 
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
@@ -55,8 +56,8 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     quick = tmp_path / "quick"
     write_all(quick, record)
     (quick / "logs").mkdir()
-    estimates.write_times(quick, {record.run_id: 9.0})
-    notebook_file.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
+    status.write_times(quick, {record.run_id: 9.0})
+    commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
     assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []
