@@ -4,18 +4,17 @@ import csv
 import os
 import struct
 import zlib
-from types import SimpleNamespace
 
 import torch
 from PIL import Image
 
 from mixed_precision_study.data.cifar import CLASS_COUNTS
-from mixed_precision_study.parameters import EXPERIMENTS, check_values
+from mixed_precision_study.parameters import checked
 
 
 def settings_of(name, **changes):
     """Return the settings of an experiment as its check cell does: the defaults with `changes`."""
-    return SimpleNamespace(**check_values(name, {one.name: one.default for one in EXPERIMENTS[name]} | changes))
+    return checked(name, changes)
 
 
 def save_image(path, value=0, size=(32, 32), mode="RGB"):

@@ -275,11 +275,11 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
             self.taken += 1  # a constant of the compiled code
             return super().forward(places) * self.taken
 
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
     given = {"precisions": ["fp32", "amp_bf16"], "execution": "compile", "epochs": 1}
     resets = []
     monkeypatch.setattr(torch._dynamo, "reset", lambda reset=torch._dynamo.reset: resets.append(1) or reset())
-    records = make_experiment(make=lambda: Counting(2, 2), parameters=given).run()
+    with torch._dynamo.config.patch(recompile_limit=1):
+        records = make_experiment(make=lambda: Counting(2, 2), parameters=given).run()
     assert [record.status for record in records] == ["failed", "failed"]
     assert all("FailOnRecompileLimitHit" in record.reason for record in records)
     assert len(resets) >= 2  # before each

@@ -171,8 +171,8 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 
 
 def check_packages() -> None:
-    """Raise UserError where a package that executes notebooks is missing, or NVML's binding, without which no GPU is seen."""
-    missing = [name for name in ("papermill", "ipykernel", "nbconvert", "pynvml") if find_spec(name) is None]
+    """Raise UserError where a package that executes notebooks is missing."""
+    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if find_spec(name) is None]
     if missing:
         raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
 

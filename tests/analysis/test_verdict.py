@@ -1,6 +1,7 @@
 """The word and the sentence on made-up comparisons whose answers are known."""
 
 import re
+from typing import get_args
 
 import pytest
 from made_up_runs import CASES, DENSE, FIGURES, HOT, SPARSE, assert_reads_well, compared, flat, gained, profiled
@@ -21,10 +22,10 @@ from mixed_precision_study.analysis.verdict import (
     judge,
     verdict,
 )
-from mixed_precision_study.record import STATUSES
+from mixed_precision_study.record import Status
 
 FP32 = profiled(precision="fp32")
-NOT_OK = [status for status in STATUSES if status != "ok"]
+NOT_OK = [status for status in get_args(Status) if status != "ok"]
 
 
 @pytest.mark.parametrize(

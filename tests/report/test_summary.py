@@ -26,7 +26,7 @@ from mixed_precision_study.runner import cli
 
 CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy", "ways"}
 SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
-LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "logs/.private", "x.json")
+LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
 
 
 class Page(HTMLParser):
