@@ -255,7 +255,7 @@ def oom_kills() -> int | None:
 
 def failure_reason(run: Run) -> str:
     """Return in one line why papermill failed: the error at the end of its log, which is the notebook's."""
-    last = printable(read_log(run)).strip().rpartition("\n\n")[2]
+    last = re.split(r'\n\n|Exception encountered at "In \[\d*\]":\n', printable(read_log(run)).strip())[-1]
     error = re.search(r"^([\w.]*(Error|Exception|Interrupt)|Stopped)\b.*", last, re.MULTILINE | re.DOTALL)
     lines = error[0] if error else last.rpartition("\n")[2] or "it ended without a word"
     text = " ".join(lines.removeprefix("Stopped: ").split())  # a UserError explains itself

@@ -423,7 +423,7 @@ def gpus(monkeypatch, tmp_path):
         devices = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(count)]
         monkeypatch.setattr(cli, "choose_devices", lambda *words: devices)
 
-    fake_nvml(monkeypatch, nvmlDeviceGetHandleByUUID=bytes.decode, nvmlDeviceGetMemoryInfo=memory)
+    fake_nvml(monkeypatch, nvmlDeviceGetHandleByUUID=str, nvmlDeviceGetMemoryInfo=memory)
     return place
 
 
