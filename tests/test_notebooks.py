@@ -379,8 +379,7 @@ def test_a_notebook_copied_alone_into_an_empty_folder_runs(notebook_alone):
     executed = json.loads((folder / "out.ipynb").read_text())
     texts = "".join("".join(output.get("text", "")) for output in outputs_of(executed))
     assert "it/s]" not in texts  # no progress bar was asked for
-    tables = ["".join(output["data"].get("text/html", "")) for output in outputs_of(executed, "data")]
-    assert any(table.count("needs an NVIDIA GPU") == 6 for table in tables)
+    assert texts.count("needs an NVIDIA GPU") >= 6  # of the preflight
 
 
 @pytest.fixture(scope="module")
@@ -397,5 +396,5 @@ def test_a_wrong_value_is_one_sentence_and_touches_no_record(wrong_value):
     errors = cell_errors(json.loads((folder / "out.ipynb").read_text()))
     assert len(errors) == 1
     assert errors[0]["traceback"] == [f"Stopped: {errors[0]['evalue']}"]
-    assert "precisions is" in errors[0]["evalue"]
+    assert "precisions" in errors[0]["evalue"] and "fp99" in errors[0]["evalue"]
     assert [path.name for path in (folder / "outputs").iterdir()] == ["old.json"]
