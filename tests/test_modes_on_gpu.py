@@ -49,7 +49,7 @@ def test_a_product_on_the_gpu_is_that_of_the_rounded_numbers(dtype, by_row):
 @pytest.mark.parametrize("execution", ["eager", "compile_cuda_graph"])
 def test_a_transformer_trains_in_fp8_as_in_bf16(execution, scaling):
     supported("fp8")
-    given = WORDS | {"purpose": "time", "fp8_scaling": scaling}
+    given = WORDS | {"repeat": 1, "fp8_scaling": scaling}
     (bf16,) = records_of("lstm_language_model", **given, precisions=["amp_bf16"]).values()  # eager, never compiled
     (fp8,) = records_of("lstm_language_model", **given, precisions=["fp8"], execution=execution).values()
     assert fp8.train_loss[-1] == pytest.approx(bf16.train_loss[-1], abs=0.05)
@@ -104,7 +104,7 @@ def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
     for execution in ("eager", "cuda_graph"):
         given = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "optimizer": "adamw"}
         (record,) = records_of(
-            "cifar_resnet", **given, lr=0.0005, execution=execution, precisions=[precision], purpose="time"
+            "cifar_resnet", **given, lr=0.0005, execution=execution, precisions=[precision], repeat=1
         ).values()
         losses.append(record.train_loss)
         assert record.host_syncs_per_step == (1 if (execution, precision[-4:]) == ("eager", "fp16") else 0)
@@ -114,8 +114,7 @@ def test_adamw_as_a_graph_trains_as_in_eager_mode(precision):
 def test_with_the_devices_scaler_no_step_waits():
     given = {"dataset": "synthetic", "epochs": 2, "max_steps": 60, "batch_size": 64, "precisions": ["amp_fp16"]}
     records = [
-        records_of("cifar_resnet", **given, scaler=scaler, purpose="time")["amp_fp16"]
-        for scaler in ("pytorch", "device")
+        records_of("cifar_resnet", **given, scaler=scaler, repeat=1)["amp_fp16"] for scaler in ("pytorch", "device")
     ]
     print(f"amp_fp16 eager, step ms: {[round(record.step_ms_median, 2) for record in records]}")
     assert [record.host_syncs_per_step for record in records] == [1, 0]
