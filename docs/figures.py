@@ -91,7 +91,7 @@ def hosts(outputs: Path) -> str:
     tables = read(outputs, "main/reference-h200")
     runs = tables.trainings[tables.trainings.timed].join(tables.comparisons["name"], on="comparison")
     numbers = runs.groupby("name").host.nunique()
-    return "one host" + "".join(f" ({model}: {number})" for model, number in numbers.items() if number > 1)
+    return "one machine" + "".join(f" ({model}: {number})" for model, number in numbers.items() if number > 1)
 
 
 def grown(outputs: Path, folder: str) -> pd.DataFrame:
