@@ -1,6 +1,6 @@
 """Under which conditions two runs were measured, and in which of them they differ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..record import DISTURBED, comparison_key, data_asked_for
 
@@ -76,13 +76,6 @@ def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
     """Return in one phrase how many of these pairs are no fairly timed ones, or nothing."""
     count = len(pairs) - len(fairly_timed_pairs(pairs))
     return [f"{count} of {len(pairs)} pairs were slowed by heat or hardware and are left out"] if count else []
-
-
-FLAGGED: dict[str, Callable[[dict], object]] = {  # what is said of runs that flags_of flags, and of which
-    "were throttled": held_back,
-    "shared their GPU": lambda record: record.get("gpu_shared"),
-    "went on in another process": lambda record: record.get("resumed_at_epochs"),
-}
 
 
 def flags_of(record: dict) -> list[str]:

@@ -5,18 +5,6 @@ SMALLER = 0.9  # memory went down where it is below this share of what it was
 STAYING = ("parameters", "gradients", "optimizer", "masters")  # autocast keeps them in fp32
 
 
-def why_memory_stays(weights: float, gradients: float, optimizer: float, activations: float) -> str | None:
-    """Return a sentence where weights, gradients and optimizer take most of the memory, else None.
-
-    The sizes may have any unit. Autocast keeps fp32 weights, so it halves activations only.
-    """
-    total = weights + gradients + optimizer + activations
-    share = (weights + gradients + optimizer) / total if total else 0.0
-    if share < MOSTLY:
-        return None
-    return f"Weights, gradients and optimizer are {share:.0%} of the peak; autocast halves activations only."
-
-
 def memory_reason(record: dict, base: dict) -> str | None:
     """Return why a run in 16 bits needs about as much memory as its baseline, as a clause, or None.
 
