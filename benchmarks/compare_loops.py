@@ -38,12 +38,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import experiment_of  # noqa: E402
 
-from mixed_precision_study.environment import describe_environment  # noqa: E402
 from mixed_precision_study.experiment import Experiment  # noqa: E402
+from mixed_precision_study.measure.environment import describe_environment  # noqa: E402
 from mixed_precision_study.parameters import PRECISION_NAMES, Execution  # noqa: E402
-from mixed_precision_study.precision import check_supported, set_fp32_precision  # noqa: E402
 from mixed_precision_study.record import new_record  # noqa: E402
-from mixed_precision_study.training import allow_search, timed_epoch, warm_up  # noqa: E402
+from mixed_precision_study.train.precision import check_supported, set_fp32_precision  # noqa: E402
+from mixed_precision_study.train.step import allow_search, timed_epoch, warm_up  # noqa: E402
 
 NOTEBOOKS = ROOT / "notebooks"
 LARGE = {"image_height": 384, "image_width": 512}

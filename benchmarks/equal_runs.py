@@ -18,9 +18,9 @@ from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mixed_precision_study.analysis.conditions import host_of
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import DIFFERENT, OUTCOMES, judge
+from mixed_precision_study.judge.conditions import host_of
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.verdict import DIFFERENT, OUTCOMES, judge
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 
 A_SIDE = 3  # processes of each side, as in the study `reference`

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from mixed_precision_study.errors import Unsupported, error_line  # noqa: E402
-from mixed_precision_study.precision import autocast, check_supported, set_fp32_precision  # noqa: E402
-from mixed_precision_study.training import allow_search  # noqa: E402
+from mixed_precision_study.train.precision import autocast, check_supported, set_fp32_precision  # noqa: E402
+from mixed_precision_study.train.step import allow_search  # noqa: E402
 
 BATCHES = {"resnet18": (128, 3, 32, 32), "tf_efficientnet_b0": (32, 3, 384, 512)}
 MODES = ("fp32", "tf32", "amp_fp16", "amp_bf16")

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scipy.special import stdtrit
 
-from mixed_precision_study.analysis.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
-from mixed_precision_study.analysis.trained import by_seed
+from mixed_precision_study.judge.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
+from mixed_precision_study.judge.trained import by_seed
 from mixed_precision_study.record import comparison_key, last_metric, read_records
 
 POWER = 0.8

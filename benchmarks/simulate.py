@@ -17,8 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import DIFFERENT, SAME, SAME_TO, judge
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.verdict import DIFFERENT, SAME, SAME_TO, judge
 
 BLOCKS = 10  # of an epoch
 SECONDS = 6.0  # of an epoch

@@ -12,7 +12,7 @@ STARTED = time.perf_counter()  # when this process first asked for the package: 
 
 if "MIXED_PRECISION_RUNNER" in os.environ:  # run_all.py started this process
     from .commit import hash_at_import
-    from .watch import end_without_runner
+    from .runner.watch import end_without_runner
 
     hash_at_import()
     end_without_runner()

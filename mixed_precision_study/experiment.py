@@ -15,25 +15,28 @@ from typing import Any
 
 import torch
 
-from .batch_size import largest_batch, limit_memory
-from .checkpoint import Checkpoints
-from .data.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
-from .data_files import data_files_hash
-from .divergence import find_diverged
-from .environment import choose_device, describe_environment
 from .errors import Diverged, Unsupported, UserError, error_line, shown_traceback
-from .gpu.energy import summarise_gpu
-from .gpu.nvml import MIB
-from .gpu.preflight import clear_workspaces, show_preflight
-from .inference import measure_inference
-from .loss_scaling import read_gradients
-from .lost_updates import read_lost_updates
-from .memory import clear_tracebacks, is_out_of_memory, read_memory_breakdown, read_peaks, release_memory, reset_peaks
+from .explain.inference import measure_inference
+from .explain.lost_updates import read_lost_updates
+from .explain.profile import count_work, profile_steps
+from .explain.roofline import measure_limits
+from .judge.divergence import find_diverged
+from .measure.energy import summarise_gpu
+from .measure.environment import choose_device, describe_environment
+from .measure.memory import (
+    clear_tracebacks,
+    is_out_of_memory,
+    read_memory_breakdown,
+    read_peaks,
+    release_memory,
+    reset_peaks,
+)
+from .measure.nvml import MIB
+from .measure.preflight import clear_workspaces, show_preflight
+from .measure.progress import progress
+from .measure.timing import startup, summarise_times
 from .order import in_turn
 from .parameters import OwnExperiment, check_output_dir, checked
-from .precision import PRECISIONS, check_supported, set_fp32_precision
-from .profiling import count_work, profile_steps
-from .progress import progress
 from .record import (
     EXPLANATION,
     NOT_YET_EXPLAINED,
@@ -45,9 +48,13 @@ from .record import (
     utc_now,
     write_record,
 )
-from .roofline import measure_limits
-from .timing import startup, summarise_times
-from .training import (
+from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
+from .tasks.data_files import data_files_hash
+from .train.batch_size import largest_batch, limit_memory
+from .train.checkpoint import Checkpoints
+from .train.loss_scale import read_gradients
+from .train.precision import PRECISIONS, check_supported, set_fp32_precision
+from .train.step import (
     Trainer,
     TrainingLog,
     allow_search,

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from .data.iterable import IterableData, random_state, set_random_state
 from .errors import UserError
 from .experiment import Experiment, Metric, own_parameters
-from .precision import backends_as_found
 from .record import RunRecord
-from .training import training_step as usual_step
+from .tasks.iterable import IterableData, random_state, set_random_state
+from .train.precision import backends_as_found
+from .train.step import training_step as usual_step
 
 STEPS_WITHOUT_GPU = 2
 

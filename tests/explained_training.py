@@ -6,7 +6,7 @@ import torch
 from small_training import CPU
 from small_training import make_record as make_small_record
 
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.step import Trainer
 
 MIB = 2**20
 

@@ -8,8 +8,8 @@ import zlib
 import torch
 from PIL import Image
 
-from mixed_precision_study.data.cifar import CLASS_COUNTS
 from mixed_precision_study.parameters import checked
+from mixed_precision_study.tasks.cifar import CLASS_COUNTS
 
 
 def settings_of(name, **changes):

@@ -82,7 +82,7 @@ def sampler(tmp_path, monkeypatch):
         (tmp_path / "made_up").mkdir(exist_ok=True)
         (tmp_path / "made_up" / "pynvml.py").write_text(text.format(folder=str(tmp_path), init=init))
         monkeypatch.setenv("PYTHONPATH", str(tmp_path / "made_up"))
-        monkeypatch.setattr("mixed_precision_study.gpu.sampler.START_SECONDS", 60)
+        monkeypatch.setattr("mixed_precision_study.measure.sampler.START_SECONDS", 60)
 
     return place
 

@@ -16,8 +16,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mixed_precision_study.gpu.preflight import clear_workspaces
-from mixed_precision_study.memory import reset_peaks, watched_memory
+from mixed_precision_study.measure.memory import reset_peaks, watched_memory
+from mixed_precision_study.measure.preflight import clear_workspaces
 
 OWNED = ("parameters", "masters", "optimizer", "data", "gradients", "batch", "saved", "temporaries")  # first come first
 PARTS = (*OWNED, "workspaces", "unattributed")

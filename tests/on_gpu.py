@@ -22,7 +22,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from mixed_precision_study.gpu.nvml import NvmlGpu  # noqa: E402
+from mixed_precision_study.measure.nvml import NvmlGpu  # noqa: E402
 
 NAMES = ("test_own_model_on_gpu", "test_golden", "test_gpu", "test_modes_on_gpu")  # the longest first
 NAMES += ("diagnosis/test_on_gpu", "analysis/test_built_cases")

@@ -6,8 +6,8 @@ import math
 import torch
 
 from mixed_precision_study import record as records
-from mixed_precision_study.precision import PRECISIONS
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.precision import PRECISIONS
+from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
 MODES = tuple(name for name in PRECISIONS if name != "fp8")  # which the small networks have no layers for

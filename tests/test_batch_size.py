@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import EXPERIMENTS
 
-from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.errors import Unsupported, UserError
 from mixed_precision_study.parameters import checked
+from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -33,7 +33,7 @@ def search(monkeypatch):
             record.searched = search
             return size <= most
 
-        monkeypatch.setattr("mixed_precision_study.batch_size.probe", probe)
+        monkeypatch.setattr("mixed_precision_study.train.batch_size.probe", probe)
         found = largest_batch(record, None, None, GPU, limit, **options)
         assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
         return found, record.batch_probes
@@ -146,7 +146,9 @@ def fail():
 def counters(monkeypatch, name, values):
     """Have a counter of the allocator read `values`, one after the other; the other stays 0."""
     values = iter(values)
-    monkeypatch.setattr("mixed_precision_study.batch_size.count", lambda kind, _: next(values) if kind == name else 0)
+    monkeypatch.setattr(
+        "mixed_precision_study.train.batch_size.count", lambda kind, _: next(values) if kind == name else 0
+    )
 
 
 def test_a_probe_that_frees_the_cache_at_every_step_does_not_fit(monkeypatch):

@@ -22,9 +22,9 @@ import torch
 from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
 
-from mixed_precision_study.analysis.equivalence import EQUIVALENT, quality_difference
+from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 from mixed_precision_study.record import read_records, write_record
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.step import Trainer
 
 TINY = ["--steps", "2", "--rounds", "1", "--device", "cpu"]
 

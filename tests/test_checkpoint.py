@@ -17,10 +17,10 @@ from small_training import (
     same_bits,
 )
 
-from mixed_precision_study.analysis.conditions import flags_of
-from mixed_precision_study.checkpoint import DIGEST_BYTES, Checkpoints
+from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.record import flat_record, read_records
-from mixed_precision_study.training import timed_epoch
+from mixed_precision_study.train.checkpoint import DIGEST_BYTES, Checkpoints
+from mixed_precision_study.train.step import timed_epoch
 
 ALWAYS = 1e-9  # minutes
 SMALL = {"dataset": "synthetic", "model": "test_resnet", "batch_size": 4, "max_steps": 3, "epochs": 4}

@@ -27,16 +27,16 @@ from small_training import (
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mixed_precision_study.cuda_graph import EAGER_STEPS, CapturedStep
-from mixed_precision_study.data.batches import leaves_of
-from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device
 from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.experiment import first_outputs
-from mixed_precision_study.gpu.nvml import MIB
-from mixed_precision_study.inference import largest_difference
-from mixed_precision_study.memory import read_peaks
-from mixed_precision_study.profiling import count_work
-from mixed_precision_study.training import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, warm_up
+from mixed_precision_study.explain.inference import largest_difference
+from mixed_precision_study.explain.profile import count_work
+from mixed_precision_study.measure.memory import read_peaks
+from mixed_precision_study.measure.nvml import MIB
+from mixed_precision_study.tasks.batches import leaves_of
+from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
+from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
+from mixed_precision_study.train.step import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 ROUNDING["bf16_true"] = 4e-2  # the eager optimizer rounds after every operation, the fused one once

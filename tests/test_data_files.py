@@ -6,7 +6,7 @@ import shutil
 import pytest
 from made_up_data import make_tree, save_image, write_csv, write_texts
 
-from mixed_precision_study.data_files import data_files_hash
+from mixed_precision_study.tasks.data_files import data_files_hash
 
 
 def hash_in(folder, notebook="cifar_resnet", **parameters):
@@ -27,7 +27,7 @@ def test_a_copy_has_the_same_hash_and_another_image_another(tmp_path):
 
 
 def test_of_many_bytes_a_sample_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixed_precision_study.data_files.WHOLE_BYTES", 1)
+    monkeypatch.setattr("mixed_precision_study.tasks.data_files.WHOLE_BYTES", 1)
     make_tree(tmp_path / "pets")
     first = hash_in(tmp_path)
     save_image(tmp_path / "pets" / "train" / "cat" / "0.png", 77)

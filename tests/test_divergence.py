@@ -2,7 +2,7 @@
 
 import pytest
 
-from mixed_precision_study.divergence import find_diverged
+from mixed_precision_study.judge.divergence import find_diverged
 
 
 def run(precision, metric, better="higher", chance=0.1, status="ok"):

@@ -13,10 +13,10 @@ import torch
 from conftest import NOTEBOOKS
 from small_training import CPU, make_record
 
-from mixed_precision_study import environment
 from mixed_precision_study.commit import suite_commit
-from mixed_precision_study.environment import describe_environment, require_packages
 from mixed_precision_study.errors import UserError
+from mixed_precision_study.measure import environment
+from mixed_precision_study.measure.environment import describe_environment, require_packages
 from mixed_precision_study.record import flat_record
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))

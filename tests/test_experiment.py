@@ -19,11 +19,11 @@ from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import experiment
 from mixed_precision_study import record as records
-from mixed_precision_study.data.batches import TrainingData
-from mixed_precision_study.environment import choose_device
 from mixed_precision_study.errors import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, judged
+from mixed_precision_study.measure.environment import choose_device
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
+from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
 PACKAGE = "mixed_precision_study.experiment"

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from mixed_precision_study.errors import Unsupported
-from mixed_precision_study.float8 import (
+from mixed_precision_study.explain.profile import family_of
+from mixed_precision_study.parameters import reason_unsupported
+from mixed_precision_study.train.float8 import (
     FORWARD,
     GRADIENT,
     Float8Linear,
@@ -18,9 +20,7 @@ from mixed_precision_study.float8 import (
     use_float8,
     without_float8,
 )
-from mixed_precision_study.parameters import reason_unsupported
-from mixed_precision_study.profiling import family_of
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
 SCALINGS = ("tensorwise", "rowwise")

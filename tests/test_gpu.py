@@ -29,34 +29,34 @@ from small_training import (
 )
 from small_training import small_network as network
 
-from mixed_precision_study.batch_size import largest_batch, limit_memory, probe
-from mixed_precision_study.data.batches import (
-    device_batches,
-    host_batches,
-    place_images,
-    prefetch_to_device,
-    side_stream,
-)
-from mixed_precision_study.environment import describe_environment
 from mixed_precision_study.errors import Diverged, Unsupported
 from mixed_precision_study.experiment import explain, guarded
-from mixed_precision_study.gpu import nvml
-from mixed_precision_study.gpu.energy import summarise_gpu
-from mixed_precision_study.gpu.nvml import MIB
-from mixed_precision_study.gpu.preflight import clear_workspaces
-from mixed_precision_study.inference import measure_inference
-from mixed_precision_study.memory import (
+from mixed_precision_study.explain.inference import measure_inference
+from mixed_precision_study.explain.profile import profile_steps
+from mixed_precision_study.measure import nvml
+from mixed_precision_study.measure.energy import summarise_gpu
+from mixed_precision_study.measure.environment import describe_environment
+from mixed_precision_study.measure.memory import (
     clear_tracebacks,
     read_device_memory,
     read_memory_breakdown,
     read_peaks,
     release_memory,
 )
-from mixed_precision_study.precision import check_supported, set_fp32_precision
-from mixed_precision_study.profiling import profile_steps
+from mixed_precision_study.measure.nvml import MIB
+from mixed_precision_study.measure.preflight import clear_workspaces
+from mixed_precision_study.measure.timing import startup, summarise_times
 from mixed_precision_study.record import new_record
-from mixed_precision_study.timing import startup, summarise_times
-from mixed_precision_study.training import SEARCH_LIMIT, Trainer, allow_search, timed_epoch, warm_up
+from mixed_precision_study.tasks.batches import (
+    device_batches,
+    host_batches,
+    place_images,
+    prefetch_to_device,
+    side_stream,
+)
+from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
+from mixed_precision_study.train.precision import check_supported, set_fp32_precision
+from mixed_precision_study.train.step import SEARCH_LIMIT, Trainer, allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")

@@ -116,7 +116,7 @@ def test_the_imports_are_found_in_whatever_form_they_are_written(tmp_path, monke
         "from ..gpu.nvml import Card": {"gpu.nvml"},
         "from . import tables": {"report.tables"},
         "def f():\n    from .tables import read": {"report.tables"},
-        "import mixed_precision_study.gpu.nvml as card": {"gpu.nvml"},
+        "import mixed_precision_study.measure.nvml as card": {"gpu.nvml"},
         "from mixed_precision_study import record": {"record"},
         "from .. import __version__": set(),
         "import json, torch\nfrom pathlib import Path": set(),

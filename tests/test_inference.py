@@ -8,10 +8,10 @@ from small_training import CPU, make_batch, make_record
 from small_training import make_trainer as make_small_trainer
 
 from mixed_precision_study.experiment import first_outputs as infer
-from mixed_precision_study.inference import largest_difference, measure_inference, read_inference, seconds_of
-from mixed_precision_study.precision import autocast, set_fp32_precision
+from mixed_precision_study.explain.inference import largest_difference, measure_inference, read_inference, seconds_of
+from mixed_precision_study.train.precision import autocast, set_fp32_precision
 
-PACKAGE = "mixed_precision_study.inference"
+PACKAGE = "mixed_precision_study.explain.inference"
 
 
 def make_trainer(precision="fp32"):

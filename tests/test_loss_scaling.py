@@ -8,15 +8,15 @@ import pytest
 import torch
 from small_training import CPU, make_record
 
-from mixed_precision_study.cuda_graph import DeviceScaler
-from mixed_precision_study.loss_scaling import (
+from mixed_precision_study.train.cuda_graph import DeviceScaler
+from mixed_precision_study.train.loss_scale import (
     FixedLossScaler,
     HalfGradientScaler,
     LossScaleTrace,
     MasterCopyScaler,
     make_scaler,
 )
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.step import Trainer
 
 
 def made_trainer(scaler, fixed_scale=None):

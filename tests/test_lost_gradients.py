@@ -6,8 +6,8 @@ import pytest
 import torch
 from explained_training import make_record, make_trainer
 
-from mixed_precision_study.loss_scaling import flush_fraction, read_gradients
-from mixed_precision_study.profiling import count_work
+from mixed_precision_study.explain.profile import count_work
+from mixed_precision_study.train.loss_scale import flush_fraction, read_gradients
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,8 @@ def test_gradients_of_the_last_step_are_not_added(monkeypatch):
     """The gradients are those of a fresh copy in fp32, whatever the run has left behind."""
     caught = []
     monkeypatch.setattr(
-        "mixed_precision_study.loss_scaling.flush_fraction", lambda gradients, scale: caught.append(gradients[0]) or 0.0
+        "mixed_precision_study.train.loss_scale.flush_fraction",
+        lambda gradients, scale: caught.append(gradients[0]) or 0.0,
     )
     batch = torch.tensor([0.5, 0.25])
     for work_is_counted in (False, True):

@@ -7,9 +7,9 @@ import torch
 from conftest import ROOT
 from explained_training import make_record
 
-from mixed_precision_study.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
-from mixed_precision_study.lost_updates import read_lost_updates
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.explain.lost_updates import read_lost_updates
+from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
+from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
 SPEC = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "lost_updates.py")

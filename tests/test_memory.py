@@ -7,7 +7,7 @@ import torch
 from explained_training import MIB, compute_loss, made_batches, make_network, make_record, make_trainer, random
 from small_training import CPU
 
-from mixed_precision_study.memory import (
+from mixed_precision_study.measure.memory import (
     close_memory_breakdown,
     read_context,
     read_device_memory,
@@ -33,8 +33,8 @@ def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
     """Let NVML and the allocator give these figures (MiB)."""
     memory = {"used_mib": used, "reason": reason}
     gpus = {"ab": types.SimpleNamespace(memory=lambda: memory)}
-    monkeypatch.setattr("mixed_precision_study.memory.NvmlGpu", gpus.__getitem__)
-    monkeypatch.setattr("mixed_precision_study.memory.gpu_before_use", lambda uuid: {"used_mib": before})
+    monkeypatch.setattr("mixed_precision_study.measure.memory.NvmlGpu", gpus.__getitem__)
+    monkeypatch.setattr("mixed_precision_study.measure.memory.gpu_before_use", lambda uuid: {"used_mib": before})
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * MIB)
 
 

@@ -5,9 +5,9 @@ import torch
 from conftest import run_cells
 
 from mixed_precision_study.errors import Unsupported
-from mixed_precision_study.float8 import FORWARD, GRADIENT, product, scaled
-from mixed_precision_study.memory import release_memory
-from mixed_precision_study.precision import check_supported, set_fp32_precision
+from mixed_precision_study.measure.memory import release_memory
+from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
+from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")

@@ -14,7 +14,7 @@ from small_training import CPU, EXECUTIONS, MODES, everything, make_batch, norm_
 from small_training import make_trainer as make_small_trainer
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.train.step import Trainer
 
 TINY = {
     "cifar_resnet": {"model": "test_resnet", "batch_size": 4},

@@ -21,13 +21,14 @@ from small_training import CPU
 from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
-from mixed_precision_study import environment
-from mixed_precision_study.data.batches import leaves_of
-from mixed_precision_study.data.iterable import IterableData
 from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
+from mixed_precision_study.measure import environment
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
-from mixed_precision_study.precision import (
+from mixed_precision_study.record import read_records
+from mixed_precision_study.tasks.batches import leaves_of
+from mixed_precision_study.tasks.iterable import IterableData
+from mixed_precision_study.train.precision import (
     PRECISIONS,
     backends_as_found,
     fp32_switches,
@@ -35,8 +36,7 @@ from mixed_precision_study.precision import (
     older_flag,
     set_fp32_switches,
 )
-from mixed_precision_study.record import read_records
-from mixed_precision_study.training import Trainer, training_step
+from mixed_precision_study.train.step import Trainer, training_step
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
 INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))

@@ -11,8 +11,8 @@ import torch
 from explained_training import made_batches, make_record, make_trainer, random
 from torch.nn import functional
 
-from mixed_precision_study import profiling
-from mixed_precision_study.profiling import (
+from mixed_precision_study.explain import profile as profiling
+from mixed_precision_study.explain.profile import (
     FORMULAS,
     FP16_KERNELS,
     KERNEL_FAMILIES,

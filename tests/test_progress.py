@@ -7,7 +7,7 @@ import types
 
 import psutil
 
-from mixed_precision_study.progress import progress, progress_wanted
+from mixed_precision_study.measure.progress import progress, progress_wanted
 
 
 def test_progress_is_silent_when_asked(monkeypatch, capsys):

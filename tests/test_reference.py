@@ -15,12 +15,12 @@ from conftest import EXPERIMENTS, ROOT, results
 from equal_runs import equal_runs, false_positive_rate
 
 import outputs
-from mixed_precision_study.analysis.speedup import block_ratios, paired_ratio, paired_runs
-from mixed_precision_study.analysis.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
-from mixed_precision_study.precision import PRECISIONS
+from mixed_precision_study.judge.ratios import block_ratios, paired_ratio, paired_runs
+from mixed_precision_study.judge.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.growth import families_of, judge_loss, pairs_of
 from mixed_precision_study.report.tables import group, read_tables
+from mixed_precision_study.train.precision import PRECISIONS
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine

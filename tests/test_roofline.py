@@ -10,8 +10,8 @@ from explained_training import MIB, make_record, make_trainer
 from small_training import CPU, MODES
 
 from mixed_precision_study import record as records
-from mixed_precision_study import roofline
-from mixed_precision_study.roofline import cached, measure_ceiling, measure_copy, measure_limits, rate_of
+from mixed_precision_study.explain import roofline
+from mixed_precision_study.explain.roofline import cached, measure_ceiling, measure_copy, measure_limits, rate_of
 
 
 def pretend_events(monkeypatch, milliseconds):
@@ -41,7 +41,7 @@ def test_a_rate_is_the_best_of_three_runs_or_more(monkeypatch):
 
 def test_ceilings_are_flops_and_bytes_by_the_measured_rate(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (4 * MIB, 2**40))
-    monkeypatch.setattr("mixed_precision_study.roofline.rate_of", lambda work, device: 1000.0)
+    monkeypatch.setattr("mixed_precision_study.explain.roofline.rate_of", lambda work, device: 1000.0)
     assert measure_ceiling(torch.bfloat16, CPU) == pytest.approx(2 * 4096**3 * 1000 / 1e12)
     assert measure_copy(CPU) == pytest.approx(2 * MIB * 1000 / 1e9)  # read and written
 
@@ -103,9 +103,11 @@ def test_beside_another_process_nothing_is_measured(tmp_path):
 def pretend_ceilings(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "mixed_precision_study.roofline.measure_ceiling", lambda dtype, device: asked.append(dtype) or 50.0
+        "mixed_precision_study.explain.roofline.measure_ceiling", lambda dtype, device: asked.append(dtype) or 50.0
     )
-    monkeypatch.setattr("mixed_precision_study.roofline.measure_copy", lambda device: asked.append("copy") or 4000.0)
+    monkeypatch.setattr(
+        "mixed_precision_study.explain.roofline.measure_copy", lambda device: asked.append("copy") or 4000.0
+    )
     return asked
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_training import make_batch, make_record, make_trainer
 
-from mixed_precision_study.training import SEARCH_LIMIT, allow_search, read_search, warm_up
+from mixed_precision_study.train.step import SEARCH_LIMIT, allow_search, read_search, warm_up
 
 
 def pretend_trainer(kind="cuda", layer=torch.nn.Conv2d(1, 1, 1)):  # noqa: B008
@@ -38,7 +38,7 @@ def test_the_search_is_bounded_and_reported(monkeypatch):
     [(10, 0.4, 10), (10, 2.8, 3), (10, 60.0, 1), (0, 2.8, 3), (0, 0.0, 0), (2, 2.8, 2)],
 )
 def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most, step_seconds, limit):
-    monkeypatch.setattr("mixed_precision_study.training.SEARCH_LIMIT", most)
+    monkeypatch.setattr("mixed_precision_study.train.step.SEARCH_LIMIT", most)
     for switch in ("benchmark", "benchmark_limit"):
         monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
     allow_search(step_seconds)
@@ -56,10 +56,10 @@ def test_where_nothing_is_searched_a_reason_says_why(monkeypatch, device, layer)
 def test_compiling_is_no_part_of_the_search(monkeypatch):
     given, spent = [], iter([10.0, 12.5, *[12.5] * 9])
     monkeypatch.setattr(
-        "mixed_precision_study.training.read_compiler", lambda trainer: {"graphs": 0, "seconds": next(spent)}
+        "mixed_precision_study.train.step.read_compiler", lambda trainer: {"graphs": 0, "seconds": next(spent)}
     )
     monkeypatch.setattr(
-        "mixed_precision_study.training.read_search",
+        "mixed_precision_study.train.step.read_search",
         lambda record, trainer, first, steady: given.append((first, steady)),
     )
     trainer, record = make_trainer("fp32"), make_record()

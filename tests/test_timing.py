@@ -8,8 +8,8 @@ import pytest
 import torch
 from small_training import CPU, make_batch, make_record, make_trainer
 
-from mixed_precision_study.timing import StartUp, StepClock, count_syncs, in_blocks, summarise_times, waited_for
-from mixed_precision_study.training import timed_epoch, warm_up
+from mixed_precision_study.measure.timing import StartUp, StepClock, count_syncs, in_blocks, summarise_times, waited_for
+from mixed_precision_study.train.step import timed_epoch, warm_up
 
 
 def pretend_clock(monkeypatch, *seconds):
@@ -112,7 +112,7 @@ def test_the_first_run_tells_its_start_part_by_part(monkeypatch, capsys):
 
 def test_an_epoch_ends_the_start(monkeypatch):
     start = StartUp(time.perf_counter())
-    monkeypatch.setattr("mixed_precision_study.training.startup", start)
+    monkeypatch.setattr("mixed_precision_study.train.step.startup", start)
     record, trainer = make_record(), make_trainer("fp32")
     warm_up(record, trainer, lambda: iter([make_batch()]))
     assert record.startup_seconds is None

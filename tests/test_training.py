@@ -25,10 +25,10 @@ from small_training import (
 )
 
 from mixed_precision_study.errors import Diverged
+from mixed_precision_study.measure.timing import summarise_times
 from mixed_precision_study.parameters import COMPILE_MODES
-from mixed_precision_study.precision import autocast, set_fp32_precision
-from mixed_precision_study.timing import summarise_times
-from mixed_precision_study.training import Trainer, evaluating, timed_epoch, training_step, warm_up
+from mixed_precision_study.train.precision import autocast, set_fp32_precision
+from mixed_precision_study.train.step import Trainer, evaluating, timed_epoch, training_step, warm_up
 
 both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 
@@ -276,7 +276,7 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
             time.sleep(0.005)
             yield make_batch(number)
 
-    monkeypatch.setattr("mixed_precision_study.training.watched", watched)
+    monkeypatch.setattr("mixed_precision_study.train.step.watched", watched)
     trainer, record = make_trainer("fp32"), make_record()
     for _ in range(2):
         timed_epoch(record, trainer, slowly())

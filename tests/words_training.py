@@ -3,9 +3,9 @@
 import torch
 from made_up_data import settings_of
 
-from mixed_precision_study.data import wikitext
-from mixed_precision_study.models.language_model import LanguageModel
-from mixed_precision_study.training import Trainer
+from mixed_precision_study.tasks import wikitext
+from mixed_precision_study.tasks.language_model import LanguageModel
+from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer")

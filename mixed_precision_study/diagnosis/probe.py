@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..profiling import tensors_in
+from ..explain.profile import tensors_in
 
 HELD = r"kahan|stochastic|compens|master|residual|remainder|rounding|float32|float\(\)"  # ways to keep small updates
 

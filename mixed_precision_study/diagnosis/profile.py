@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..profiling import read_kernels
+from ..explain.profile import read_kernels
 from .mistakes import Observations
 
 TEARDOWN = "TEARDOWN_CUPTI"  # without it CUPTI slows all later launches (pytorch issue 144455)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ..errors import UserError, error_line
-from ..gpu.preflight import missing_kernels
-from ..profiling import tensors_in
+from ..explain.profile import tensors_in
+from ..measure.preflight import missing_kernels
 from . import doors
 from .mistakes import Observations
 from .probe import Probe, name_of

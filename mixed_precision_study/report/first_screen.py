@@ -10,9 +10,9 @@ import statistics
 
 import pandas as pd
 
-from ..analysis.conditions import said_of_made_up
-from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
-from ..analysis.speedup import FEWEST_PROCESSES
+from ..judge.conditions import said_of_made_up
+from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
+from ..judge.ratios import FEWEST_PROCESSES
 from .charts import opening, opening_note
 from .names import bare, in_way, model_name, precision_name, way_name
 from .section import Cards, Heading, Section, Sentence

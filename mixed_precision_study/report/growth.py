@@ -12,10 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from ..analysis.speedup import FEWEST_PROCESSES
-from ..analysis.trained import has_learned
-from ..analysis.verdict import FASTER, LITTLE_FASTER, OUTCOMES
-from ..divergence import skipped_fraction
+from ..judge.divergence import skipped_fraction
+from ..judge.ratios import FEWEST_PROCESSES
+from ..judge.trained import has_learned
+from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
 from .names import COLOURS, ORDER, precision_name, short_name
 from .section import Section

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..analysis.student import MANY_RATIOS, stand_together
-from ..analysis.verdict import DIFFERENT
+from ..judge.stats import MANY_RATIOS, stand_together
+from ..judge.verdict import DIFFERENT
 from .charts import INK, PANEL, SOFT, STATUS
 from .growth import ratio_texts, texts
 from .names import COLOURS, ORDER, WAYS, bare, in_way, precision_name, setting_name, short_name, way_name

@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from ..analysis.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
-from ..analysis.time_to_target import faster_steps_only, target_of, to_target
-from ..divergence import gain_over_chance
+from ..judge.divergence import gain_over_chance
+from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME, WORSE
+from ..judge.time_to_target import faster_steps_only, target_of, to_target
 from .charts import LINE, PANEL, SOFT, chart_style
 from .names import COLOURS, METRICS, ORDER, names_of, precision_name, short_name
 from .section import Section

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ..analysis.bottleneck import find_bottleneck
-from ..analysis.verdict import NOT_TRAINED, verdict
+from ..judge.bottleneck import find_bottleneck
+from ..judge.verdict import NOT_TRAINED, verdict
 from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
 from .charts import STATUS, opening, opening_note, picture_of
 from .names import METRICS, ORDER, precision_name

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from ..analysis.speedup import FEWEST_PROCESSES
-from ..analysis.verdict import DIFFERENT
+from ..judge.ratios import FEWEST_PROCESSES
+from ..judge.verdict import DIFFERENT
 from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables

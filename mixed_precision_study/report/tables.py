@@ -11,15 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from ..analysis.conditions import fairly_timed, flags_of, host_of
-from ..analysis.equivalence import AS_GOOD, UNKNOWN, quality_difference
-from ..analysis.explained import explain
-from ..analysis.speedup import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
-from ..analysis.student import MANY_RATIOS, stand_together
-from ..analysis.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
-from ..analysis.verdict import DIFFERENT, SAME_TO, judge
-from ..divergence import find_diverged
 from ..errors import UserError
+from ..judge.conditions import fairly_timed, flags_of, host_of
+from ..judge.divergence import find_diverged
+from ..judge.equivalence import AS_GOOD, UNKNOWN, quality_difference
+from ..judge.explained import explain
+from ..judge.ratios import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
+from ..judge.stats import MANY_RATIOS, stand_together
+from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
+from ..judge.verdict import DIFFERENT, SAME_TO, judge
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
 from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
 from .reading import find_records, of_other_code, sort_out

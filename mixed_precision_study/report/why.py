@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ..analysis.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
+from ..judge.bottleneck import ARITHMETIC, IDLE, advice_of, find_bottleneck, longest_others
 from .names import ORDER, bare, precision_name, short_name
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import psutil
 
 from ..commit import MALFORMED
-from ..gpu import nvml
+from ..measure import nvml
 from ..record import read_run
 from . import status
 from .devices import Device

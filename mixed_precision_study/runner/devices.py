@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from ..gpu import nvml
+from ..measure import nvml
 
 CPU_JOBS = 3  # runs at once on the CPU, of which each loads its packages on one core
 

@@ -21,14 +21,14 @@ import yaml
 
 from ..commit import HASH_ENV, NOTEBOOK_ENV, ROOT
 from ..errors import printable
-from ..gpu import nvml
+from ..measure import nvml
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
-from ..watch import RUNNER_ENV
 from .devices import Device
 from .finished import RETRIED, code_hash
 from .folder import end, read_small_file
 from .paths import python_path, relative_to_root
 from .plan import Run
+from .watch import RUNNER_ENV
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
 PAPERMILL = (  # as python -m papermill, but importing the package lets it end without run_all.py, and a grammar that

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..commit import MALFORMED, hash_of
-from ..data_files import data_files_hash
 from ..record import NOT_YET_EXPLAINED, read_run
+from ..tasks.data_files import data_files_hash
 from .devices import Device
 from .paths import ROOT, shown
 from .plan import Comparison, Run

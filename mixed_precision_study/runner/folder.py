@@ -15,9 +15,9 @@ from filelock import FileLock, Timeout
 from ..errors import UserError
 from ..files import written_whole
 from ..record import utc_now
-from ..watch import is_alive
 from .paths import ROOT, shown
 from .status import read_seconds, say, write_times
+from .watch import is_alive
 
 TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock

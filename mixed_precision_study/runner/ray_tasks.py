@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..commit import ROOT, packed_package
 from ..errors import UserError
 from ..files import written_whole
-from ..gpu import nvml
+from ..measure import nvml
 from ..record import read_run, write_flat
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus

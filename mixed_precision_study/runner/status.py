@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..analysis.conditions import flags_of, held_back, why_made_up
 from ..errors import printable
 from ..files import opened_to_append
-from ..gpu.nvml import GpuState
+from ..judge.conditions import flags_of, held_back, why_made_up
+from ..measure.nvml import GpuState
 from ..record import comparison_key, read_run, write_flat
 from .plan import Comparison, Run
 
@@ -177,7 +177,7 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
 
     Of an fp32 training it is what is now known of the others. On a CPU nothing is said: its times mean nothing.
     """
-    from ..analysis.speedup import paired_ratio, paired_runs  # NumPy takes a while to load
+    from ..judge.ratios import paired_ratio, paired_runs  # NumPy takes a while to load
 
     if record["status"] != "ok" or record.get("device_type") != "cuda":
         return None

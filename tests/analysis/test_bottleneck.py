@@ -3,7 +3,7 @@
 import pytest
 from made_up_runs import SPARSE, flat, profiled
 
-from mixed_precision_study.analysis.bottleneck import OTHER_KERNELS, advice_of, find_bottleneck
+from mixed_precision_study.judge.bottleneck import OTHER_KERNELS, advice_of, find_bottleneck
 
 ADVICE = [  # what limits, precision, parameters, and what is to be tried
     ("data loading", "fp32", {}, ["num_workers", 'loader="gpu"']),

@@ -12,10 +12,10 @@ import yaml
 from conftest import ROOT, run_cells
 
 from mixed_precision_study import experiment
-from mixed_precision_study.analysis.bottleneck import find_bottleneck
-from mixed_precision_study.analysis.conditions import flags_of
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import verdict
+from mixed_precision_study.judge.bottleneck import find_bottleneck
+from mixed_precision_study.judge.conditions import flags_of
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.verdict import verdict
 from mixed_precision_study.parameters import checked
 from mixed_precision_study.record import flat_record, write_flat
 

@@ -5,7 +5,7 @@ import random
 import pytest
 from made_up_runs import HOT, assert_reads_well, compared, flat, profiled
 
-from mixed_precision_study.analysis.conditions import (
+from mixed_precision_study.judge.conditions import (
     HOST,
     SOFTWARE,
     at_power_limit,
@@ -18,8 +18,8 @@ from mixed_precision_study.analysis.conditions import (
     no_outcome_in,
     why_no_outcome,
 )
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import FASTER, OTHER_CONDITIONS, judge, verdict
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.verdict import FASTER, OTHER_CONDITIONS, judge, verdict
 
 USUAL = {"sm_clock_mhz_median": 1980.0, "throttled": False, "throttle_fractions": [], "gpu_shared": False}
 CAPPED = {"throttled": True, "throttle_fractions": [["power cap", 0.3]]}

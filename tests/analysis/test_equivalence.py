@@ -4,14 +4,7 @@ import random
 
 import pytest
 
-from mixed_precision_study.analysis.equivalence import (
-    BETTER,
-    EQUIVALENT,
-    NOT_WORSE,
-    UNKNOWN,
-    WORSE,
-    quality_difference,
-)
+from mixed_precision_study.judge.equivalence import BETTER, EQUIVALENT, NOT_WORSE, UNKNOWN, WORSE, quality_difference
 
 DRAWS = 800
 

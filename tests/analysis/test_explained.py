@@ -2,7 +2,7 @@
 
 from made_up_runs import DENSE, flat
 
-from mixed_precision_study.analysis.explained import NOT_YET, TIME_ALONE, explain
+from mixed_precision_study.judge.explained import NOT_YET, TIME_ALONE, explain
 
 FOUND = {
     "gpu_busy_fraction": 0.7,

@@ -3,8 +3,8 @@
 import pytest
 from made_up_runs import flat, gained
 
-from mixed_precision_study.analysis.memory import memory_reason
-from mixed_precision_study.analysis.verdict import verdict
+from mixed_precision_study.judge.memory_reason import memory_reason
+from mixed_precision_study.judge.verdict import verdict
 
 NAMES = ("parameters", "gradients", "optimizer", "masters", "data", "activations")
 

@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 from made_up_runs import DENSE, assert_reads_well, flat
 
-from mixed_precision_study.analysis.bottleneck import find_bottleneck
-from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs
-from mixed_precision_study.analysis.verdict import (
-    CANNOT_BE_TOLD,
-    FASTER,
-    NOT_TRAINED,
-    OTHER_CONDITIONS,
-    judge,
-    verdict,
-)
-from mixed_precision_study.divergence import find_diverged
+from mixed_precision_study.judge.bottleneck import find_bottleneck
+from mixed_precision_study.judge.divergence import find_diverged
+from mixed_precision_study.judge.ratios import paired_ratio, paired_runs
+from mixed_precision_study.judge.verdict import CANNOT_BE_TOLD, FASTER, NOT_TRAINED, OTHER_CONDITIONS, judge, verdict
 
 PROFILE = {"gpu_busy_fraction": 0.95, "kernel_family_fractions": DENSE, "tensor_core_fraction": 0.6}
 ACCURACY = {"metric": [0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up_runs import compared, flat, timed
 
-from mixed_precision_study.analysis.speedup import (
+from mixed_precision_study.judge.ratios import (
     block_ratios,
     block_times,
     interval_of,
@@ -15,7 +15,7 @@ from mixed_precision_study.analysis.speedup import (
     paired_runs,
     total_ratio,
 )
-from mixed_precision_study.analysis.verdict import DIFFERENT, judge
+from mixed_precision_study.judge.verdict import DIFFERENT, judge
 
 
 def test_block_times_are_epochs_by_blocks():

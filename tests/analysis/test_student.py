@@ -4,7 +4,7 @@ from statistics import stdev
 
 import pytest
 
-from mixed_precision_study.analysis.student import half_width, p_value, stand_together
+from mixed_precision_study.judge.stats import half_width, p_value, stand_together
 
 
 @pytest.mark.parametrize(

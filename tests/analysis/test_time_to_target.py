@@ -2,7 +2,7 @@
 
 import pytest
 
-from mixed_precision_study.analysis.time_to_target import faster_steps_only, target_of, to_target
+from mixed_precision_study.judge.time_to_target import faster_steps_only, target_of, to_target
 
 
 def run(precision="fp32", seconds=(10.0, 10.0, 10.0), metric=(0.5, 0.93, 0.9), **more):

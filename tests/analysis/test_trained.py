@@ -3,9 +3,9 @@
 import pytest
 from made_up_runs import flat
 
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.trained import by_seed, quality_lost, why_not_trained
-from mixed_precision_study.divergence import find_diverged
+from mixed_precision_study.judge.divergence import find_diverged
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.trained import by_seed, quality_lost, why_not_trained
 
 FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}

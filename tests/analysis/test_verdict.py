@@ -6,9 +6,9 @@ from typing import get_args
 import pytest
 from made_up_runs import CASES, DENSE, FIGURES, HOT, SPARSE, assert_reads_well, compared, flat, gained, profiled
 
-from mixed_precision_study.analysis.bottleneck import advice_of, find_bottleneck
-from mixed_precision_study.analysis.speedup import paired_ratio, paired_runs
-from mixed_precision_study.analysis.verdict import (
+from mixed_precision_study.judge.bottleneck import advice_of, find_bottleneck
+from mixed_precision_study.judge.ratios import paired_ratio, paired_runs
+from mixed_precision_study.judge.verdict import (
     CANNOT_BE_TOLD,
     FASTER,
     LITTLE_FASTER,

@@ -12,7 +12,8 @@ import torch
 from made_up_data import assert_equal_batches
 from small_training import CPU, make_batch, make_record, make_trainer
 
-from mixed_precision_study.data.batches import (
+from mixed_precision_study.errors import UserError
+from mixed_precision_study.tasks.batches import (
     TrainingData,
     device_batches,
     host_batches,
@@ -21,8 +22,7 @@ from mixed_precision_study.data.batches import (
     prefetch_to_device,
     side_stream,
 )
-from mixed_precision_study.errors import UserError
-from mixed_precision_study.training import timed_epoch
+from mixed_precision_study.train.step import timed_epoch
 
 
 class Queue:

@@ -5,8 +5,8 @@ import pytest
 import torch
 from made_up_data import make_odd_image
 
-from mixed_precision_study.data import images
 from mixed_precision_study.errors import UserError
+from mixed_precision_study.tasks import images
 
 
 @pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])  # read by processes, and by threads

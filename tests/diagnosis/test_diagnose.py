@@ -23,7 +23,7 @@ from mixed_precision_study.diagnosis.mistakes import REMEDIES, SENTENCES, Observ
 from mixed_precision_study.diagnosis.profile import place_of, read_times
 from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.precision import set_fp32_precision
+from mixed_precision_study.train.precision import set_fp32_precision
 
 ON_GPU = torch.cuda.is_available()
 FIRST = WARM_UP[DEVICE]

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from mixed_precision_study import diagnose
-from mixed_precision_study.precision import set_fp32_precision
+from mixed_precision_study.train.precision import set_fp32_precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.searches]
 

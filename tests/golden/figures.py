@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
-from mixed_precision_study.analysis import verdict  # noqa: E402
+from mixed_precision_study.judge import verdict  # noqa: E402
 from mixed_precision_study.record import comparison_key  # noqa: E402
 from mixed_precision_study.report import growth, sections, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402

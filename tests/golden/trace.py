@@ -113,7 +113,7 @@ def prepared(root, notebook, precision, execution):
     if '"run"' not in path.read_text(encoding="utf-8"):
         return prepared_before_experiment(path, parameters)
     from mixed_precision_study.experiment import Experiment
-    from mixed_precision_study.precision import set_fp32_precision
+    from mixed_precision_study.train.precision import set_fp32_precision
 
     run = Experiment.run
     Experiment.run = lambda self: []

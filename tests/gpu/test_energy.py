@@ -7,8 +7,8 @@ import torch
 from made_up_nvml import THIS, absent, child_of, fake_nvml, is_running
 from small_training import CPU, make_record
 
-from mixed_precision_study.gpu.energy import summarise_gpu, watched
-from mixed_precision_study.gpu.nvml import THROTTLES
+from mixed_precision_study.measure.energy import summarise_gpu, watched
+from mixed_precision_study.measure.nvml import THROTTLES
 
 GPU = torch.device("cuda")
 

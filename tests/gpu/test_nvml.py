@@ -5,8 +5,8 @@ import types
 import pytest
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
 
-from mixed_precision_study.gpu import nvml
-from mixed_precision_study.gpu.nvml import GpuLost, NvmlGpu, gpu_before_use, gpu_state, others_of, read_gpus
+from mixed_precision_study.measure import nvml
+from mixed_precision_study.measure.nvml import GpuLost, NvmlGpu, gpu_before_use, gpu_state, others_of, read_gpus
 
 
 def memory_of(used_mib, total_mib=8):

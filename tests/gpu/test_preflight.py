@@ -8,10 +8,10 @@ import torch
 from small_training import CPU
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.gpu import nvml, preflight
-from mixed_precision_study.gpu.preflight import check_fp16, missing_kernels, show_preflight
-from mixed_precision_study.precision import PRECISIONS, check_supported
+from mixed_precision_study.measure import nvml, preflight
+from mixed_precision_study.measure.preflight import check_fp16, missing_kernels, show_preflight
 from mixed_precision_study.record import RunRecord
+from mixed_precision_study.train.precision import PRECISIONS, check_supported
 
 GPU = torch.device("cuda")
 NEW = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 from made_up_nvml import PYNVML, child_of, is_running
 
-from mixed_precision_study.gpu.sampler import sampled
+from mixed_precision_study.measure.sampler import sampled
 
 
 def test_the_sampler_takes_about_ten_samples_a_second_and_ends_with_the_block(sampler, tmp_path):
@@ -45,7 +45,7 @@ def test_the_sampler_ends_with_a_block_that_raises(sampler, tmp_path):
 def test_the_sampler_ends_when_its_standard_input_closes(sampler):
     """So it also ends when the kernel that started it is killed."""
     sampler()
-    command = [sys.executable, "-m", "mixed_precision_study.gpu.sampler", "GPU-ab"]
+    command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", "GPU-ab"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert json.loads(child.stdout.readline())["milliwatts"] == 1000
         child.stdin.close()

@@ -7,8 +7,8 @@ import pytest
 import torch
 from words_training import CPU, KINDS, WORDS, compute_loss, load, make, make_trainer
 
-from mixed_precision_study.models.language_model import write_words
-from mixed_precision_study.training import evaluating
+from mixed_precision_study.tasks.language_model import write_words
+from mixed_precision_study.train.step import evaluating
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import torch
 from torch.nn import functional
 from words_training import WORDS, compute_loss, make
 
-from mixed_precision_study.models.language_model import LanguageModel
-from mixed_precision_study.models.transformer import sinusoids
-from mixed_precision_study.precision import cast_model
+from mixed_precision_study.tasks.language_model import LanguageModel
+from mixed_precision_study.tasks.transformer import sinusoids
+from mixed_precision_study.train.precision import cast_model
 
 
 def test_the_transformer_is_that_of_torch_with_a_causal_mask():

@@ -2,7 +2,7 @@
 
 import torch
 
-from mixed_precision_study.models.wide_resnet import WideBlock, WideResNet
+from mixed_precision_study.tasks.wide_resnet import WideBlock, WideResNet
 
 
 def test_the_wide_resnet_is_the_published_one():

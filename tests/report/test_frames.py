@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 
-from mixed_precision_study.analysis.speedup import paired_ratio
-from mixed_precision_study.analysis.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SAME, SLOWER, judge
+from mixed_precision_study.judge.ratios import paired_ratio
+from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SAME, SLOWER, judge
 from mixed_precision_study.report import numbers, tables
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
 

@@ -7,7 +7,7 @@ import pytest
 from drawn_reports import charts_in, read_all, rows_in
 from matplotlib.colors import to_hex
 
-from mixed_precision_study.analysis.verdict import FASTER, SAME
+from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import growth, ladder
 from mixed_precision_study.report.charts import STATUS
 from mixed_precision_study.report.names import COLOURS

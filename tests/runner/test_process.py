@@ -9,9 +9,9 @@ import pytest
 from made_up_nvml import NvmlError, fake_nvml
 
 from mixed_precision_study.errors import UserError
-from mixed_precision_study.gpu import nvml
+from mixed_precision_study.measure import nvml
 from mixed_precision_study.runner import execute, folder, status
-from mixed_precision_study.watch import is_alive
+from mixed_precision_study.runner.watch import is_alive
 
 FAULT = "CUDA error: unspecified launch failure"
 

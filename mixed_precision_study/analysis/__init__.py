@@ -1,1 +1,0 @@
-"""Judgements computed from records, which are flat dicts; nothing is measured here."""

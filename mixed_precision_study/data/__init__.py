@@ -1,1 +1,0 @@
-"""The data sets, their cache, and batches that are prepared while the GPU trains."""

@@ -1,0 +1,1 @@
+"""Why a training takes the time that it takes. These modules take a Trainer."""

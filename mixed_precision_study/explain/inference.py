@@ -1,0 +1,104 @@
+"""Inference with the trained model: latency, throughput, memory and error, measured after everything else."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..errors import error_line
+from ..measure.memory import release_memory, reset_peaks
+from ..measure.nvml import MIB
+from ..measure.timing import synchronize
+from ..record import RunRecord
+from ..train.precision import autocast, cudnn_flags, in_fp32, set_fp32_precision
+from ..train.step import Trainer
+
+INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
+UNSEARCHED = {"benchmark": False, "deterministic": False}  # for one sample: PyTorch's default, as a search takes long
+COMPARED = 128  # samples at most whose outputs are compared with fp32's; memory holds three sets of them
+
+
+def seconds_of(
+    call: Callable, device: torch.device, at_least: int = 10, seconds: float = 0.5
+) -> tuple[float, float, float]:
+    """Return (median, p10, p90) of the seconds of `call()` and waiting for it, after three calls to warm up.
+
+    It is called `at_least` times, and until `seconds` have passed.
+    """
+    times: list[float] = []
+    until = float("inf")
+    while len(times) < 3 + at_least or time.perf_counter() < until:
+        began = time.perf_counter()
+        if len(times) == 3:
+            until = began + seconds
+        call()
+        synchronize(device)
+        times.append(time.perf_counter() - began)
+    times = sorted(times[3:])
+    return statistics.median(times), times[len(times) // 10], times[-1 - len(times) // 10]
+
+
+def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: int) -> float:
+    """Return the largest difference from the outputs of an IEEE fp32 copy, as a fraction of its largest output."""
+    with autocast(trainer.precision, trainer.device):
+        output = infer(trainer.model, batch, count).float()  # compiled if the training was
+    set_fp32_precision("fp32")
+    try:
+        # Nothing is timed here, and a search may need more memory than training. See probe() for `deterministic`.
+        with cudnn_flags(benchmark=False, deterministic=True):
+            exact = infer(*in_fp32(trainer.network, batch), count).float()
+    finally:
+        set_fp32_precision(trainer.precision)
+    return ((output - exact).abs().max() / exact.abs().max()).item()
+
+
+def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Callable, before: int = 0) -> None:
+    """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in training.
+
+    before: bytes that were allocated before the batch was made.
+    """
+    device = trainer.device
+    count: Any = record.batch_size_used
+    cudnn = torch.backends.cudnn
+    limit = cudnn.benchmark_limit
+    cudnn.benchmark_limit = INFERENCE_SEARCH
+    trainer.network.eval()
+    try:
+        with torch.inference_mode():
+            with autocast(trainer.precision, device):
+                with cudnn_flags(**UNSEARCHED):
+                    infer(trainer.model, batch, 1)
+                infer(trainer.model, batch, count)  # cuDNN searches; both are compiled before anything is measured
+                release_memory(device)
+                reset_peaks(device)
+                with cudnn_flags(**UNSEARCHED):
+                    latency = [1000 * part for part in seconds_of(lambda: infer(trainer.model, batch, 1), device)]
+                seconds, *_ = seconds_of(lambda: infer(trainer.model, batch, count), device, at_least=3)
+            record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90 = latency
+            record.inference_samples_per_second = count / seconds
+            if device.type == "cuda":
+                weights = [*trainer.network.parameters(), *trainer.network.buffers()]
+                training = before - sum(weight.nbytes for weight in weights)  # data, gradients, optimizer, graph
+                record.inference_memory_mib = (torch.cuda.max_memory_allocated(device) - training) / MIB
+            record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
+    finally:
+        cudnn.benchmark_limit = limit
+        trainer.network.train()
+
+
+def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable) -> None:
+    """Measure inference on the first of `batches`. On the CPU, and if it fails, the record gets a reason.
+
+    infer(network, batch, count) returns the outputs of the first `count` samples of a batch.
+    """
+    if trainer.device.type != "cuda":
+        record.inference_reason = "no GPU"
+        return
+    release_memory(trainer.device)
+    before = torch.cuda.memory_allocated(trainer.device)
+    try:
+        read_inference(record, trainer, next(batches), infer, before)
+    except Exception as error:  # the run itself is measured and must not be lost
+        record.inference_reason = error_line(error)

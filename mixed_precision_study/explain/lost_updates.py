@@ -1,0 +1,64 @@
+"""How much of an update 16-bit weights lose to rounding."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..record import RunRecord
+from ..train.device_optimizer import DeviceAdamW, DeviceGroups, DeviceOptimizer
+from ..train.precision import PRECISIONS
+
+
+def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
+    """Return an optimizer of the same kind and state for the fp32 copies {weight: copy} of its weights."""
+    if isinstance(optimizer, DeviceGroups):
+        return DeviceGroups([exact_copy(part, copies) for part in optimizer.parts])
+    if isinstance(optimizer, DeviceOptimizer):
+        copy = object.__new__(type(optimizer))
+        weights = [copies[weight] for weight in optimizer.weights]
+        copy.__dict__.update(vars(optimizer), weights=weights, stochastic=False)
+        if isinstance(copy, DeviceAdamW):
+            copy.steps = copy.steps.clone()
+    else:
+        groups = [{**one, "params": [copies[weight] for weight in one["params"]]} for one in optimizer.param_groups]
+        copy = type(optimizer)(groups, lr=0.0)
+    copy.state = {
+        copies[weight]: {name: in_fp32(one) for name, one in state.items()} for weight, state in optimizer.state.items()
+    }
+    return copy
+
+
+def in_fp32(value: Any) -> Any:
+    """Return a copy of a tensor in fp32; anything else as it is."""
+    return value.detach().float().clone() if isinstance(value, torch.Tensor) else value
+
+
+def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:
+    """Take a step, and compare what it did to 16-bit weights with what it should have done in fp32.
+
+    Both start from the same weights, gradients and optimizer state. Modes with fp32 weights or masters have none.
+    """
+    mode = PRECISIONS[trainer.precision]
+    if mode["weights"] == torch.float32 or mode["masters"]:
+        return
+    before = [weight.detach().clone() for weight in trainer.masters]
+    exact = [torch.nn.Parameter(weight.float()) for weight in before]
+    optimizer = exact_copy(trainer.optimizer, dict(zip(trainer.masters, exact, strict=True)))
+    trainer.eager_step(next(batches), hidden)
+    lost = moved = kept = whole = torch.zeros((), device=trainer.device, dtype=torch.float64)
+    for weight, copy in zip(trainer.masters, exact, strict=True):
+        copy.grad = None if weight.grad is None else weight.grad.float()
+    optimizer.step()
+    for weight, old, copy in zip(trainer.masters, before, exact, strict=True):
+        intended = (copy.detach() - old.float()).double()
+        done = (weight.detach().float() - old.float()).double()
+        moved = moved + (intended != 0).sum()
+        lost = lost + ((intended != 0) & (done == 0)).sum()
+        kept = kept + (intended * done).sum()
+        whole = whole + intended.square().sum()
+    if not whole.isfinite() or not whole:
+        record.update_reason = "the step updated nothing"
+        return
+    record.lost_update_fraction = (lost / moved).item()
+    record.kept_update_fraction = (kept / whole).item()

@@ -1,0 +1,217 @@
+"""What a step is made of: the time of its kernels by family, its FLOPs, its bytes, and sizes that slow it down."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import conv_flop_count, flop_registry
+
+from ..measure.timing import synchronize
+from ..record import RunRecord
+
+if TYPE_CHECKING:
+    from ..train.step import Trainer
+
+KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give their kernels; the first match counts
+    "copy": r"^Mem(cpy|set)|CatArrayBatched|float(16|8)_copy|direct_copy",
+    "layout change": r"nchwToNhwc|nhwcToNchw|nhwcAddPadding|convertTensor|scalePackedTensor|tensorTransform",
+    "optimizer": r"multi_tensor_apply|lpnorm_cleanup|amp_(update_scale|non_finite)",
+    "depthwise convolution": r"depthwise|grouped_direct|_c1_k1_|shmem_tiling",
+    "normalisation": r"batch_?norm|\bbn_|layer_?norm|group_?norm|GammaBeta|RowwiseMoments",
+    "attention": r"fmha|flash|sdpa|attention|compute_dot_do_o|convert_dq",
+    "fp8 matmul": r"float_e[45]m[23]|gemm_e[45]m[23]|nvjet_(sm\d+_)?[qr]{2}|triton_tem\w*scaled_mm",
+    "convolution": r"conv(?!ert)|fprop|dgrad|wgrad|winograd|fft\dd|gemm_cf32|precompute_indices|[s\d]cudnn_",
+    "matmul": r"gemm|gemv|nvjet|cutlass|splitKreduce|cublasLt|triton_tem",
+    "recurrent cell": r"RNN|LSTM|GRU",
+    "softmax and loss": r"soft_?max|nll_loss|cross_entropy",
+    "pooling": r"pool",
+    "indexing": r"embedding|index|gather|scatter|compute_grad_weight|segment",
+    "reduction": r"reduce_kernel|triton_(red|per)|scan|(?<!ten)sort",
+    "elementwise": r"elementwise|triton_poi|dropout|pointwise|fill|distribution",
+}
+CASE_SENSITIVE = ("copy", "recurrent cell")
+TENSOR_CORE_KERNELS = (  # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
+    r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
+    r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
+)
+FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?16_s\d|_h(884|1688|16816)"
+
+
+def family_of(kernel: str) -> str:
+    """Return the family of a kernel by its name, "other" if no pattern matches."""
+    for family, pattern in KERNEL_FAMILIES.items():
+        flags = 0 if family in CASE_SENSITIVE else re.IGNORECASE
+        if re.search(pattern, kernel, flags):
+            return family
+    return "other"
+
+
+def busy_time(intervals: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one of the intervals (start, end) lasted; kernels of several streams overlap."""
+    busy = 0.0
+    until = float("-inf")
+    for start, end in sorted(intervals):
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    return busy
+
+
+def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -> None:
+    """Fill in the shares of kernel time from the (name, start ns, duration ns) of `steps` profiled steps.
+
+    The profiler slows the host but not the kernels. So the busy time is compared with the median of the timed steps.
+    """
+    total = sum(duration for _, _, duration in kernels)
+
+    def share_of(pattern):
+        return sum(duration for name, _, duration in kernels if re.search(pattern, name)) / total
+
+    shares: dict[str, float] = {}
+    for name, _, duration in kernels:
+        family = family_of(name)
+        shares[family] = shares.get(family, 0) + duration / total
+    busy_ns = busy_time((start, start + duration) for _, start, duration in kernels)
+    record.gpu_busy_ms_per_step = busy_ns / 1e6 / steps
+    record.gpu_busy_fraction = min(1.0, record.gpu_busy_ms_per_step / record.step_ms_median)
+    record.kernels_per_step = len(kernels) / steps
+    record.tensor_core_fraction = share_of(TENSOR_CORE_KERNELS)
+    record.fp16_kernel_fraction = share_of(FP16_KERNELS)
+    record.fp8_kernel_fraction = shares.get("fp8 matmul", 0.0)
+    by_share = sorted(shares.items(), key=lambda item: -item[1])
+    record.kernel_family_fractions = [[name, share] for name, share in by_share]
+
+
+NO_KERNEL = "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
+
+
+def kernels_of(profiler: Any) -> list[tuple[str, int, int]]:
+    """Return (name, start ns, duration ns) of every kernel that a torch.profiler.profile saw, once it has stopped."""
+    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
+    return [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
+
+
+def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidden: Any, steps: int = 5) -> None:
+    """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
+
+    Raises RuntimeError if the profiler saw no kernel.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")  # or CUPTI slows all later launches: pytorch/pytorch issue 144455
+    given = list(itertools.islice(batches, steps))
+    synchronize(trainer.device)
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
+        for batch in given:
+            _, hidden = trainer.step(batch, hidden)
+        synchronize(trainer.device)
+    kernels = kernels_of(profiler)
+    if not kernels:
+        raise RuntimeError(NO_KERNEL)
+    read_kernels(record, kernels, len(given))
+
+
+aten = torch.ops.aten
+MATMULS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm)
+
+
+def conv_backward_flops(
+    grad: torch.Tensor,
+    image: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+    **_: Any,
+) -> int:
+    """Return the FLOPs of a convolution's backward pass: those of the forward pass for each gradient asked for.
+
+    PyTorch's own formula (2.9 to 2.15) counts the weight's gradient of a grouped convolution many times over.
+    """
+    wanted = sum(rest[-1][:2])
+    return wanted * conv_flop_count(list(image.shape), list(weight.shape), list(grad.shape), transposed=transposed)
+
+
+def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of a cuDNN RNN's forward pass: 2 per weight of a matrix, time step and column of the batch."""
+    return 2 * words.shape[0] * words.shape[1] * sum(weight.numel() for weight in weights if weight.dim() == 2)
+
+
+def rnn_backward_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of a cuDNN RNN's backward pass: twice those of the forward pass."""
+    return 2 * rnn_flops(words, weights)
+
+
+FORMULAS = {
+    aten.convolution_backward: conv_backward_flops,
+    aten._cudnn_rnn: rnn_flops,
+    aten._cudnn_rnn_backward: rnn_backward_flops,
+}
+
+
+def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
+    """Return whether a matmul, convolution or RNN has sizes that are not multiples of 8, which slow Tensor Cores down.
+
+    Checked are the row lengths of matrices, the channels of convolutions and the weight shapes of RNNs.
+    """
+    if operation in MATMULS:
+        matrices = [tensor for tensor in tensors if tensor.dim() in (2, 3)]
+        return any(max(matrix.stride()[-2:]) % 8 for matrix in matrices)
+    kernels = [tensor for tensor in tensors if tensor.dim() == 4] if "convolution" in str(operation) else []
+    weights = kernels[-1:] or [tensor for tensor in tensors if tensor.dim() == 2]
+    return any(size % 8 for weight in weights for size in weight.shape[:2] if size > 1)
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors in nested tuples, lists and dicts."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+class WorkCounter(TorchDispatchMode):
+    """Counts the FLOPs and bytes of every operation inside its block, by the operation's shapes."""
+
+    flops = 0
+    bytes = 0
+    misaligned_flops = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = operation(*args, **kwargs)
+        packet = operation._overloadpacket
+        inputs = tensors_in((args, kwargs))
+        outputs = tensors_in(args[:1] if result is None else result)  # None: written in place, as by the optimizer
+        formula = FORMULAS.get(packet) or flop_registry.get(packet)
+        if formula:
+            flops = formula(*args, **kwargs, out_val=result)
+            self.flops += flops
+            if flops and misaligned(packet, inputs):
+                self.misaligned_flops += flops
+        is_view = any(one.alias_info and not one.alias_info.is_write for one in operation._schema.returns)
+        if not is_view and "empty" not in str(packet):
+            self.bytes += sum(tensor.nbytes for tensor in inputs + outputs)
+        return result
+
+
+def count_work(record: Any, trainer: "Trainer", batches: Iterator, hidden: Any) -> None:
+    """Fill in the FLOPs and bytes of a whole step. They are counted on the model without torch.compile."""
+    compiled = trainer.loss_of
+    trainer.loss_of = trainer.compute_loss
+    try:
+        with WorkCounter() as counter:
+            trainer.eager_step(next(batches), hidden)
+    finally:
+        trainer.loss_of = compiled
+    record.flops_per_step = float(counter.flops)
+    record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
+    record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
+    if trainer.model is trainer.network:
+        record.bytes_per_step = float(counter.bytes)
+    else:
+        record.limit_reason = "bytes are not counted under torch.compile, which fuses operations"

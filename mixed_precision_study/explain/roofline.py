@@ -1,0 +1,104 @@
+"""The roofline: the highest rates measured on this GPU, and how near a run comes to them."""
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..measure.nvml import MIB
+from ..measure.timing import synchronize
+from ..record import RunRecord, write_flat
+from ..train.float8 import FORWARD, product, scaled
+from ..train.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from ..train.step import Trainer
+
+SESSION_SECONDS = 12 * 3600  # how long the rates measured on a GPU are reused
+
+
+def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
+    """Return the highest rate (1/s) at which `work()` ran on the device, after three runs of warm-up."""
+    for _ in range(3):
+        work()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    rates: list[float] = []
+    until = time.perf_counter() + seconds
+    while len(rates) < 3 or time.perf_counter() < until:
+        start.record()
+        work()
+        end.record()
+        synchronize(device)
+        rates.append(1000 / start.elapsed_time(end))
+    return max(rates)
+
+
+def measure_ceiling(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the TFLOP/s of a large matmul at the current fp32 precision.
+
+    Convolutions are no ceiling, because cuDNN may do them in fewer multiplications than are counted. In fp32 they came
+    to more than the data sheet allows.
+    """
+    size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    return 2 * size**3 * rate_of(lambda: a @ b, device) / 1e12
+
+
+def measure_fp8_matmul(device: torch.device) -> float:
+    """Return the TFLOP/s of a large matmul in fp8, under one scale for each matrix."""
+    size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
+    a, b = (scaled(torch.randn(size, size, device=device), FORWARD, by_row=False) for _ in range(2))
+    return 2 * size**3 * rate_of(lambda: product(a, b, fast=True), device) / 1e12
+
+
+def measure_copy(device: torch.device) -> float:
+    """Return the GB/s, read plus written, of copying 1 GiB within the GPU's memory."""
+    size = min(1024 * MIB, torch.cuda.mem_get_info(device)[0] // 4)
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size * rate_of(lambda: target.copy_(source), device) / 1e9
+
+
+def cached(path: Path, name: str, measure: Callable[[], Any], shared: bool | None) -> Any:
+    """Return `measure()`, or the result kept under `name` in `path` if the file is from this session.
+
+    Raises RuntimeError if it must be measured while another process uses the GPU (`shared`).
+    """
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if not isinstance(known, dict) or not 0 <= time.time() - known.get("time", 0) < SESSION_SECONDS:
+        known = {"time": time.time()}
+    if name not in known:
+        if shared:
+            raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
+        known[name] = measure()
+        with suppress(OSError):  # then it is measured again next time
+            write_flat(known, path)
+    return known[name]
+
+
+def measure_limits(record: RunRecord, trainer: "Trainer", folder: str | Path) -> None:
+    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches."""
+    device = trainer.device
+    mode: Any = PRECISIONS[trainer.precision]
+    dtype = mode["autocast"] or mode["weights"]
+    arithmetic = "tf32" if mode["tf32"] else str(dtype).removeprefix("torch.")
+    path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
+    if trainer.precision == "fp8":
+        ceiling = cached(path, "fp8", lambda: measure_fp8_matmul(device), record.gpu_shared)
+    else:
+        ceiling = cached(path, f"matmul {arithmetic}", lambda: measure_ceiling(dtype, device), record.gpu_shared)
+    record.ceiling_matmul_tflop_per_second = ceiling
+    copy_rate = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
+    record.ceiling_copy_gb_per_second = copy_rate
+    if record.achieved_tflop_per_second is not None:
+        record.compute_limit_fraction = record.achieved_tflop_per_second / ceiling
+    if record.bytes_per_step and record.gpu_busy_ms_per_step:
+        moved = record.bytes_per_step / record.gpu_busy_ms_per_step / 1e6  # GB/s while the GPU works
+        record.bandwidth_limit_fraction = moved / copy_rate

@@ -1,1 +1,0 @@
-"""The GPU as its driver sees it."""

@@ -1,0 +1,1 @@
+"""What may be said of measured runs."""

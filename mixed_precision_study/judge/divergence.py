@@ -1,0 +1,101 @@
+"""Which runs of a comparison did not train: most steps skipped, no finite metric, or no better than chance."""
+
+import math
+from collections.abc import Iterable
+from statistics import median
+
+from ..record import is_explanation, last_metric
+
+LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
+CLEARLY_LEARNED = 0.5  # the same where the baseline has not learned, so that no lucky seed is the measure
+CHANCE = 0.1  # below this share of what another run gained over chance, a run has not learned
+MOST = 0.5  # of the steps
+
+
+def skipped_fraction(record: dict) -> float:
+    """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if it is not known."""
+    epochs = len(record.get("epoch_seconds") or ())
+    size = record.get("batch_size_used") or (record.get("parameters") or record).get("batch_size")
+    steps = record.get("steps_per_epoch") or 0
+    if not steps and isinstance(size, int):
+        steps = (record.get("samples_per_epoch") or 0) // size
+    return min(1.0, (record.get("skipped_steps") or 0) / (steps * epochs)) if steps * epochs else 0.0
+
+
+def gain_over_chance(record: dict) -> float | None:
+    """Return how far the last metric is from chance (0) to perfect (1); None if it is not known.
+
+    A metric of which more is better is perfect at 1, one of which less is better at 0. A perplexity is an exponential:
+    its logarithm is taken, and half of chance's counts as perfect, as no text is known beforehand. Below 0 a run is
+    worse than chance.
+    """
+    last = last_metric(record)
+    chance = record.get("chance_metric")
+    if last is None or chance is None:
+        return None
+    if record["metric_better"] == "higher":
+        room = 1 - chance if chance < 1 else chance  # a metric that exceeds 1 by chance: in multiples of that
+        return (last - chance) / room
+    if chance <= 0:
+        return None
+    if record.get("metric_name") == "perplexity" and chance > 1:
+        return 2 * (1 - math.log(max(last, 1)) / math.log(chance))
+    return 1 - last / chance
+
+
+def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
+    """Return (gain over chance, precision) that runs of a comparison are judged by, or None where none has learned.
+
+    It is the median of fp32, or of tf32 without fp32, if that has learned. Else it is that of the best precision, which
+    must have learned clearly if there is a baseline. `gains` is {precision: gains of its runs}.
+    """
+    middle = {precision: median(found) for precision, found in gains.items() if found}
+    baseline = next((precision for precision in ("fp32", "tf32") if precision in middle), None)
+    if baseline is not None and middle[baseline] >= LEARNED:
+        return middle[baseline], baseline
+    best = max(middle, key=middle.__getitem__, default=None)
+    needed = LEARNED if baseline is None else CLEARLY_LEARNED
+    return (middle[best], best) if best is not None and middle[best] >= needed else None
+
+
+def settled(record: dict) -> dict:
+    """Return a record in which a metric that only jumped in the last epoch is that of the epoch before.
+
+    A noisy metric may be near chance for one epoch of a training that goes on. The training loss tells: it has not gone
+    half of the way back to that of the first epoch. Quality keeps the metric as it is.
+    """
+    metric, loss = record.get("metric") or [], record.get("train_loss") or []
+    before, last = (gain_over_chance({**record, "metric": metric[:end]}) for end in (len(metric) - 1, len(metric)))
+    if before is None or last is None or before <= last:
+        return record
+    if len(loss) < 3 or not all(one is not None and math.isfinite(one) for one in loss):
+        return record
+    trains_on = loss[-1] - loss[-2] < (loss[0] - loss[-2]) / 2
+    return {**record, "metric": [*metric[:-1], metric[-2]]} if trains_on else record
+
+
+def find_diverged(records: Iterable[dict]) -> dict[str, str]:
+    """Return {run_id: reason} of the comparable ok runs that did not train. One jump of the metric does not count.
+
+    Most of their steps were skipped, or they have no finite metric or are near chance where others learned.
+    A run is near chance below CHANCE of the gain that is to be expected, see `gain_to_expect`.
+    """
+    ok_runs = [settled(record) for record in records if record["status"] == "ok" and not is_explanation(record)]
+    gains: dict[str, list[float]] = {}
+    for record in ok_runs:
+        gain = gain_over_chance(record)
+        gains.setdefault(str(record.get("precision") or record["run_id"]), []).extend([] if gain is None else [gain])
+    expected = gain_to_expect(gains)
+    any_metric = any(last_metric(record) is not None for record in ok_runs)
+    found = {}
+    for record in ok_runs:
+        gain = gain_over_chance(record)
+        if skipped_fraction(record) > MOST:
+            found[record["run_id"]] = f"{skipped_fraction(record):.0%} of the steps were skipped: gradients overflowed"
+        elif record.get("metric") and last_metric(record) is None and any_metric:
+            found[record["run_id"]] = "its last metric is not finite where another precision has one"
+        elif expected and gain is not None and gain < CHANCE * expected[0]:
+            share = f"{gain:.0%} of the way from chance to perfect"
+            reached = f"another precision ({expected[1]}) reached {expected[0]:.0%}"
+            found[record["run_id"]] = f"ended no better than chance ({share}) where {reached}"
+    return found

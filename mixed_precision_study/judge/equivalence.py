@@ -1,0 +1,83 @@
+"""Whether a precision trains as well as fp32: two one-sided tests against a margin that was fixed beforehand."""
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import NamedTuple
+
+from .stats import exponential, half_width
+
+FEWEST_SEEDS = 3  # for an interval
+FEWEST_SEEDS_FOR_OUTCOME = 5  # with three or four, equal precisions may happen to differ or to agree
+EQUIVALENT, NOT_WORSE, UNKNOWN = "equivalent", "not worse", "inconclusive"
+WORSE, BETTER = "worse", "better"
+AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
+
+
+class Margin(NamedTuple):
+    """Up to which difference from fp32 a metric counts as equivalent. Fixed before any run; do not tune it."""
+
+    size: float
+    is_ratio: bool  # the difference is a share of fp32's value
+
+
+MARGINS = {
+    "accuracy": Margin(0.002, is_ratio=False),  # 0.2 points
+    "perplexity": Margin(0.02, is_ratio=True),  # 2%
+    "mean_absolute_error": Margin(0.02, is_ratio=False),
+}
+
+
+def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metric: str, better: str) -> dict | None:
+    """Return how the last metric of a precision differs from that of fp32, or None without a common seed.
+
+    `own` and `base` are {seed: last metric}; `better` is "higher" or "lower". The differences of equal seeds are
+    taken, of perplexities as shares. The keys:
+
+    difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
+    metric: its name; margin: None where it has none; is_ratio: whether all of these are shares of the base's value
+    seeds: how many
+    outcome: EQUIVALENT where the 90% interval lies inside the margin; else WORSE or BETTER where the 95% interval
+        excludes 0; else NOT_WORSE where the worse end of the 90% interval lies inside the margin; else UNKNOWN.
+        Below FEWEST_SEEDS_FOR_OUTCOME seeds only WORSE and BETTER are said, and where the 95% interval lies wholly
+        beyond the margin.
+    """
+    seeds = sorted(own.keys() & base.keys())
+    margin = MARGINS.get(metric)
+    is_ratio = margin is not None and margin.is_ratio and all(min(own[seed], base[seed]) > 0 for seed in seeds)
+    if not seeds:
+        return None
+    if is_ratio:
+        changes = [math.log(own[seed]) - math.log(base[seed]) for seed in seeds]
+    else:
+        changes = [own[seed] - base[seed] for seed in seeds]
+    found: dict = {"difference": fmean(changes), **dict.fromkeys(("low", "high", "low90", "high90"))}
+    if len(seeds) >= FEWEST_SEEDS:
+        for names, level in ((("low", "high"), 0.95), (("low90", "high90"), 0.9)):
+            half = half_width(changes, level)
+            found[names[0]] = found["difference"] - half
+            found[names[1]] = found["difference"] + half
+    if is_ratio:
+        found = {name: None if value is None else exponential(value) - 1 for name, value in found.items()}
+    found |= {"metric": metric, "margin": margin.size if margin else None, "is_ratio": is_ratio, "seeds": len(seeds)}
+    return found | {"outcome": outcome_of(found, better)}
+
+
+def outcome_of(found: dict, better: str) -> str:
+    """Return what a difference with its intervals, margin and number of seeds allows to say."""
+    if found["low"] is None:
+        return UNKNOWN
+    margin = found["margin"]
+    enough = found["seeds"] >= FEWEST_SEEDS_FOR_OUTCOME
+    inside = {"higher": margin and -margin < found["low90"], "lower": margin and found["high90"] < margin}
+    if enough and all(inside.values()):
+        return EQUIVALENT
+    excludes_0 = not found["low"] <= 0 <= found["high"]
+    if excludes_0 and (enough or (margin and min(abs(found["low"]), abs(found["high"])) > margin)):
+        return direction_of(found, better)
+    return NOT_WORSE if enough and inside[better] else UNKNOWN
+
+
+def direction_of(found: dict, better: str) -> str:
+    """Return BETTER or WORSE by the sign of a difference alone; `better` is "higher" or "lower"."""
+    return BETTER if (found["difference"] > 0) == (better == "higher") else WORSE

@@ -1,0 +1,226 @@
+"""How much faster a run is than its baseline. The unit of repetition is the process."""
+
+import math
+from collections.abc import Iterable
+from statistics import fmean, median
+
+import numpy as np
+
+from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
+from .conditions import (
+    always_in_one_order,
+    differences,
+    differences_in,
+    fairly_timed_pairs,
+    host_of,
+    left_out_in_words,
+    no_outcome_in,
+)
+from .stats import exponential, half_width, p_value
+from .trained import quality_lost, why_not_trained
+
+FEWEST_PROCESSES = 3  # with fewer, nothing is known about how processes scatter
+FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
+FEWEST_HOSTS_FOR_INTERVAL = 5
+BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
+SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
+Pair = tuple[dict, dict]  # a run, and the run that it is compared with
+
+
+def block_times(record: dict) -> np.ndarray:
+    """Return the timed epochs as an array (epochs, blocks) of seconds; records without blocks have one per epoch."""
+    epochs = record["epoch_seconds"]
+    blocks = record.get("block_seconds") or []
+    whole = blocks and len(blocks) % len(epochs) == 0
+    return np.reshape(np.array(blocks if whole else epochs, float), (len(epochs), -1))
+
+
+def seconds_of_epoch(runs: list[dict]) -> float:
+    """Return the seconds of an epoch: the geometric mean over runs of each run's mean.
+
+    So the times of two precisions divide to the ratio of their processes.
+    """
+    return geometric(fmean(run["epoch_seconds"]) for run in runs)
+
+
+def is_per_sample(own: dict, base: dict) -> bool:
+    """Return whether two runs are compared in seconds per sample: their batch sizes differ, or were searched."""
+    return own.get("batch_size") == "max" or own.get("batch_size") != base.get("batch_size")
+
+
+def total_ratio(own: dict, base: dict) -> float | None:
+    """Return how many times as fast a run is, by the total time of the epochs that both have; None if not known."""
+    count = min(len(own["epoch_seconds"]), len(base["epoch_seconds"]))
+    seconds = sum(own["epoch_seconds"][:count])
+    base_seconds = sum(base["epoch_seconds"][:count])
+    if is_per_sample(own, base):
+        samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
+        if not (samples and base_samples):
+            return None
+        return base_seconds / seconds * (samples / base_samples)
+    return base_seconds / seconds
+
+
+def block_ratios(own: dict, base: dict) -> np.ndarray:
+    """Return an array (epochs, blocks): how many times as fast a run is, block by block of equal work.
+
+    Whole epochs are compared where the blocks are unequal work; see `is_per_sample` for seconds per sample.
+    """
+    times = block_times(own)
+    base_times = block_times(base)
+    per_sample = is_per_sample(own, base)
+    if per_sample:
+        times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
+    if per_sample or times.shape[1] != base_times.shape[1]:
+        times, base_times = times.sum(1, keepdims=True), base_times.sum(1, keepdims=True)
+    count = min(len(times), len(base_times))
+    return base_times[:count] / times[:count]
+
+
+def logarithm_of(ratio: float) -> float:
+    """Return the logarithm of a ratio, within what a record may hold."""
+    return math.log(min(max(ratio, 1 / MAX_NUMBER), MAX_NUMBER))
+
+
+def geometric(numbers: Iterable[float]) -> float:
+    """Return the geometric mean of numbers, each taken within what a record may hold above 0."""
+    return exponential(fmean(map(logarithm_of, numbers)))
+
+
+def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
+    """Return [(run, its counterpart)] of ok records with equal seed, repetition and GPU.
+
+    A counterpart is used once. Of several, that with the fewest other conditions is taken, then the newest.
+    A run that only explains is no run of a pair.
+    """
+
+    def key_of(record):
+        return record["seed"], record.get("repeat"), record["gpu_uuid"]
+
+    def newest(record):
+        return tuple(record.get(name) or "" for name in ("started_at", "run_id", "path"))
+
+    def timed(records):
+        kept = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
+        return sorted(kept, key=newest, reverse=True)
+
+    found = []
+    free = timed(base_runs)
+    for run in timed(runs):
+        candidates = [base for base in free if key_of(base) == key_of(run)]
+        if candidates:
+            counterpart = min(candidates, key=lambda base: len(differences(run, base)))
+            free = [base for base in free if base is not counterpart]
+            found.append((run, counterpart))
+    places = {id(run): place for place, run in enumerate(runs)}
+    return sorted(found, key=lambda pair: places[id(pair[0])])
+
+
+def paired_ratio(pairs: list[Pair]) -> dict | None:
+    """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
+
+    A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Pairs
+    that heat or hardware slowed are left out of the times where there are others. Eager times belong to a host, so from
+    FEWEST_HOSTS on the host is the unit: the ratio is the median of theirs, and Student's interval is over hosts from
+    FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its unit stays the process. Keys:
+
+    ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
+    low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
+    low90, high90: the 90% interval, that of two one-sided tests
+    p: two-sided p value of the ratio being 1, or None
+    smallest: the smallest difference, as a share, that this interval could have told from none, or None
+    processes, seeds: how many processes a side, and how many different seeds
+    hosts, lowest, highest: on how many hosts they ran, and the ends of their ratios
+    seconds: the shorter of the two sides' total times
+    median_ratio: the same mean of the ratios of the median blocks
+    apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
+    differences: in which conditions the two sides differ, and how many pairs are left out
+    unlike: why these conditions allow no outcome, or None
+    one_order: that one side always ran before the other, whose times may drift because they are no CUDA graphs, or None
+    untrained: why the runs did not train, or None
+    lost: that their quality is worse than the other side's, or None
+    """
+    every = pairs
+    ratios = [(pair, total_ratio(*pair)) for pair in fairly_timed_pairs(every)]
+    usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
+    if not usable:
+        return None
+    pairs = [pair for pair, _ in usable]
+    graph = all(map(is_graph, sum(pairs, ())))
+    logarithms = by_process(usable)
+    processes, ratio, interval = len(logarithms), exponential(fmean(logarithms)), interval_of(logarithms)
+    by_host: dict[object, list] = {}
+    for pair, one in usable:
+        by_host.setdefault(host_of(pair[0]) or pair[0].get("gpu_uuid"), []).append((pair, one))
+    ends = [exponential(fmean(by_process(one))) for one in by_host.values()]
+    if len(ends) >= FEWEST_HOSTS and not graph:
+        ratio = median(ends)
+        interval = interval_of(list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else [])
+    median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
+    return {
+        "ratio": ratio,
+        **interval,
+        "processes": processes,
+        "hosts": len(ends),
+        "lowest": min(ends),
+        "highest": max(ends),
+        "seeds": len({own.get("seed") for own, _ in pairs}),
+        "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
+        "median_ratio": median_ratio,
+        "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
+        "differences": differences_in(pairs) + left_out_in_words(every),
+        "unlike": no_outcome_in(pairs),
+        "one_order": None if graph else always_in_one_order(pairs),
+        "untrained": why_not_trained(every),
+        "lost": quality_lost(*([pair[side] for pair in every] for side in (0, 1))),
+    }
+
+
+def is_graph(record: dict) -> bool:
+    """Return whether a run was a CUDA graph, whose times hardly drift."""
+    return "cuda_graph" in (record.get("execution") or "")
+
+
+def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
+    """Return the mean logarithm of the ratios of each two processes. Records without a process are one each."""
+    found: dict[tuple, list[float]] = {}
+    for pair, ratio in ratios:
+        key = tuple(record.get("process_id") or id(record) for record in pair)
+        found.setdefault(key, []).append(logarithm_of(ratio))
+    return [fmean(values) for values in found.values()]
+
+
+def interval_of(logarithms: list[float]) -> dict:
+    """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
+    if len(logarithms) < FEWEST_PROCESSES:
+        return dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest"))
+    middle = fmean(logarithms)
+    half = half_width(logarithms, 0.95)
+    half90 = half_width(logarithms, 0.9)
+    return {
+        "low": exponential(middle - half),
+        "high": exponential(middle + half),
+        "low90": exponential(middle - half90),
+        "high90": exponential(middle + half90),
+        "p": p_value(logarithms),
+        "smallest": max(exponential(half), SMALLEST_CLAIMED) - 1,
+    }
+
+
+def unpaired_ratio(ratio: float) -> dict:
+    """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
+    unknown = dict.fromkeys(
+        ("low", "high", "low90", "high90", "p", "smallest", "unlike", "one_order", "untrained", "lost")
+    )
+    counts = {
+        "processes": 0,
+        "hosts": 0,
+        "lowest": ratio,
+        "highest": ratio,
+        "seeds": 0,
+        "seconds": 0,
+        "median_ratio": ratio,
+        "apart": False,
+        "differences": [],
+    }
+    return {"ratio": ratio, **unknown, **counts}

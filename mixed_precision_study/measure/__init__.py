@@ -1,0 +1,1 @@
+"""Instruments: times, memory, energy and the state of the GPU. They know no model."""

@@ -1,0 +1,153 @@
+"""The device, the software and the host: what is missing, what is used, what a record says about them."""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import warnings
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distributions, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from .. import __version__
+from ..commit import suite_commit
+from ..errors import UserError
+from ..record import RunRecord
+from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
+
+if TYPE_CHECKING:
+    import torch
+
+# {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
+EXPERIMENT_PACKAGES = {
+    name: name
+    for name in ("torch", "torchvision", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
+}
+IMAGE_PACKAGES = {**EXPERIMENT_PACKAGES, "timm": "timm"}
+GRAPHICS = 0  # NVML's number for the graphics clock
+REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
+
+
+def missing_packages(packages: dict[str, str]) -> list[str]:
+    """Return the pip names of those `packages`, {module: pip name}, that are not installed."""
+    return [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
+
+
+def require_packages(packages: dict[str, str]) -> None:
+    """Install missing packages on Colab and Kaggle; elsewhere raise UserError with the command that installs them.
+
+    The versions of all installed packages are constraints, so that pip cannot replace PyTorch or NumPy.
+    """
+    missing = missing_packages(packages)
+    if not missing:
+        return
+    hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
+    if not hosted:
+        pip = "%pip" if "ipykernel" in sys.modules else "pip"  # in a notebook it installs for the kernel that runs
+        raise UserError(f"these packages are missing; install them with: {pip} install {' '.join(missing)}")
+    installed = {f"{one.metadata['Name']}=={one.version}\n" for one in distributions() if one.metadata["Name"]}
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
+        constraints.writelines(sorted(installed))
+        constraints.flush()
+        command = [sys.executable, "-m", "pip", "install", "-q", "--constraint", constraints.name, *missing]
+        subprocess.run(command, check=True)
+    importlib.invalidate_caches()  # or the new packages are not found
+
+
+def choose_device() -> "torch.device":
+    """Choose the device that everything runs on, print it and return it. Call it before this process uses a GPU.
+
+    Raises UserError if PyTorch is missing, too old, or cannot use the GPU that run_all.py chose.
+    """
+    require_packages({"torch": "torch"})
+    import torch
+
+    warnings.filterwarnings("ignore", message="IProgress not found")  # the progress bars here are plain text
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
+        raise UserError(
+            f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch"
+        )
+    if not torch.cuda.is_initialized():  # otherwise this process uses the GPU already
+        remember_gpus()
+    device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if device.type == "cpu" and given and os.environ.get("MIXED_PRECISION_RUN"):
+        raise UserError(f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why.")
+    if device.type == "cuda":
+        print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")
+    else:
+        print(
+            "No GPU: everything runs on the CPU. That checks the installation; the timings mean nothing. To get a GPU,"
+            " on Colab choose Runtime > Change runtime type > T4 GPU; on Kaggle choose Settings > Accelerator;"
+            " elsewhere install a driver and a CUDA build of PyTorch."
+        )
+    return device
+
+
+def cpu_model() -> str | None:
+    """Return the name of the host's CPU, or None where the system does not tell it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model") and value.strip():
+                return value.strip()
+    return platform.processor() or platform.machine() or None
+
+
+@functools.cache
+def host_identity() -> str | None:
+    """Return 12 hex digits that tell this host from others and give no name away; None where nothing identifies it.
+
+    Containers may share a machine's identity, and machines made from one image their name as well. So the host's name
+    and the UUIDs of its GPUs go into the hash, too.
+    """
+    identity = platform.node() + "".join(sorted(uuid for _, uuid, _ in installed_gpus()))
+    with suppress(OSError):
+        identity += Path("/etc/machine-id").read_text(encoding="utf-8", errors="replace").strip()
+    return hashlib.sha256(f"mixed precision study {identity}".encode()).hexdigest()[:12] if identity else None
+
+
+def process_identity() -> str:
+    """Return 12 hex digits that tell this process from others, on this host and elsewhere."""
+    words = f"{host_identity()} {os.getpid()} {psutil.Process().create_time()}"
+    return hashlib.sha256(words.encode()).hexdigest()[:12]
+
+
+def describe_environment(record: RunRecord, device: "torch.device") -> None:
+    """Fill in the device, the versions and the host."""
+    import torch
+
+    record.device_type = device.type
+    record.torch_version = torch.__version__
+    with suppress(PackageNotFoundError):  # language models do without it
+        record.timm_version = version("timm")
+    record.python_version = platform.python_version()
+    record.host_platform = platform.platform(terse=True)
+    allowed = getattr(os, "sched_getaffinity", None)  # taskset and containers may allow fewer cores than there are
+    record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
+    record.host_threads = torch.get_num_threads()
+    record.host_cpu = cpu_model()
+    record.host_id = host_identity()
+    record.process_id = process_identity()
+    record.package_version = __version__
+    record.commit = suite_commit()
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        record.gpu_name = properties.name
+        record.gpu_uuid = str(properties.uuid)
+        record.compute_capability = f"{properties.major}.{properties.minor}"
+        record.cuda_version = torch.version.cuda
+        record.cudnn_version = str(torch.backends.cudnn.version())
+        gpu = NvmlGpu(record.gpu_uuid)
+        record.driver_version = gpu.driver()
+        record.application_clock_mhz = gpu.ask("ApplicationsClock", GRAPHICS)
+        record.application_clock_mhz_default = gpu.ask("DefaultApplicationsClock", GRAPHICS)
+        record.device_total_mib = properties.total_memory / MIB

@@ -1,1 +1,0 @@
-"""Models that neither PyTorch nor timm has ready made."""

@@ -1,0 +1,1 @@
+"""What is trained: the data sets, their batches and the models."""

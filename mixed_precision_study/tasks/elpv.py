@@ -1,0 +1,203 @@
+"""Images with one number each: the solar cells of ELPV, your own from a CSV, or made-up ones.
+
+ELPV holds 2,624 electroluminescence images with a defect probability of 0, 1/3, 2/3 or 1 (package elpv-dataset,
+CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
+"""
+
+import csv
+import importlib.util
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+from torchvision.transforms import v2
+
+from ..errors import UserError
+from ..files import check_is_file
+from ..measure.environment import require_packages
+from .batches import Batch, device_batches, host_batches, place_images
+from .cache import file_stats
+from .data_files import hash_of_files
+from .fingerprint import fingerprint_of
+from .images import ImageData, cached_images, decode_all, decoded
+from .sources import announced, found_or_made_up
+
+ATTRIBUTION = """\
+Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
+https://github.com/zae-bayern/elpv-dataset"""
+COLUMNS = ("path", "image", "label")
+NEEDED = "it needs the columns path (folder), image (file name) and label (number), separated by commas"
+MAX_LABEL = float(np.finfo(np.float32).max)
+
+
+class ImageSource(NamedTuple):
+    """Where images and their labels come from."""
+
+    read: Callable[[int], torch.Tensor]  # read(index) returns a uint8 image (1 or 3, height, width)
+    paths: list[Path] | None  # of the image files; None for made-up images
+    labels: torch.Tensor  # (N,), float32
+    source: str  # "package", "csv" or "synthetic"
+    used: str  # name of the data set
+
+
+def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
+    """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones if it is not installed.
+
+    `settings` has dataset, csv_path, data_dir, image_height, image_width, batch_size, max_steps, channels_last, loader,
+    num_workers, loss_function and seed. Raises UserError if data are not available or do not fit the loss.
+    """
+    size = (settings.image_height, settings.image_width)
+    dataset, csv_path = settings.dataset, settings.csv_path
+    if dataset == "csv" and not csv_path:
+        raise UserError('dataset is "csv" but csv_path is empty; give it the CSV that names your images.')
+    if csv_path and dataset in ("auto", "csv"):
+        images = images_of_csv(Path(csv_path), size)
+    else:
+        advice = "install it with: pip install --force-reinstall elpv-dataset"
+        make_up = partial(made_up_cells, size, device)
+        images = found_or_made_up(dataset, "ELPV", partial(elpv_images, size), make_up, advice)
+    low, high = images.labels.min().item(), images.labels.max().item()
+    if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
+        raise UserError(
+            f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
+        )
+    return announced(NumberedImages(settings, device, images))
+
+
+class NumberedImages(ImageData):
+    """Batches of images with one number each. A fifth of the images is held out, the same for every seed.
+
+    `training` and `held_out` are the indices of the images in `images`.
+    """
+
+    mean, std = 127.5, 64.0
+
+    def __init__(self, settings: SimpleNamespace, device: torch.device, images: ImageSource):
+        super().__init__(settings, device, images.source, images.used)
+        self.images = images
+        self.take, self.labels = images.read, images.labels
+        self.image_size = (settings.image_height, settings.image_width)
+        order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
+        self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
+        if len(self.held_out) == 0:
+            raise UserError(f"{len(self.labels)} images are too few: a fifth of them is held out.")
+        self.train_samples = self.largest_batch = len(self.training)
+        self.eval_samples = len(self.held_out)
+        split = (self.train_samples, self.eval_samples)
+        if images.paths is None:
+            self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
+        else:  # of the files, so that it is the same for both loaders
+            self.fingerprint = fingerprint_of(hash_of_files(images.paths), self.labels, split)
+        if settings.loader == "gpu":
+            pixels = place_images(self.pixels(), device)
+            labels = self.labels.to(device)
+            self.training_on_device = self.training.to(device)
+            self.held_out_on_device = self.held_out.to(device)
+            batches = device_batches if pixels.device == labels.device else host_batches
+            self.stored_batches = partial(batches, pixels, labels)
+
+    @property
+    def chance(self) -> float:
+        """The mean absolute error of always answering the median of the training labels."""
+        return (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
+
+    def pixels(self) -> torch.Tensor:
+        """Return all images, uint8 (N, C, height, width), from the cache if nothing they depend on has changed."""
+        read, paths, count = self.images.read, self.images.paths, len(self.labels)
+        if paths is None:
+            return torch.from_numpy(decode_all(read, count))
+        height, width = self.image_size
+        key = (self.image_size, torchvision.__version__, file_stats(paths))
+        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, read, count)
+
+    def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+        order = torch.randperm(self.train_samples, generator=generator, device=self.device)
+        return self.normalised(self.stored_batches(self.training_on_device[order], size), dtype)
+
+    def held_out_batches(self, size: int) -> Iterator[Batch]:
+        if self.settings.loader == "gpu":
+            return self.stored_batches(self.held_out_on_device, size)
+        return self.worker_batches(self.held_out, size)
+
+    def show(self) -> Image.Image:
+        """Describe a batch and return its first four images as one picture, a quarter as large."""
+        picture = self.picture(4, step=4)
+        if self.source == "package":
+            print(ATTRIBUTION)
+        return picture
+
+
+def images_of_csv(path: Path, size: tuple[int, int]) -> ImageSource:
+    """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
+    try:
+        check_is_file(path)
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            reader = csv.DictReader(opened)
+            rows = [(reader.line_num, row) for row in reader]
+            header = reader.fieldnames or ()
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
+    if not rows or not set(COLUMNS) <= set(header):
+        raise UserError(f"{path} has {len(rows)} rows and the columns {', '.join(map(repr, header))}; {NEEDED}.")
+    paths, labels = [], []
+    for line, row in rows:
+        try:
+            if any(row.get(None, ())):
+                raise ValueError("more cells than the header")
+            if not (row["path"] and row["image"]):
+                raise ValueError('an empty path or image; "." is the folder of the CSV')
+            label = float({"True": 1, "False": 0}.get(row["label"], row["label"] or "nan"))
+            if not abs(label) <= MAX_LABEL:  # NaN is not
+                raise ValueError(f"the label {row['label']!r}, which is not a finite number")
+        except ValueError as error:
+            raise UserError(f"{path} has in line {line} {error}.") from None
+        paths.append(path.parent / row["path"] / row["image"])
+        labels.append(label)
+    return image_files(paths, labels, size, "RGB", "csv", "csv")
+
+
+def elpv_images(size: tuple[int, int]) -> ImageSource:
+    """Return the ELPV images (grey, 300 x 300) and their defect probabilities; raise OSError if they are missing.
+
+    The package's own loader is not used because it decodes all images at once.
+    """
+    with suppress(UserError, subprocess.CalledProcessError):
+        require_packages({"elpv_dataset": "elpv-dataset"})
+    spec = importlib.util.find_spec("elpv_dataset")
+    folder = Path(spec.origin).parent / "data" if spec and spec.origin else None  # what a removal leaves has no origin
+    if not folder or not (folder / "labels.csv").is_file():
+        raise OSError("the package elpv-dataset is missing or incomplete")
+    rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
+    return image_files([folder / row[0] for row in rows], [float(row[1]) for row in rows], size, "L", "package", "elpv")
+
+
+def image_files(
+    paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, source: str, used: str
+) -> ImageSource:
+    """Return the ImageSource of image files, which are read one by one, as 3 channels for mode "RGB" or 1 for "L"."""
+
+    def read(index: int) -> torch.Tensor:
+        pixels = torch.from_numpy(np.array(decoded(paths[index], mode)))
+        pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
+        return v2.functional.resize(pixels, list(size), antialias=True)
+
+    return ImageSource(read, paths, torch.tensor(labels, dtype=torch.float32), source, used)
+
+
+def made_up_cells(size: tuple[int, int], device: torch.device) -> ImageSource:
+    """Return made-up grey images whose mean brightness is their label, from 0 to 1; on the CPU only a few."""
+    labels = torch.rand(2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0))
+
+    def read(index: int) -> torch.Tensor:
+        noise = torch.rand(1, *size, generator=torch.Generator().manual_seed(index))
+        return ((0.5 * labels[index] + 0.5 * noise) * 255).to(torch.uint8)
+
+    return ImageSource(read, None, labels, "synthetic", "synthetic")

@@ -1,0 +1,155 @@
+"""What the image data sets share: decoding by all cores, batches on the device, and the picture of a batch."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, default_collate
+from torchvision.transforms.functional import to_pil_image
+from torchvision.utils import make_grid
+
+from ..errors import UserError
+from ..files import check_is_file
+from ..measure.progress import progress
+from .batches import Batch, TrainingData
+from .cache import cached_arrays
+
+CHUNK = 16  # images that one worker decodes at a time
+MAX_PIXELS = 2**26  # of one image: decoded, it takes 256 MiB, and every core decodes one
+USUAL_SIZE = 32  # of a batch to show, if batch_size is "max"
+IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
+
+
+def decoded(path: Path, mode: str = "RGB") -> Image.Image:
+    """Return an image file as a picture in PIL's `mode`; raise UserError if it cannot be read."""
+    try:
+        check_is_file(path)
+        with Image.open(path) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels are too many; {MAX_PIXELS:,} are possible")
+            return image.convert(mode)
+    except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
+        raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
+
+
+def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
+    """Return the images read(0) to read(count - 1) as one array (count, ...), read in parallel under a progress bar.
+
+    Forked processes read many images, because threads wait for each other on small ones. Threads read the others, and
+    all on a system without fork. Raises the UserError of the first image that cannot be read.
+    """
+    ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+
+    def decode(places: range) -> np.ndarray | UserError:
+        try:
+            return np.stack([np.asarray(read(index)) for index in places])
+        except UserError as error:  # raised within a process, it would bring that process's traceback as its text
+            return error
+
+    processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
+    forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"}
+    images: Any = None
+    with progress(count, "decoding images") as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
+        chunks: Iterable = threads.map(decode, () if processes else ranges)
+        if processes:  # the generator is its own, or the loader would draw from the global one
+            chunks = DataLoader(ranges, None, collate_fn=decode, generator=torch.Generator(), **forked)
+        for places, chunk in zip(ranges, chunks, strict=True):
+            if isinstance(chunk, UserError):
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise chunk
+            if images is None:
+                images = np.empty((count, *chunk.shape[1:]), chunk.dtype)
+            images[places.start : places.stop] = chunk
+            bar.steps += len(places)
+    return images
+
+
+def cached_images(folder: str | Path, name: str, key: Any, read: Callable[[int], Any], count: int) -> torch.Tensor:
+    """Return the images of decode_all() as a tensor, from the cache in `folder` if `key` is as before."""
+    arrays = cached_arrays(folder, name, key, lambda: {"images": decode_all(read, count)})
+    return torch.from_numpy(arrays["images"])
+
+
+class ImageData(TrainingData):
+    """Batches of images (size, 3, height, width) and labels (size,), from the device or from an ordinary DataLoader.
+
+    take(index) returns an image on the CPU, in a worker process; `labels` are those of all images.
+    """
+
+    sample_unit = "images"
+    prefetch = True
+    train_samples: int
+    eval_samples: int
+    image_size: tuple[int, int]  # (height, width) that the model gets
+    mean: Any  # of the pixels, from 0 to 255
+    std: Any
+    gpu_batches: Callable[[torch.Generator, torch.dtype, int], Iterator[Batch]]  # of an epoch, normalised
+    held_out_batches: Callable[[int], Iterator[Batch]]  # of uint8 images
+    take: Callable[[int], torch.Tensor]
+    labels: torch.Tensor
+    training: torch.Tensor  # indices of the images to train on
+
+    def __init__(self, settings: SimpleNamespace, device: torch.device, source: str, used: str):
+        self.settings = settings
+        self.device = device
+        self.source, self.used = source, used
+
+    def normalise(self, images: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return uint8 images as floats of about mean 0 and deviation 1, with three channels, in size and layout."""
+        images = (images - self.mean) / self.std
+        if images.shape[-2:] != self.image_size:
+            images = torch.nn.functional.interpolate(images, size=self.image_size, mode="bilinear")
+        layout = torch.channels_last if self.settings.channels_last else torch.contiguous_format
+        return images.to(dtype).expand(-1, 3, -1, -1).contiguous(memory_format=layout)
+
+    def normalised(self, batches: Iterable[Batch], dtype: torch.dtype) -> Iterator[Batch]:
+        return ((self.normalise(images, dtype), labels) for images, labels in batches)
+
+    def steps_per_epoch(self, size: int) -> int:
+        steps = self.train_samples // size
+        if steps == 0:
+            raise UserError(f"batch_size {size} is larger than the training set of {self.train_samples} images.")
+        return min(steps, self.settings.max_steps or steps)
+
+    def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+        seed = 1000 * self.settings.seed + epoch
+        if self.settings.loader == "gpu":
+            batches = self.gpu_batches(torch.Generator(self.device).manual_seed(seed), dtype, size)
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            batches = self.worker_batches(self.training, size, shuffle=True, drop_last=True, generator=generator)
+            batches = self.normalised(batches, dtype)
+        return itertools.islice(batches, self.steps_per_epoch(size))
+
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch]:
+        """Return the held-out batches, at most max_steps of them."""
+        batches = itertools.islice(self.held_out_batches(size), self.settings.max_steps or None)
+        return self.normalised(batches, dtype)
+
+    def worker_batches(self, indices: torch.Tensor, size: int, **options: Any) -> Iterator[Batch]:
+        """Yield the uint8 batches of an ordinary DataLoader. Its workers are forked; without fork there are none."""
+
+        def collate(chosen: list[int]) -> list[torch.Tensor]:
+            return default_collate([(self.take(index), self.labels[index]) for index in chosen])
+
+        if self.settings.num_workers and hasattr(os, "fork"):
+            options |= {"num_workers": self.settings.num_workers, "multiprocessing_context": "fork"}
+        pinned = self.device.type == "cuda"
+        for batch in DataLoader(indices.tolist(), size, collate_fn=collate, pin_memory=pinned, **options):
+            yield tuple(part.to(self.device, non_blocking=True) for part in batch)
+
+    def picture(self, count: int, step: int = 1) -> Image.Image:
+        """Describe a batch and return its first `count` images side by side, every `step`-th pixel of them."""
+        size = USUAL_SIZE if self.settings.batch_size == "max" else self.settings.batch_size
+        images, labels = self.example(size)
+        print(f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch;", end=" ")
+        print(f"labels {labels[:8].tolist()}")
+        grid = make_grid(images[:count, :, ::step, ::step].float().cpu(), nrow=count, normalize=True)
+        return to_pil_image(grid)

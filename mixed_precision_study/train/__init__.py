@@ -1,0 +1,1 @@
+"""One training step in every precision, and what it needs."""

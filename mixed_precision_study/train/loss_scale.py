@@ -1,0 +1,135 @@
+"""Loss scaling: the scaler of each mode, the scale of every step, and what fp16 would lose without one."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ..record import RunRecord
+from ..tasks.batches import Parts
+from .cuda_graph import DeviceScaler
+from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
+
+
+class FixedLossScaler(torch.amp.GradScaler):
+    """PyTorch's loss scaler. With `fixed` the scale stays at `init_scale`."""
+
+    def __init__(self, device_type: str, *, init_scale: float, fixed: bool, enabled: bool = True):
+        super().__init__(device_type, init_scale=init_scale, enabled=enabled)
+        self.fixed = init_scale if fixed else None
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        super().update(new_scale if self.fixed is None else self.fixed)
+
+
+class MasterCopyScaler(FixedLossScaler):
+    """The scaler of o2_fp16, whose optimizer updates fp32 master copies of the model's fp16 weights."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        gather_master_gradients(optimizer)
+        super().unscale_(optimizer)
+
+
+class HalfGradientScaler(FixedLossScaler):
+    """The scaler of o3_fp16. It accepts fp16 gradients, which PyTorch's scaler refuses."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+
+def make_scaler(precision: str, loss_scale: str | float, device: torch.device, on_device: bool = False) -> Any:
+    """Return the mode's torch.amp.GradScaler, or with `on_device` its DeviceScaler. One not enabled changes nothing.
+
+    loss_scale: "dynamic" or a fixed number. o3_fp16 has no dynamic scale.
+    """
+    dynamic = loss_scale == "dynamic"
+    mode = PRECISIONS[precision]
+    enabled = mode["scale"] and not (precision == "o3_fp16" and dynamic)
+    start = 65536.0 if dynamic else float(loss_scale)
+    if on_device:
+        return DeviceScaler(start if enabled else None, enabled and dynamic, device)
+    if dynamic and not mode["masters"]:
+        return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
+    classes = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
+    scaler_class = classes.get(precision, FixedLossScaler)
+    return scaler_class(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
+
+
+class LossScaleTrace:
+    """Works out the loss scale of every step of an epoch, once the clock has stopped.
+
+    It is made before the first step and follows GradScaler's rule, so the training loop never reads the scale.
+    """
+
+    def __init__(self, record: RunRecord, trainer: Any):
+        self.record = record
+        self.scaler = trainer.scaler
+        self.number = trainer.steps
+        self.enabled = trainer.scaler.is_enabled()
+        self.dynamic = self.enabled and trainer.fixed_scale is None
+        self.state = trainer.scaler.state_dict() if self.dynamic else {}
+        self.read_scale()
+
+    def read_scale(self) -> None:
+        """Read the scale from the device and note it."""
+        self.scale = self.scaler.get_scale() if self.enabled else None
+        self.note()
+
+    def note(self) -> None:
+        """Add [step, scale] to the record if the scale has changed or the count of steps began again."""
+        trace = self.record.loss_scale_trace
+        if self.enabled and (not trace or trace[-1][1] != self.scale or trace[-1][0] > self.number):
+            trace.append([self.number, self.scale])
+
+    def step(self, skipped: bool) -> None:
+        """Follow one step: the scale falls after an overflow and grows after `growth_interval` good steps."""
+        state = self.state
+        if skipped:
+            self.record.overflow_steps.append(self.number)
+        self.number += 1
+        if not self.dynamic:
+            return
+        if skipped:
+            state["_growth_tracker"] = 0
+            self.scale = torch.tensor(self.scale * state["backoff_factor"]).item()  # in fp32, as the scaler computes
+        else:
+            state["_growth_tracker"] += 1
+            if state["_growth_tracker"] == state["growth_interval"]:
+                state["_growth_tracker"] = 0
+                self.scale *= state["growth_factor"]
+        self.note()
+
+    def end(self, skipped: Iterable[bool] = ()) -> None:
+        """Follow all steps of the epoch, given whether each was skipped, then read the scale itself."""
+        for each in skipped:
+            self.step(each)
+        self.read_scale()
+
+
+def flush_fraction(gradients: list[torch.Tensor], scale: float) -> float:
+    """Return the fraction of non-zero elements of `gradients` (unscaled) that are 0 in fp16 at this loss scale."""
+    lost = sum(((g != 0) & ((g * scale).half() == 0)).sum() for g in gradients)
+    nonzero: Any = sum((g != 0).sum() for g in gradients)
+    return (lost / nonzero.clamp(min=1)).item()
+
+
+def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:
+    """Fill in, for fp16 modes, the fraction of gradient elements that fp16 loses without and with the loss scale.
+
+    The gradients come from an fp32 copy of the model: in fp16 the lost ones could no longer be counted.
+    """
+    if "fp16" not in trainer.precision:
+        return
+    scale = trainer.scaler.get_scale()
+    exact, batch = in_fp32(trainer.network, next(batches))
+    batch = batch[0] if isinstance(batch, Parts) else batch
+    exact.zero_grad()
+    with cudnn_flags(benchmark=False, deterministic=True):  # nothing is timed, so nothing is searched
+        loss, _ = trainer.compute_loss(exact, batch, None)
+        loss.backward()
+    gradients = [weight.grad for weight in exact.parameters() if weight.grad is not None]
+    if not all(gradient.isfinite().all() for gradient in gradients):
+        record.gradient_reason = "the gradients are not finite even in fp32"
+        return
+    record.gradient_flush_fraction_scale_1 = flush_fraction(gradients, 1.0)
+    record.gradient_flush_fraction_scaled = flush_fraction(gradients, scale)

@@ -1,0 +1,278 @@
+"""The precision modes: what each name means, whether a device can run it, and how it is set."""
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported
+from ..parameters import COMPILE_MODES, reason_unsupported
+from ..tasks.batches import mapped
+from .float8 import without_float8
+
+PRECISIONS: dict[str, dict] = {  # all that differs between the modes; fp8 also has float8.Float8Linear
+    "fp32": {"tf32": False, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
+    "tf32": {"tf32": True, "autocast": None, "weights": torch.float32, "masters": False, "scale": False},
+    "amp_fp16": {"tf32": False, "autocast": torch.float16, "weights": torch.float32, "masters": False, "scale": True},
+    "amp_bf16": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
+    "o2_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": True, "scale": True},
+    "o3_fp16": {"tf32": False, "autocast": None, "weights": torch.float16, "masters": False, "scale": True},
+    "bf16_true": {"tf32": False, "autocast": None, "weights": torch.bfloat16, "masters": False, "scale": False},
+    "fp8": {"tf32": False, "autocast": torch.bfloat16, "weights": torch.float32, "masters": False, "scale": False},
+}
+
+
+def check_supported(precision: str, execution: str, device: torch.device, fp16_check: str | None = None) -> None:
+    """Raise Unsupported, with the reason, if `device` cannot run the mode.
+
+    `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
+    """
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    if reason := reason_unsupported(precision, execution, capability):
+        raise Unsupported(reason)
+    if "fp16" in precision and fp16_check not in (None, "passed"):
+        raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
+
+
+def set_fp32_precision(precision: str) -> dict[str, str]:
+    """Set PyTorch's three switches for fp32 arithmetic and return them as read back: {"matmul", "conv", "rnn"}.
+
+    By default PyTorch uses TF32 in convolutions and RNNs, so fp32 there is not IEEE fp32 unless it is set.
+    """
+    tf32 = PRECISIONS[precision]["tf32"]
+    wanted = "tf32" if tf32 else "ieee"
+    set_fp32_switches("high" if tf32 else "highest", tf32, dict.fromkeys(fp32_switches(), wanted))
+    return {name: switch.fp32_precision for name, switch in fp32_switches().items()}
+
+
+def fp32_switches() -> dict[str, Any]:
+    """Return the objects that hold PyTorch's three switches as `fp32_precision`."""
+    cudnn: Any = torch.backends.cudnn
+    return {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
+
+
+def set_fp32_switches(matmul: str, cudnn_tf32: bool, switches: dict[str, str]) -> None:
+    """Set the older flags first, which also set the switches, and then the switches.
+
+    torch.compile reads the older flags, and PyTorch refuses to read them where they contradict the switches.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the older flags are deprecated
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn_tf32
+    for name, switch in fp32_switches().items():
+        switch.fp32_precision = switches[name]
+
+
+def older_flag(read: Callable[[], Any], otherwise: Any) -> Any:
+    """Return an older flag, or `otherwise` where the switches contradict it, so that PyTorch refuses to read it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read()
+    except RuntimeError:
+        return otherwise
+
+
+@contextmanager
+def backends_as_found() -> Iterator[None]:
+    """Give PyTorch's switches back, after the block, the values that they had before it."""
+    from torch._functorch import config
+
+    backends: Any = torch.backends
+    cudnn, mkldnn, matmul = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    switches = {name: switch.fp32_precision for name, switch in fp32_switches().items()}
+    older = (
+        older_flag(torch.get_float32_matmul_precision, "highest"),
+        older_flag(lambda: cudnn.allow_tf32, switches["conv"] != "tf32"),
+    )
+    search = cudnn.benchmark, cudnn.benchmark_limit
+    mkldnn_matmul = mkldnn.matmul.fp32_precision
+    mkldnn_flags = mkldnn.set_flags(_fp32_precision=None)
+    accumulation = matmul.allow_fp16_accumulation
+    autograd = config.enable_autograd_cache, config.backward_pass_autocast
+    try:
+        yield
+    finally:
+        set_fp32_switches(*older, switches)
+        mkldnn.set_flags(*mkldnn_flags)
+        mkldnn.matmul.fp32_precision = mkldnn_matmul  # which the older flag of matmuls has set, too
+        cudnn.benchmark, cudnn.benchmark_limit = search
+        matmul.allow_fp16_accumulation = accumulation
+        config.enable_autograd_cache, config.backward_pass_autocast = autograd
+
+
+@contextmanager
+def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
+    """Set two of cuDNN's flags within the block."""
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark, cudnn.deterministic
+    cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
+    try:
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic = before
+
+
+def autocast(precision: str, device: torch.device, cache: bool = True) -> torch.autocast:
+    """Return the autocast context of the mode, for forward pass and loss of one step."""
+    dtype = PRECISIONS[precision]["autocast"]
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A precision mode on a device, as a training step sees it.
+
+    cache: whether autocast keeps its 16-bit copies of the weights until the end of the step.
+    """
+
+    name: str
+    device: torch.device
+    cache: bool = True
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which forward pass and loss run."""
+        return autocast(self.name, self.device, self.cache)
+
+
+@contextmanager
+def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
+    """Collect the types of every autocast that is turned on for the device within the block, by whomever."""
+    seen: set[torch.dtype] = set()
+    enter = torch.autocast.__enter__
+
+    def noted(context: Any) -> Any:
+        if context._enabled and context.device == device.type:
+            seen.add(context.fast_dtype)
+        return enter(context)
+
+    torch.autocast.__enter__ = noted
+    try:
+        yield seen
+    finally:
+        torch.autocast.__enter__ = enter
+
+
+def autocast_of_compiled_backward() -> str:
+    """Return PyTorch's switch for autocast in compiled backward passes, "off" or "same_as_forward", read back."""
+    from torch._functorch import config
+
+    return config.backward_pass_autocast
+
+
+def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
+    """Return a model or a function under torch.compile. `mode` is one of COMPILE_MODES.
+
+    For several shapes PyTorch's default holds: it compiles for the first shape and, at the second, for any shape.
+    """
+    from torch._functorch import config
+
+    # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
+    config.enable_autograd_cache = False
+    # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
+    config.backward_pass_autocast = "off"  # noqa: S105
+    options: Any = COMPILE_MODES[mode]
+    return torch.compile(part, dynamic=None if several_shapes else False, **options)
+
+
+def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:
+    """Cast `model` in place and return what the optimizer updates: one tensor per parameter.
+
+    In o2_fp16 these are fp32 master copies of the weights that are not frozen, elsewhere the parameters themselves.
+    o2_fp16 keeps batch normalisation in fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
+
+    Where weights change their type, the model's floating-point arguments are cast to it from now on, as Apex's O2
+    does. The rest of a batch, such as the labels, keeps its type. Raises Unsupported where complex weights would be
+    cast, because there is no complex type of 16 bits that trains.
+    """
+    mode = PRECISIONS[precision]
+    dtype = mode["weights"]
+    tensors = [*model.parameters(), *model.buffers()]
+    if dtype != torch.float32 and any(tensor.is_complex() for tensor in tensors):
+        raise Unsupported(
+            f"{precision} would cast the model's complex weights or buffers to real ones, so it cannot train this model"
+        )
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    for norm in norms:
+        if norm.momentum is not None:  # else the average is over all steps, and needs their count
+            norm.num_batches_tracked = None  # counting would cost a kernel per step
+    masters = {one: one.detach().clone() for one in model.parameters() if mode["masters"] and one.requires_grad}
+    if any(tensor.is_floating_point() and tensor.dtype != dtype for tensor in tensors):
+        model._apply(lambda tensor: cast(tensor, dtype))  # unlike model.to(), which makes complex weights real
+        model.register_forward_pre_hook(ArgumentCast(dtype), with_kwargs=True)
+    if mode["masters"] or keep_batchnorm_fp32:
+        for norm in norms:
+            norm.float()
+    return [
+        torch.nn.Parameter(masters[weight]) if weight in masters and weight.dtype != torch.float32 else weight
+        for weight in model.parameters()
+    ]
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Return a floating-point tensor in another type, and any other value as it is."""
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+class ArgumentCast:
+    """A hook that casts the floating-point arguments of a model's forward to the type of its weights."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.dtype = dtype
+
+    def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return mapped((args, kwargs), lambda leaf, _: cast(leaf, self.dtype))
+
+
+def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
+    """Make an optimizer of fp32 master copies clear the model's gradients and write its updates to the model.
+
+    Does nothing if there are no copies. The loss scaler copies the gradients (gather_master_gradients).
+    """
+    pairs = [(weight, master) for weight, master in zip(weights, masters, strict=True) if weight is not master]
+    if not pairs:
+        return
+
+    def zero_grad(set_to_none=True):
+        for weight in weights:
+            weight.grad = None  # the gradients of the copies stay: gather_master_gradients overwrites them
+
+    optimizer.master_pairs = pairs
+    optimizer.zero_grad = zero_grad
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer.register_step_post_hook(lambda *_: write_back(optimizer))
+
+
+def gather_master_gradients(optimizer: Any) -> None:
+    """Copy the model's fp16 gradients to the optimizer's fp32 master copies, if it has any."""
+    pairs = getattr(optimizer, "master_pairs", ())
+    for weight, master in pairs:
+        if weight.grad is None:
+            master.grad = None
+        elif master.grad is None:
+            master.grad = torch.empty_like(master)
+    pairs = [(weight, master) for weight, master in pairs if weight.grad is not None]
+    if pairs:
+        torch._foreach_copy_([master.grad for _, master in pairs], [weight.grad for weight, _ in pairs])
+
+
+@torch.no_grad()
+def write_back(optimizer: Any) -> None:
+    """Copy the updated fp32 master copies to the model's fp16 weights, if the optimizer has any."""
+    pairs = getattr(optimizer, "master_pairs", ())
+    if pairs:
+        torch._foreach_copy_([weight for weight, _ in pairs], [master for _, master in pairs])
+
+
+def in_fp32(network: torch.nn.Module, batch: Any) -> tuple[torch.nn.Module, Any]:
+    """Return fp32 copies of a network and a batch. Layers in fp8 become ordinary ones."""
+    network = without_float8(copy.deepcopy(network)).float()
+    for hook in network._forward_pre_hooks.values():
+        if isinstance(hook, ArgumentCast):
+            hook.dtype = torch.float32
+    return network, mapped(batch, lambda leaf, _: cast(leaf, torch.float32))

@@ -1,0 +1,544 @@
+"""The method: the training step, warm-up and the timed epoch."""
+
+import inspect
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..errors import Diverged, UserError
+from ..measure.energy import watched
+from ..measure.memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
+from ..measure.progress import progress
+from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
+from ..record import RunRecord
+from ..tasks.batches import Parts
+from .cuda_graph import CapturedStep
+from .device_optimizer import on_device
+from .float8 import use_float8
+from .loss_scale import LossScaleTrace, make_scaler
+from .precision import (
+    PRECISIONS,
+    Precision,
+    autocast,
+    autocast_of_compiled_backward,
+    autocasts_seen,
+    cast_model,
+    compiled,
+    cudnn_flags,
+    keep_masters,
+)
+
+
+def training_step(
+    model: torch.nn.Module,
+    batch: tuple,
+    hidden: Any,
+    compute_loss: Callable,
+    optimizer: Any,
+    scaler: Any,
+    precision: Precision,
+    clip: float | None = None,
+) -> tuple[torch.Tensor, Any]:
+    """Take one step and return (loss, hidden). It is the step of experiments that bring none of their own.
+
+    batch: a batch, or Parts: several, whose gradients are averaged, so that a step needs the memory of one.
+    compute_loss(model, batch, hidden) returns (mean loss, hidden). clip: the largest norm of the gradient.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    parts = batch if isinstance(batch, Parts) else (batch,)
+    losses = []
+    for part in parts:
+        with precision.autocast():
+            loss, hidden = compute_loss(model, part, hidden)
+            loss = loss / len(parts) if len(parts) > 1 else loss
+        scaler.scale(loss).backward()
+        losses.append(loss.detach())
+    scaler.unscale_(optimizer)
+    if clip is not None:
+        torch.nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], clip)
+    scaler.step(optimizer)
+    scaler.update()
+    return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
+
+
+class Trainer:
+    """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
+
+    compute_loss, step_function, make_optimizer: as in Experiment. The default step clips to a norm of `clip`; the
+        default optimizer is torch.optim.SGD with the other `options`.
+    found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
+    network: the model as it was built. model: the same for inference, compiled if `execution` says so.
+    loss_of: what the step calls as compute_loss. torch.compile compiles network and loss as one.
+    weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
+    captured: the CapturedStep of a CUDA graph, else None.
+    data: what the batches come from, so that its tensors can be found in memory.
+    fp8_linear_fraction: in fp8 the share of the Linear layers' work that is done in it, else None.
+    steps, updates: steps taken, and in eager mode those that updated the weights.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        precision: str,
+        compute_loss: Callable,
+        *,
+        device: torch.device,
+        step_function: Callable | None = None,
+        make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+        execution: str = "eager",
+        compile_mode: str = "default",
+        scaler: str = "pytorch",
+        rounding: str = "nearest",
+        fp8_scaling: str = "tensorwise",
+        loss_scale: str | float = "dynamic",
+        keep_batchnorm_fp32: bool = False,
+        clip: float | None = None,
+        data: Any = None,
+        **options: Any,
+    ):
+        self.precision = precision
+        self.data = data
+        self.device = device
+        self.compute_loss = compute_loss
+        self.step_function = step_function or partial(training_step, clip=clip)
+        self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
+        self.masters = cast_model(model, precision, keep_batchnorm_fp32)
+        self.fp8_linear_fraction = use_float8(model, fp8_scaling) if precision == "fp8" else None
+        self.weights = list(model.parameters())
+        self.network = self.model = model
+        self.loss_of = compute_loss
+        if "compile" in execution:
+            torch.compiler.reset()  # else recompilations of earlier runs count towards the limit, and it gives up
+            several = bool(getattr(data, "shapes", ()))
+            # Without compile_mode, whose longer search is for training.
+            self.model = compiled(model, several_shapes=several)
+            self.loss_of = compiled(compute_loss, compile_mode, several)
+        stochastic = rounding == "stochastic" and precision == "bf16_true"
+        self.on_device = "cuda_graph" in execution or scaler == "device" or stochastic  # optimizer and loss scale
+        self.scaler = make_scaler(precision, loss_scale, device, self.on_device)
+        self.steps = 0
+        self.updates = 0
+        self.captured: CapturedStep | None = None
+        # A graph would go on using the copies of the weights that autocast kept at its capture.
+        self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
+        self.optimizer: Any = self.optimizer_of(make_optimizer or partial(torch.optim.SGD, **options))
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
+        for group in self.optimizer.param_groups:
+            if "foreach" in group and group["foreach"] is None and not group.get("fused"):
+                group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
+        self.found_inf: torch.Tensor | None = None
+        if self.on_device:
+            self.optimizer = on_device(self.optimizer, stochastic)
+            self.found_inf = self.scaler.found_inf
+        else:
+            self.optimizer.register_step_post_hook(self._count_update)
+            if self.scaler.is_enabled() and getattr(self.optimizer, "_step_supports_amp_scaling", False):
+                self.found_inf, self.skipped = torch.zeros(2, device=device)
+        if "cuda_graph" in execution:
+            self.captured = CapturedStep(self.eager_step, self.scaler.found_inf, device)
+        keep_masters(self.optimizer, self.weights, self.masters)
+
+    def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
+        """Return the optimizer of what is updated. The reader's function gets the model where it asks for a `model`."""
+        if next(iter(inspect.signature(make_optimizer).parameters), "") != "model":
+            return make_optimizer(self.masters)
+        optimizer = make_optimizer(self.network)
+        masters = dict(zip(self.weights, self.masters, strict=True))
+        for group in optimizer.param_groups:
+            group["params"] = [masters.get(weight, weight) for weight in group["params"]]
+        return optimizer
+
+    def _count_update(self, optimizer: Any, *_: Any) -> None:
+        self.updates += 1
+        if self.found_inf is not None:  # a fused optimizer is called in every step, and skips the update by itself
+            self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
+            self.skipped += self.found_inf
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
+        if self.on_device:
+            return int(self.scaler.skipped.item())
+        return self.steps - self.updates if self.found_inf is None else int(self.skipped.item())
+
+    def step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        """Take one step and return (loss on the device, hidden). With a graph the next step overwrites both."""
+        self.steps += 1
+        return self.captured.step(batch, hidden) if self.captured else self.eager_step(batch, hidden)
+
+    def eager_step(self, batch: tuple, hidden: Any = None) -> tuple[torch.Tensor, Any]:
+        """Take a step operation by operation, without counting it. A graph captures this; the profiler looks into it.
+
+        The graph is dropped, because cuDNN may free its dropout state in a step outside the capture.
+        """
+        if self.captured:
+            self.captured.graph = None
+        return self.step_function(self.network, batch, hidden, self.loss_of, self.optimizer, self.scaler, self.mode)
+
+    def set_lr(self, lr: float) -> None:
+        """Set the first group's rate. The others keep their ratio to it."""
+        for group, ratio in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = group["lr"].fill_(lr * ratio) if self.on_device else lr * ratio
+
+    def start_again(self) -> None:
+        """Forget momenta and counts. What a graph reads keeps its address."""
+        if self.on_device:
+            self.optimizer.reset()
+            self.scaler.skipped.zero_()
+        else:
+            self.optimizer.state.clear()
+            if self.found_inf is not None:
+                self.skipped.zero_()
+        self.steps = self.updates = 0
+
+
+class LossMeter:
+    """Averages the losses of an epoch in eager mode, where the host knows which steps were skipped."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.updates = trainer.updates
+        self.skipped: list[bool] = []
+        self.total = torch.zeros((), device=trainer.device)
+
+    def step(self, loss: torch.Tensor) -> None:
+        self.skipped.append(self.trainer.updates == self.updates)
+        self.updates = self.trainer.updates
+        if not self.skipped[-1]:
+            self.total += loss
+
+    def end(self) -> tuple[float | None, list[bool]]:
+        """Return (mean loss of the steps that were not skipped, or None; [whether each step was skipped])."""
+        counted = self.skipped.count(False)
+        return self.total.item() / counted if counted else None, self.skipped
+
+
+class DeviceLossMeter:
+    """Keeps loss and found_inf of every step of an epoch on the device, and reads them at its end.
+
+    outcome: (2,): both of the last step, where a graph leaves them; without a graph None.
+    """
+
+    def __init__(self, found_inf: torch.Tensor, outcome: torch.Tensor | None = None, room: int = 65536):
+        self.found_inf = found_inf
+        self.outcome = outcome
+        self.count = 0
+        self.read: list[torch.Tensor] = []
+        self.rows = torch.zeros(room, 2, device=found_inf.device)
+
+    def step(self, loss: torch.Tensor) -> None:
+        """Keep the outcome of the last step."""
+        row = self.rows[self.count % len(self.rows)]
+        if self.outcome is None:
+            torch.stack((loss, self.found_inf), out=row)
+        else:
+            row.copy_(self.outcome)
+        self.count += 1
+        if self.count % len(self.rows) == 0:  # full: waits for the device once
+            self.read.append(self.rows.to("cpu", copy=True))
+
+    def end(self) -> tuple[float | None, list[bool]]:
+        """Return the same as LossMeter.end()."""
+        rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
+        losses = rows[:, 0]
+        skipped = rows[:, 1] != 0
+        mean = None if skipped.all() else losses[~skipped].mean().item()
+        return mean, skipped.tolist()
+
+
+class TrainingLog:
+    """Notes loss and running accuracy every `every` steps of an epoch, on the device; 0: never."""
+
+    def __init__(self, every: int, device: torch.device):
+        self.every = every
+        self.right = torch.zeros((), device=device)  # samples classified correctly so far in the epoch
+        self.begin(1)
+
+    def begin(self, batch_size: int) -> None:
+        """Start an epoch of batches of this size."""
+        self.batch_size = batch_size
+        self.notes: list[tuple] = []
+        self.right.zero_()
+
+    def count(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Count correct answers from logits (N, classes) and labels (N,). Call it where the loss is computed."""
+        if self.every:
+            self.right.add_((logits.detach().argmax(1) == labels).sum())
+
+    def step(self, number: int, loss: torch.Tensor) -> None:
+        """Note step `number` of the epoch, counted from 1, without waiting for the device."""
+        if self.every and number % self.every == 0:
+            self.notes.append((number, loss.clone(), self.right.clone()))  # a graph overwrites its loss
+
+    def entries(self) -> list[list]:
+        """Return [[step, loss of that step, accuracy so far]]. This waits for the device."""
+        return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
+
+
+def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: dict) -> None:
+    """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
+    record.fp32_precision_matmul = switches["matmul"]
+    record.fp32_precision_conv = switches["conv"]
+    record.fp32_precision_rnn = switches["rnn"]
+    record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
+    if mode["autocast"] and trainer.model is not trainer.network:
+        record.compiled_backward_autocast = autocast_of_compiled_backward()
+    types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
+    record.parameter_dtypes = " + ".join(sorted(types))
+    record.fp8_linear_fraction = trainer.fp8_linear_fraction
+
+
+SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution: PyTorch's default; 0: all
+SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is known
+STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
+
+
+def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> None:
+    """Let cuDNN time its algorithms at each new shape. It remembers the best for the rest of the process.
+
+    Nothing is searched for batches of several shapes, where each new one would wait for its search. With
+    `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
+    """
+    limit = SEARCH_LIMIT
+    if step_seconds:
+        affordable = max(1, int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds))
+        limit = min(SEARCH_LIMIT or affordable, affordable)
+    torch.backends.cudnn.benchmark = not several_shapes
+    torch.backends.cudnn.benchmark_limit = limit
+
+
+def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float) -> None:
+    """Note how long cuDNN's search took: the first step, without compilation, less a steady one, in seconds.
+
+    This is an upper bound: the first step also loads kernels.
+    """
+    convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules())
+    if trainer.device.type != "cuda":
+        record.search_reason = "no GPU"
+    elif not convolves:
+        record.search_reason = "the model has no convolution"
+    elif not torch.backends.cudnn.benchmark:
+        record.search_reason = "cuDNN's search is off"
+    elif record.search_seconds is None:  # else the last probe or an earlier repeat has searched
+        record.search_seconds = max(0.0, first - steady)
+        record.search_limit_algorithms = torch.backends.cudnn.benchmark_limit
+
+
+def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
+    """Yield from `batches()` again and again. Raise UserError where it gives none."""
+    while True:
+        given = 0
+        for batch in batches():
+            given += 1
+            yield batch
+        if not given:
+            raise UserError("train_batches gave no batch; there must be at least one in an epoch.")
+
+
+def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
+    """Return all tensors that training changes, but for the state of optimizer and scaler."""
+    return [*trainer.network.state_dict().values(), *(master.detach() for master in trainer.masters)]
+
+
+def is_stable(times: list[float], skipped: list[int]) -> bool:
+    """Return whether the median of the last five step times is within 5% of the five before, without a skipped step.
+
+    skipped: number of skipped steps before the first step and after each.
+    """
+    before = statistics.median(times[-10:-5] or times)
+    last = statistics.median(times[-5:])
+    return abs(last - before) <= 0.05 * before and skipped[-1] == skipped[-5:][0]
+
+
+@dataclass
+class WarmUpSteps:
+    """What the steps of a warm-up have shown."""
+
+    times: list[float] = field(default_factory=list)  # seconds
+    skipped: list[int] = field(default_factory=lambda: [0])  # steps skipped before the first step and after each
+    first: float = 0.0  # seconds of the first step without compilation
+    scale: float | None = None  # loss scale of the last step that was not skipped
+    hidden: Any = None
+
+
+def steps_until_stable(
+    trainer: Trainer, batches: Callable[[], Iterable], compiled_before: float, at_least: int, at_most: int
+) -> WarmUpSteps:
+    """Take steps until their time is stable. `compiled_before`: seconds that compiling took before."""
+    taken = WarmUpSteps()
+    label = f"{trainer.precision}, first step"
+    if trainer.model is not trainer.network:
+        label += ": compiling"
+    elif trainer.device.type == "cuda":
+        label += ": choosing algorithms"
+    with progress(None, label) as shown:
+        for batch in cycle_batches(batches):
+            begin = time.perf_counter()
+            _, taken.hidden = trainer.step(batch, taken.hidden)
+            synchronize(trainer.device)
+            taken.times.append(time.perf_counter() - begin)
+            if len(taken.times) == 1:
+                taken.first = taken.times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
+            taken.skipped.append(trainer.skipped_steps)
+            if taken.skipped[-1] == taken.skipped[-2]:
+                taken.scale = trainer.scaler.get_scale()
+            enough = len(taken.times) >= at_least and is_stable(taken.times, taken.skipped)
+            if enough or len(taken.times) >= at_most:
+                break
+            shown.say(f"{trainer.precision}, warm-up, step {len(taken.times)}")
+    return taken
+
+
+def visit_shapes(trainer: Trainer, batches: Callable[[], Iterable]) -> None:
+    """Take a step on the first batch of each shape, where there are several, and one more with its hidden state."""
+    shapes = getattr(trainer.data, "shapes", ())
+    firsts = {shapes.index(shape) for shape in set(shapes)}
+    if not firsts:
+        return
+    with progress(None, f"{trainer.precision}, warm-up of {len(firsts)} shapes"):
+        for number, batch in enumerate(itertools.islice(batches(), max(firsts) + 1)):
+            if number in firsts:
+                _, hidden = trainer.step(batch)
+                if hidden is not None:
+                    trainer.step(batch, hidden)
+    synchronize(trainer.device)
+
+
+def warm_up(
+    record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], at_least: int = 10, at_most: int = 60
+) -> None:
+    """Take steps until their time is stable, then undo them. Only the loss scale is kept.
+
+    cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
+    peak is recorded apart, because the search may need more memory than training.
+
+    Where the data have several shapes, one batch of each comes first, so that nothing is compiled in a timed epoch.
+
+    If the last step was skipped, the scale has not settled and is set to that of the last step that was not. A hidden
+    state that is no longer finite, for example, makes every step overflow at any scale.
+    """
+    if trainer.device.type != "cuda":
+        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
+    startup.lap("model")
+    compiled_before = read_compiler(trainer)["seconds"]
+    saved = [tensor.to("cpu", copy=True) for tensor in trained_tensors(trainer)]
+    started = time.perf_counter()
+    if trainer.captured:  # the capture resets the peaks
+        trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
+    with autocasts_seen(trainer.device) as seen:
+        visit_shapes(trainer, batches)
+        taken = steps_until_stable(trainer, batches, compiled_before, at_least, at_most)
+    if seen - {PRECISIONS[trainer.precision]["autocast"]}:
+        record.autocast_dtype = " + ".join(sorted(str(one).removeprefix("torch.") for one in seen))
+        print(
+            f"{trainer.precision}: the model or the loss turns on autocast by itself ({record.autocast_dtype} in all),"
+            " so this run is not what its name says; take that out to compare precisions."
+        )
+    read_search(record, trainer, taken.first, statistics.median(taken.times[-5:]))
+    read_peaks(record, trainer.device, "_with_warmup")
+    release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
+    read_context(record, trainer.device)
+    record.host_syncs_per_step = count_syncs(trainer, batches, taken.hidden, steps=3)
+    with torch.no_grad():
+        for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
+            tensor.copy_(value)
+    record.warmup_steps = trainer.steps
+    record.warmup_skipped_steps = trainer.skipped_steps
+    record.warmup_seconds = time.perf_counter() - started
+    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled_before
+    if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
+        trainer.scaler.update(taken.scale)
+    trainer.start_again()
+
+
+def timed_epoch(
+    record: RunRecord,
+    trainer: Trainer,
+    batches: Iterable,
+    lr_at: Callable[[int], float] | None = None,
+    label: str = "",
+    log: TrainingLog | None = None,
+) -> None:
+    """Train on `batches` once and add time, loss and memory to the record.
+
+    The loop reads nothing from the GPU: losses stay there until the clock has stopped. lr_at(step) returns the
+    learning rate; steps are counted through all epochs. `label` names the progress bar.
+
+    Raises Diverged if the loss is not finite or no step updated the weights.
+    """
+    reset_peaks(trainer.device)
+    unseen = trainer.captured.unseen() if trainer.captured else 0
+    hidden = None
+    rate: float | None = None
+    waits: list[float] = []
+    clock = StepClock(trainer.device)
+    scales = LossScaleTrace(record, trainer)
+    outcome = trainer.captured.outcome if trainer.captured else None
+    meter = LossMeter(trainer) if trainer.found_inf is None else DeviceLossMeter(trainer.found_inf, outcome)
+    compiled_before = read_compiler(trainer)["graphs"]
+    with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
+        startup.end(record)
+        clock.start()
+        for batch in waited_for(batches, waits):
+            if lr_at is not None:
+                new_rate = lr_at(trainer.steps)
+                if new_rate != rate:
+                    trainer.set_lr(new_rate)
+                    rate = new_rate
+            loss, hidden = trainer.step(batch, hidden)
+            meter.step(loss)
+            clock.tick()
+            if log is not None:
+                log.step(len(clock.marks) - 1, loss)
+            bar.advance()
+        seconds, step_ms = clock.stop()
+    record.epoch_seconds.append(seconds)
+    record.step_ms_all.extend(step_ms)
+    record.block_seconds.extend(in_blocks(step_ms))
+    if log is not None:
+        record.training_log.extend([len(record.epoch_seconds), *entry] for entry in log.entries())
+    record.data_wait_seconds_all.append(sum(waits))
+    mean_loss, skipped = meter.end()
+    record.skipped_steps = (record.skipped_steps or 0) + sum(skipped)
+    read_peaks(record, trainer.device, unseen=unseen)
+    if len(record.epoch_seconds) == 1:  # later epochs begin with memory that an evaluation has left reserved
+        read_device_memory(record, trainer.device)
+    scales.end(skipped)
+    if read_compiler(trainer)["graphs"] > compiled_before:
+        raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
+    if mean_loss is None:
+        raise Diverged(reason_without_updates(trainer.scaler))
+    record.train_loss.append(mean_loss)
+    if not math.isfinite(mean_loss):
+        raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
+
+
+def reason_without_updates(scaler: Any) -> str:
+    """Return why an epoch did not update the weights."""
+    if not scaler.is_enabled():  # then no overflow skips a step
+        return "no step updated the weights: training_step must call scaler.step(optimizer)"
+    scale = scaler.get_scale()
+    why = "the gradients overflow fp16" if scale >= 1 else "loss or gradients are not finite, even"
+    return f"every step was skipped: {why} at loss scale {scale:g}"
+
+
+@contextmanager
+def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
+    """Yield the network in evaluation mode, without gradients and under the run's autocast.
+
+    cuDNN's search is off, because its workspaces would count as training's memory.
+    """
+    trainer.network.eval()
+    deterministic = torch.backends.cudnn.deterministic
+    with cudnn_flags(False, deterministic), torch.no_grad(), autocast(trainer.precision, trainer.device):
+        yield trainer.network
+    trainer.network.train()
