@@ -26,7 +26,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from mixed_precision_study.errors import Unsupported, error_line  # noqa: E402
+from mixed_precision_study.parameters import Unsupported, error_line  # noqa: E402
 from mixed_precision_study.train.precision import autocast, check_supported, set_fp32_precision  # noqa: E402
 from mixed_precision_study.train.step import allow_search  # noqa: E402
 

@@ -35,12 +35,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from notebook_cells import experiment_of  # noqa: E402
 
-from mixed_precision_study.errors import Unsupported, error_line  # noqa: E402
 from mixed_precision_study.experiment import Experiment  # noqa: E402
 from mixed_precision_study.explain.profile import NO_KERNEL, busy_time, kernels_of  # noqa: E402
 from mixed_precision_study.measure.environment import cpu_model  # noqa: E402
 from mixed_precision_study.measure.timing import read_compiler, synchronize  # noqa: E402
-from mixed_precision_study.parameters import COMPILE_MODES  # noqa: E402
+from mixed_precision_study.parameters import (  # noqa: E402
+    COMPILE_MODES,
+    Unsupported,
+    error_line,
+)
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision  # noqa: E402
 from mixed_precision_study.train.step import Trainer, allow_search  # noqa: E402
 

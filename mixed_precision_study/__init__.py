@@ -11,7 +11,7 @@ __version__ = "0.2.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
 if "MIXED_PRECISION_RUNNER" in os.environ:  # run_all.py started this process
-    from .commit import hash_at_import
+    from .measure.commit import hash_at_import
     from .runner.watch import end_without_runner
 
     hash_at_import()

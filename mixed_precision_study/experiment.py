@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from .errors import Diverged, Unsupported, UserError, error_line, shown_traceback
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.profile import count_work, profile_steps
 from .explain.roofline import measure_limits
-from .judge.divergence import find_diverged
 from .measure.energy import summarise_gpu
 from .measure.environment import choose_device, describe_environment
 from .measure.memory import (
@@ -32,16 +30,24 @@ from .measure.memory import (
     reset_peaks,
 )
 from .measure.nvml import MIB
+from .measure.order import in_turn
 from .measure.preflight import clear_workspaces, show_preflight
 from .measure.progress import progress
 from .measure.timing import startup, summarise_times
-from .order import in_turn
-from .parameters import OwnExperiment, check_output_dir, checked
+from .parameters import (
+    Diverged,
+    OwnExperiment,
+    Unsupported,
+    UserError,
+    check_output_dir,
+    checked,
+    error_line,
+    shown_traceback,
+)
 from .record import (
     EXPLANATION,
     NOT_YET_EXPLAINED,
     RunRecord,
-    flat_record,
     given_order,
     new_record,
     run_id_of,
@@ -148,7 +154,7 @@ class Experiment:
     name: begins the name of every record.
     parameters: a dict of the parameters of OwnExperiment (parameters.py) that differ from their defaults, such as
         precisions, batch_size, epochs, lr, execution, seed and output_dir; or what check_parameters() returns.
-    data: a TrainingData (data/batches.py). It yields the batches, tuples of tensors on the device, and says how many
+    data: a TrainingData (tasks/batches.py). It yields the batches, tuples of tensors on the device, and says how many
         samples there are. All batches of a training have one shape.
     make_model(): returns the model with its initial weights. The seed is set before each call.
     compute_loss(model, batch, hidden): returns (loss, hidden). The loss is a mean, a scalar in fp32. `hidden` is what
@@ -221,8 +227,8 @@ class Experiment:
     def run(self) -> list[RunRecord]:
         """Train in every precision and return the records in the order of the precisions.
 
-        The trainings follow each other in a row of a Latin square, see order.py. The first repetition explains, but not
-        before all is timed, because what explains a training may slow the next one. A training that is alone is
+        The trainings follow each other in a row of a Latin square, see measure/order.py. The first repetition explains,
+        but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
         if self.device.type == "cuda":
@@ -245,7 +251,7 @@ class Experiment:
                     self.explain_afterwards(record)
                     with suppress(RuntimeError):  # a lost device must not cost the records
                         release_memory(self.device)
-        return judged(records.values(), settings.output_dir)
+        return list(records.values())
 
     def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
@@ -539,17 +545,6 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     if described:
         print(described)
     print(one_line(record))
-
-
-def judged(records: Iterable[RunRecord], output_dir: str | Path) -> list[RunRecord]:
-    """Return the records as a list. Those that learned nothing, while another precision did, are marked `diverged`."""
-    records = list(records)
-    for run_id, reason in find_diverged([flat_record(record) for record in records]).items():
-        record = next(record for record in records if record.run_id == run_id)
-        record.status, record.reason = "diverged", reason
-        write_record(record, output_dir)
-        print(one_line(record))
-    return records
 
 
 def one_line(record: RunRecord) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from .errors import UserError
 from .experiment import Experiment, Metric, own_parameters
+from .parameters import UserError
 from .record import RunRecord
 from .tasks.iterable import IterableData, random_state, set_random_state
 from .train.precision import backends_as_found

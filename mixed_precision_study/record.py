@@ -20,10 +20,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError, create_model
 from typing_extensions import TypeAliasType
 
-from .commit import hash_that_ran
-from .errors import said_of
-from .files import check_is_file, written_whole
-from .parameters import EXPERIMENTS, MAX_NUMBER, OwnExperiment, Precision, Text
+from .measure.commit import hash_that_ran
+from .measure.files import check_is_file, written_whole
+from .parameters import EXPERIMENTS, MAX_NUMBER, OwnExperiment, Precision, Text, said_of
 
 Integer = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 Number = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]

@@ -12,7 +12,7 @@ import notebook_cells
 import pytest
 import torch
 
-from mixed_precision_study import commit
+from mixed_precision_study.measure import commit
 
 matplotlib.use("Agg")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
@@ -35,8 +35,7 @@ SLOW_FIXTURES = {"images_alone", "misspelt", "tiny", "wheel", "words_alone", "wo
 LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
-
-from mixed_precision_study.standalone import build_wheel  # noqa: E402
+from mixed_precision_study.runner.standalone import build_wheel  # noqa: E402
 
 
 def results(name):

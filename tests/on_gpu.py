@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 from mixed_precision_study.measure.nvml import NvmlGpu  # noqa: E402
 
 NAMES = ("test_own_model_on_gpu", "test_golden", "test_gpu", "test_modes_on_gpu")  # the longest first
-NAMES += ("diagnosis/test_on_gpu", "analysis/test_built_cases")
+NAMES += ("diagnosis/test_on_gpu", "judge/test_built_cases")
 FILES = [f"tests/{name}.py" for name in NAMES]
 NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
 OUTCOMES = ("failed", "skipped", "passed")

@@ -19,9 +19,9 @@ from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import experiment
 from mixed_precision_study import record as records
-from mixed_precision_study.errors import Diverged, Unsupported, UserError, error_line
-from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded, judged
+from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded
 from mixed_precision_study.measure.environment import choose_device
+from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
 from mixed_precision_study.tasks.batches import TrainingData
 
@@ -76,19 +76,6 @@ def test_no_traceback_keeps_tensors_alive():
         assert alive[0]() is None
     finally:
         gc.enable()
-
-
-def test_a_run_that_learned_nothing_is_marked_diverged():
-    def run(precision, metric):
-        facts = {"metric": [metric], "chance_metric": 0.1, "metric_better": "higher", "status": "ok"}
-        parameters = {"dataset": "d", "model": "m", "batch_size": 1, "seed": 0}
-        return records.RunRecord(precision, "n", precision, parameters, **facts)
-
-    learned, stuck = run("fp32", 0.5), run("o3_fp16", 0.1)
-    assert judged([learned, stuck], "out") == [learned, stuck]
-    assert (learned.status, stuck.status) == ("ok", "diverged")
-    assert json.loads((Path("out") / "o3_fp16.json").read_text())["status"] == "diverged"
-    assert not (Path("out") / "fp32.json").exists()  # nothing to change there
 
 
 @pytest.mark.parametrize(("device", "expected"), [(GPU, ["clear", "peaks"]), (CPU, ["peaks"])])
@@ -223,7 +210,7 @@ def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(given,
 LOSSES = """
 import json, sys
 import torch
-from mixed_precision_study.data.batches import TrainingData
+from mixed_precision_study.tasks.batches import TrainingData
 from mixed_precision_study.experiment import Experiment
 
 

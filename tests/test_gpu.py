@@ -29,7 +29,6 @@ from small_training import (
 )
 from small_training import small_network as network
 
-from mixed_precision_study.errors import Diverged, Unsupported
 from mixed_precision_study.experiment import explain, guarded
 from mixed_precision_study.explain.inference import measure_inference
 from mixed_precision_study.explain.profile import profile_steps
@@ -46,6 +45,7 @@ from mixed_precision_study.measure.memory import (
 from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import startup, summarise_times
+from mixed_precision_study.parameters import Diverged, Unsupported
 from mixed_precision_study.record import new_record
 from mixed_precision_study.tasks.batches import (
     device_batches,

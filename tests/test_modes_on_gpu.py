@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import run_cells
 
-from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.measure.memory import release_memory
+from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 

@@ -13,7 +13,7 @@ from notebook_outputs import cell_errors, outputs_of, papermill
 from small_training import CPU, EXECUTIONS, MODES, everything, make_batch, norm_of_update, same_bits
 from small_training import make_trainer as make_small_trainer
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.train.step import Trainer
 
 TINY = {

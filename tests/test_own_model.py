@@ -21,10 +21,10 @@ from small_training import CPU
 from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
-from mixed_precision_study.errors import UserError
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.measure import environment
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import read_records
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.tasks.iterable import IterableData

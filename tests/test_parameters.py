@@ -7,8 +7,14 @@ from conftest import EXPERIMENTS, NOTEBOOKS
 from notebook_outputs import cell_errors, executed, papermill
 
 from mixed_precision_study import parameters
-from mixed_precision_study.errors import UserError
-from mixed_precision_study.parameters import OwnExperiment, check_output_dir, check_parameters, checked, parameters_cell
+from mixed_precision_study.parameters import (
+    OwnExperiment,
+    UserError,
+    check_output_dir,
+    check_parameters,
+    checked,
+    parameters_cell,
+)
 
 ADDED = "# Parameters\n"  # as papermill begins the cell that it adds
 CIFAR = parameters_cell(parameters.EXPERIMENTS["cifar_resnet"], shown_only=True)

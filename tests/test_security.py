@@ -16,7 +16,7 @@ from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 from tiny_suite import ACT, AFTER, PARAMETERS, START, WRITE, call, entry, records_of, write_notebook, write_suite
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import RunRecord, Text
 from mixed_precision_study.runner.studies import load_studies
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import UserError
+from ..parameters import UserError
 from . import doors
 from .mistakes import REMEDIES, SENTENCES, Observations, find_mistakes
 from .probe import name_of

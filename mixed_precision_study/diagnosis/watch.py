@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError, error_line
 from ..explain.profile import tensors_in
 from ..measure.preflight import missing_kernels
+from ..parameters import UserError, error_line
 from . import doors
 from .mistakes import Observations
 from .probe import Probe, name_of

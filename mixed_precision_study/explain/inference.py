@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ..errors import error_line
 from ..measure.memory import release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
+from ..parameters import error_line
 from ..record import RunRecord
 from ..train.precision import autocast, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer

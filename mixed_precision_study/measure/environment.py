@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from .. import __version__
-from ..commit import suite_commit
-from ..errors import UserError
+from ..parameters import UserError
 from ..record import RunRecord
+from .commit import suite_commit
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from ..errors import Unsupported, UserError
+from ..parameters import Unsupported, UserError
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
 SM_CLOCK = 1  # NVML's number for the clock of the streaming multiprocessors

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import psutil
 from tqdm import tqdm
 
-from ..files import written_whole
+from .files import written_whole
 
 EVERY_SECONDS = 1.0
 WITHOUT_COUNT = "{desc} {elapsed}"  # format of the line where the number of steps is not known

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path, PurePath
 
-from ..errors import UserError
+from ..parameters import UserError
 from ..record import (
     FIELDS,
     RunRecord,

@@ -17,8 +17,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..errors import printable
-from ..files import written_whole
+from ..measure.files import written_whole
+from ..parameters import printable
 from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .words import plain
 

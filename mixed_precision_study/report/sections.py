@@ -5,7 +5,7 @@ from types import ModuleType
 
 import matplotlib.pyplot as plt
 
-from ..errors import error_line
+from ..parameters import error_line
 from . import (
     articles,
     energy,

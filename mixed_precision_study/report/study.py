@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ..errors import UserError, printable
+from ..parameters import UserError, printable
 from ..record import read_file
 
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import UserError
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN, quality_difference
@@ -20,6 +19,7 @@ from ..judge.ratios import geometric, paired_ratio, paired_runs, seconds_of_epoc
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, SAME_TO, judge
+from ..parameters import UserError
 from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
 from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
 from .reading import find_records, of_other_code, sort_out

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Collection
 
-from ..errors import printable
+from ..parameters import printable
 
 
 def plain(text: object) -> str:

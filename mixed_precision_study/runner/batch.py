@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import psutil
 
-from ..commit import MALFORMED
 from ..measure import nvml
+from ..measure.commit import MALFORMED
 from ..record import read_run
 from . import status
 from .devices import Device

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple, NoReturn
 import psutil
 import yaml
 
-from ..commit import MALFORMED, ROOT, keep_code, suite_commit
-from ..errors import UserError, did_you_mean, printable
-from ..parameters import EXPERIMENTS, parameters_cell
+from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
+from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
 from ..record import read_records, read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UserError
 from ..measure import nvml
+from ..parameters import UserError
 
 CPU_JOBS = 3  # runs at once on the CPU, of which each loads its packages on one core
 

@@ -19,9 +19,9 @@ from typing import IO, Any, NamedTuple
 import psutil
 import yaml
 
-from ..commit import HASH_ENV, NOTEBOOK_ENV, ROOT
-from ..errors import printable
 from ..measure import nvml
+from ..measure.commit import HASH_ENV, NOTEBOOK_ENV, ROOT
+from ..parameters import printable
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
 from .devices import Device
 from .finished import RETRIED, code_hash

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from ..errors import UserError
-from ..files import written_whole
+from ..measure.files import written_whole
+from ..parameters import UserError
 from ..record import utc_now
 from .paths import ROOT, shown
 from .status import read_seconds, say, write_times

@@ -4,8 +4,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from ..commit import ROOT
-from ..errors import UserError
+from ..measure.commit import ROOT
+from ..parameters import UserError
 
 
 def relative_to_root(path: str | Path) -> str:

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import create_model
 
-from ..commit import MALFORMED, code_cells
-from ..errors import UserError, did_you_mean
-from ..order import in_turn
-from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, checked
+from ..measure.commit import MALFORMED, code_cells
+from ..measure.order import in_turn
+from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, checked, did_you_mean
 from ..record import run_id_of
 from .paths import check_given, relative_to_root
 from .studies import MOST_REPEATS, PATHS, notebooks_of, shortened
@@ -141,8 +140,9 @@ def repeats_of(entry: dict, overrides: Mapping[str, Any], on_gpu: bool) -> int:
 def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
     """Return the runs of a comparison in the order in which they are made, each with its place.
 
-    Repetitions follow each other. In each of them the precisions stand in a row of a Latin square (order.py), and so do
-    the settings of each precision where several are interleaved. The order does not depend on what is finished.
+    Repetitions follow each other. In each of them the precisions stand in a row of a Latin square (measure/order.py),
+    and so do the settings of each precision where several are interleaved. The order does not depend on what is
+    finished.
     """
     runs = list(runs)
     precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))

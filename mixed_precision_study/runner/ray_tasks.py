@@ -10,10 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..commit import ROOT, packed_package
-from ..errors import UserError
-from ..files import written_whole
 from ..measure import nvml
+from ..measure.commit import ROOT, packed_package
+from ..measure.files import written_whole
+from ..parameters import UserError
 from ..record import read_run, write_flat
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus

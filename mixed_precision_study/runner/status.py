@@ -13,10 +13,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import printable
-from ..files import opened_to_append
 from ..judge.conditions import flags_of, held_back, why_made_up
+from ..measure.files import opened_to_append
 from ..measure.nvml import GpuState
+from ..parameters import printable
 from ..record import comparison_key, read_run, write_flat
 from .plan import Comparison, Run
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..commit import ROOT
-from ..errors import UserError, did_you_mean
+from ..measure.commit import ROOT
+from ..parameters import UserError, did_you_mean
 from ..report.study import checked_study
 from .paths import expanded, relative_to_root
 

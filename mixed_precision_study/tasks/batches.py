@@ -69,7 +69,7 @@ def leaves_of(value: Any, path: str = "batch", is_leaf: Callable = lambda value:
 
 
 class Parts(tuple):
-    """The batches of one step that adds up their gradients, see training_step() of training.py."""
+    """The batches of one step that adds up their gradients, see training_step() of train/step.py."""
 
 
 class TrainingData:
@@ -105,7 +105,7 @@ class TrainingData:
 
     used: str = "own"  # the name of the data, for the record
     source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
-    # A hash of the contents, such as fingerprint_of(inputs, labels) of data/fingerprint.py. Runs of different ones are
+    # A hash of the contents, such as fingerprint_of(inputs, labels) of tasks/fingerprint.py. Runs of different ones are
     # never compared. Without it, data of one name count as the same.
     fingerprint: str | None = None
     sample_unit: str = "samples"  # what a sample is called, in the plural

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import UserError
-from ..files import written_whole
+from ..measure.files import written_whole
+from ..parameters import UserError
 
 Content = TypeVar("Content")
 

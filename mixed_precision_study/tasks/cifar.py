@@ -20,7 +20,7 @@ import torchvision
 from PIL import Image
 from torchvision.transforms import v2
 
-from ..errors import UserError
+from ..parameters import UserError
 from .batches import Batch
 from .cache import file_stats
 from .download import downloaded

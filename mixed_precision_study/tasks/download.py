@@ -5,7 +5,7 @@ import threading
 import urllib.request
 from collections.abc import Callable
 
-from ..errors import error_line
+from ..parameters import error_line
 
 MOST_BYTES = 2**28  # of a file; CIFAR-10's has 163 MiB
 ANSWER_SECONDS = 30  # until the next bytes

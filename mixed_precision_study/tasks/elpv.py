@@ -20,9 +20,9 @@ import torchvision
 from PIL import Image
 from torchvision.transforms import v2
 
-from ..errors import UserError
-from ..files import check_is_file
 from ..measure.environment import require_packages
+from ..measure.files import check_is_file
+from ..parameters import UserError
 from .batches import Batch, device_batches, host_batches, place_images
 from .cache import file_stats
 from .data_files import hash_of_files

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import make_grid
 
-from ..errors import UserError
-from ..files import check_is_file
+from ..measure.files import check_is_file
 from ..measure.progress import progress
+from ..parameters import UserError
 from .batches import Batch, TrainingData
 from .cache import cached_arrays
 

@@ -10,7 +10,7 @@ import numpy
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import UserError
+from ..parameters import UserError
 from .batches import Parts, TrainingData, leaves_of, mapped
 from .fingerprint import fingerprint_of
 
@@ -39,7 +39,7 @@ def seed_all(*numbers: int, on_gpu: bool = False) -> None:
 class IterableData(TrainingData):
     """Batches of any iterable, such as a DataLoader or a list, on the device.
 
-    A batch is the reader's own nest (see mapped() of data/batches.py), passed through with its tensors on the device.
+    A batch is the reader's own nest (see mapped() of tasks/batches.py), passed through with its tensors on the device.
     Numbers, lists of numbers and NumPy arrays become tensors, because they belong to this batch, as its strings do.
     An object with a method `to`, such as a graph of another library, is moved by it.
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..errors import UserError
 from ..measure.timing import startup
+from ..parameters import UserError
 from .batches import TrainingData
 
 Source = TypeVar("Source")

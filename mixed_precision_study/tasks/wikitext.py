@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from ..errors import UserError
-from ..files import written_whole
+from ..measure.files import written_whole
+from ..parameters import UserError
 from .batches import Batch, TrainingData
 from .cache import cached_arrays, read_or_stop
 from .download import downloaded

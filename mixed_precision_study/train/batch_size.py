@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 
-from ..errors import Unsupported, UserError
 from ..measure.memory import clear_tracebacks, is_out_of_memory, release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.progress import progress
 from ..measure.timing import read_compiler, synchronize
+from ..parameters import Unsupported, UserError
 from ..record import RunRecord
 from .cuda_graph import EAGER_STEPS
 from .precision import cudnn_flags

@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from ..errors import error_line
-from ..files import check_is_file, written_whole
+from ..measure.files import check_is_file, written_whole
+from ..parameters import error_line
 from ..record import RunRecord
 from ..tasks.batches import mapped
 from .device_optimizer import DeviceOptimizer

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..errors import Unsupported, error_line
 from ..measure.memory import is_out_of_memory, release_memory, reset_peaks
+from ..parameters import Unsupported, error_line
 from ..tasks.batches import leaves_of, mapped
 from .device_optimizer import DeviceOptimizer
 from .precision import gather_master_gradients

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
+from ..parameters import Unsupported
 from .precision import write_back
 
 

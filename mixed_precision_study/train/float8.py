@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..errors import Unsupported
+from ..parameters import Unsupported
 
 MULTIPLE = 16  # the scaled matmul needs sizes that are multiples of it
 FORWARD = torch.float8_e4m3fn  # activations and weights; with a scale for each row gradients too

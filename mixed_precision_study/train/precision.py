@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported
-from ..parameters import COMPILE_MODES, reason_unsupported
+from ..parameters import COMPILE_MODES, Unsupported, reason_unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from ..errors import Diverged, UserError
 from ..measure.energy import watched
 from ..measure.memory import read_context, read_device_memory, read_peaks, release_memory, reset_peaks
 from ..measure.progress import progress
 from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
+from ..parameters import Diverged, UserError
 from ..record import RunRecord
 from ..tasks.batches import Parts
 from .cuda_graph import CapturedStep

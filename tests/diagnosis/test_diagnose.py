@@ -22,7 +22,7 @@ from mixed_precision_study.diagnosis import doors
 from mixed_precision_study.diagnosis.mistakes import REMEDIES, SENTENCES, Observations, find_mistakes
 from mixed_precision_study.diagnosis.profile import place_of, read_times
 from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.train.precision import set_fp32_precision
 
 ON_GPU = torch.cuda.is_available()

@@ -7,7 +7,7 @@ import pytest
 from conftest import results
 from drawn_reports import failures_in
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import FIELDS, flaw
 from mixed_precision_study.report.tables import read_tables
 

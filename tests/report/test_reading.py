@@ -9,8 +9,8 @@ import pytest
 from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
-from mixed_precision_study import commit
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.measure import commit
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import read_records
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name

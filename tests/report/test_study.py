@@ -6,7 +6,7 @@ import zipfile
 import pytest
 from conftest import ROOT
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import comparison_key, read_records
 from mixed_precision_study.report.study import Study, study_of
 

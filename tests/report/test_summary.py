@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT, read_notebook
 from drawn_reports import failures_in, outputs, parts_of, shown, write_all
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import DiagnosticFields, read_records, write_record
 from mixed_precision_study.report import memory
 from mixed_precision_study.report.section import Chart

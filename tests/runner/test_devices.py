@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import devices
 from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 

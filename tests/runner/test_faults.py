@@ -391,7 +391,11 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
     words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path)
     words[1] = str(tmp_path / "run_all.py")
     edited = []
-    for path, content in ((notebook, text), (notebook, text[:200]), (tmp_path / "mixed_precision_study/files.py", "")):
+    for path, content in (
+        (notebook, text),
+        (notebook, text[:200]),
+        (tmp_path / "mixed_precision_study/measure/files.py", ""),
+    ):
         with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as runner:
             wait_for(lambda: begun(tmp_path))
             path.write_text(content or f"{path.read_text()}\nedited = True\n")

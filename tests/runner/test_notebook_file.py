@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from mixed_precision_study import commit
-from mixed_precision_study.commit import code_cells, hash_of
+from mixed_precision_study.measure import commit
+from mixed_precision_study.measure.commit import code_cells, hash_of
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def test_code_cells_are_read_whole_and_in_order(small):
 
 def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(small, tmp_path, monkeypatch):
     package = tmp_path / "package"
-    apart = ("runner/plan.py", "report/charts.py", "analysis/verdict.py", "diagnosis/waits.py", "standalone.py")
-    for name in ("training.py", "gpu/nvml.py", *apart):
+    apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py")
+    for name in ("train/step.py", "measure/nvml.py", *apart):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).touch()
     monkeypatch.setattr(commit, "PACKAGE", package)
@@ -42,11 +42,11 @@ def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(s
         (package / name).write_text("changed = True")
         assert hash_of(small) == before, name
     hashes = {before}
-    for name in ("training.py", "gpu/nvml.py", "gpu/new.py"):
+    for name in ("train/step.py", "measure/nvml.py", "measure/new.py"):
         (package / name).write_text("changed = True")
         os.utime(package / name, ns=(len(hashes), len(hashes)))  # however coarse the clock of the file system is
         hashes.add(hash_of(small))
-    (package / "training.py").rename(package / "learning.py")
+    (package / "train/step.py").rename(package / "train/learning.py")
     assert len(hashes | {hash_of(small)}) == 5
     state = commit.package_state()
     known = commit.package_hash(state)

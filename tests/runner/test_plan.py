@@ -4,12 +4,11 @@ import itertools
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS
+from mixed_precision_study.measure.order import in_turn
 from tiny_suite import entry, write_notebook, write_suite
 
-from mixed_precision_study.errors import UserError
-from mixed_precision_study.order import in_turn
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
-from mixed_precision_study.parameters import checked
+from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.record import run_id_of
 from mixed_precision_study.runner.plan import LONGEST_NAME, check_overrides, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from made_up_nvml import NvmlError, fake_nvml
 
-from mixed_precision_study.errors import UserError
 from mixed_precision_study.measure import nvml
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import execute, folder, status
 from mixed_precision_study.runner.watch import is_alive
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from conftest import NOTEBOOKS, ROOT
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import STUDY_ENV, RunRecord, comparison_key, read_records, write_record
 from mixed_precision_study.report.study import study_of
 from mixed_precision_study.runner.paths import expanded

@@ -34,7 +34,7 @@ output_dir = "outputs/tiny"
 START = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, run_id_of, write_record
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"

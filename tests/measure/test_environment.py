@@ -13,10 +13,10 @@ import torch
 from conftest import NOTEBOOKS
 from small_training import CPU, make_record
 
-from mixed_precision_study.commit import suite_commit
-from mixed_precision_study.errors import UserError
 from mixed_precision_study.measure import environment
+from mixed_precision_study.measure.commit import suite_commit
 from mixed_precision_study.measure.environment import describe_environment, require_packages
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import flat_record
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
@@ -100,7 +100,7 @@ def test_the_host_is_described_and_not_named(monkeypatch):
 
 
 def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):
-    monkeypatch.setattr("mixed_precision_study.commit.ROOT", tmp_path)  # the package lies in no clone
+    monkeypatch.setattr("mixed_precision_study.measure.commit.ROOT", tmp_path)  # the package lies in no clone
     assert suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")
     assert suite_commit() == "abc"

@@ -10,7 +10,7 @@ import torch
 from made_up_data import assert_equal_batches, make_tree, never, save_image, settings_of
 from PIL import Image
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import run_id_of
 from mixed_precision_study.tasks import cifar, images
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_up_data import settings_of
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import cifar, download, wikitext
 
 HEAD = b"HTTP/1.1 200 OK\r\n"

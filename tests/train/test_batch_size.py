@@ -7,8 +7,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS
 
-from mixed_precision_study.errors import Unsupported, UserError
-from mixed_precision_study.parameters import checked
+from mixed_precision_study.parameters import Unsupported, UserError, checked
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

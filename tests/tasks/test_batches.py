@@ -12,7 +12,7 @@ import torch
 from made_up_data import assert_equal_batches
 from small_training import CPU, make_batch, make_record, make_trainer
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks.batches import (
     TrainingData,
     device_batches,

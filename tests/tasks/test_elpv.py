@@ -10,7 +10,7 @@ import pytest
 import torch
 from made_up_data import assert_equal_batches, never, save_image, settings_of, write_csv
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import elpv, images
 from mixed_precision_study.tasks.batches import device_batches, host_batches
 

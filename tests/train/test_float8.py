@@ -7,9 +7,8 @@ import itertools
 import pytest
 import torch
 
-from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.explain.profile import family_of
-from mixed_precision_study.parameters import reason_unsupported
+from mixed_precision_study.parameters import Unsupported, reason_unsupported
 from mixed_precision_study.train.float8 import (
     FORWARD,
     GRADIENT,

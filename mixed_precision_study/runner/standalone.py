@@ -1,6 +1,6 @@
 """Build standalone notebooks and the wheel, for upload to Colab or Kaggle.
 
-    python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb and the wheel; default: dist
+    python -m mixed_precision_study.runner.standalone [FOLDER]     writes FOLDER/*.ipynb and the wheel; default: dist
 
 A standalone notebook is one file, with the package zipped into its first code cell.
 The ordinary notebook works too if the wheel lies beside it or among Kaggle's inputs.
@@ -16,12 +16,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from . import __version__
-from .commit import packed_package
-from .errors import UserError
+from .. import __version__
+from ..measure.commit import packed_package
+from ..parameters import UserError
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 FINDER = """\
 # @title The code of this study, packed into this file
 import atexit
@@ -85,7 +85,7 @@ def build(folder: Path) -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.standalone", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.runner.standalone", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     folder = parser.parse_args(arguments).folder
     try:

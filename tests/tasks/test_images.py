@@ -5,7 +5,7 @@ import pytest
 import torch
 from made_up_data import make_odd_image
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import images
 
 

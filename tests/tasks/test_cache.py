@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from made_up_data import never
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks.cache import cached_arrays, file_stats
 
 

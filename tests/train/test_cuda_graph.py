@@ -27,12 +27,12 @@ from small_training import (
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mixed_precision_study.errors import Unsupported
 from mixed_precision_study.experiment import first_outputs
 from mixed_precision_study.explain.inference import largest_difference
 from mixed_precision_study.explain.profile import count_work
 from mixed_precision_study.measure.memory import read_peaks
 from mixed_precision_study.measure.nvml import MIB
+from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device

@@ -7,7 +7,7 @@ import pytest
 import torch
 from made_up_data import assert_equal_batches, never, settings_of, write_texts
 
-from mixed_precision_study.errors import UserError
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import wikitext
 
 CPU = torch.device("cpu")

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from .files import written_whole
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # raised by bad JSON or a bad notebook
-NOT_MEASURING = ("analysis", "diagnosis", "report", "runner", "standalone.py")  # parts of the package
+NOT_MEASURING = ("diagnosis", "judge", "report", "runner")  # rooms of the package
 HASH_ENV = "MIXED_PRECISION_CODE_HASH"  # environment variable from run_all.py: hash of the code when the run began
 NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"  # environment variable from run_all.py: the notebook of the run
 
@@ -89,7 +89,7 @@ def package_state() -> tuple[tuple[str, int], ...]:
     found: list[str] = []
     for folder, folders, files in os.walk(PACKAGE):  # rglob takes seven times as long, and every run asks
         folders[:] = [name for name in folders if name not in NOT_MEASURING]
-        found += [os.path.join(folder, name) for name in files if name.endswith(".py") and name not in NOT_MEASURING]
+        found += [os.path.join(folder, name) for name in files if name.endswith(".py")]
     return tuple((path, os.stat(path).st_mtime_ns) for path in sorted(found))
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from small_training import CPU
 
-from mixed_precision_study.errors import UserError
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, missing_kernels, show_preflight
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import RunRecord
 from mixed_precision_study.train.precision import PRECISIONS, check_supported
 

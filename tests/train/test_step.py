@@ -24,9 +24,8 @@ from small_training import (
     small_network,
 )
 
-from mixed_precision_study.errors import Diverged
 from mixed_precision_study.measure.timing import summarise_times
-from mixed_precision_study.parameters import COMPILE_MODES
+from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import autocast, set_fp32_precision
 from mixed_precision_study.train.step import Trainer, evaluating, timed_epoch, training_step, warm_up
 

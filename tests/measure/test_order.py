@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from mixed_precision_study.order import in_turn
+from mixed_precision_study.measure.order import in_turn
 
 NAMES = ["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16"]
 
