@@ -60,7 +60,7 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     assert not any("__pycache__" in name or name.endswith(".pyc") for name in names)
     with zipfile.ZipFile(io.BytesIO(packed)) as opened:
         assert {info.date_time for info in opened.infolist()} == {(1980, 1, 1, 0, 0, 0)}  # not when it was packed
-        assert opened.read(f"{NAME}/errors.py") == (ROOT / NAME / "errors.py").read_bytes()
+        assert opened.read(f"{NAME}/parameters.py") == (ROOT / NAME / "parameters.py").read_bytes()
     copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)  # with other times
     (copy / "__pycache__").mkdir(exist_ok=True)
     (copy / "__pycache__" / "left.py").write_text("")
