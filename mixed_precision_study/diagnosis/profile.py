@@ -1,5 +1,6 @@
 """What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels, and times."""
 
+import functools
 import itertools
 import os
 import re
@@ -98,6 +99,12 @@ def read_profile(seen: Observations, profiler: Any) -> None:
     seen.library_reads = Counter({place: count for (place, foreign), count in counts.items() if foreign})
 
 
+@functools.cache
+def whole_path(file: str) -> str:
+    """Return a path with the folder of sys.path that PyTorch's profiler leaves out, where the file is still there."""
+    return str(next((path for folder in sys.path if (path := Path(folder, file)).is_file()), file))
+
+
 def place_of(calls: list, moment: int) -> tuple[str, bool] | None:
     """Return ("train.py:31", False) for a wait in the user's code, and ("trainer.py:9 of transformers ...", True) else.
 
@@ -110,7 +117,7 @@ def place_of(calls: list, moment: int) -> tuple[str, bool] | None:
         inside = [call for call in begun if moment <= call.end_time_ns][-1:]
         for call in [call for call in begun if "Py" in str(call.tag)][-1:]:
             caller = call.extra_fields.caller
-            lines.append(("" if call in inside else "after ", caller.file_name, caller.line_number))
+            lines.append(("" if call in inside else "after ", whole_path(caller.file_name), caller.line_number))
         if any(call.name == "aten::copy_" and "cuda" in str(call.extra_fields.inputs[0].device) for call in inside):
             return None
         calls = inside[0].children if inside else []

@@ -366,7 +366,8 @@ def test_a_timed_step_costs_less_than_2_percent_of_2_milliseconds():
 def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
     def train(loss):
         loss.item()
-        return float(loss.exp())  # a wait that no call makes
+        float(loss.exp())  # a wait that no call makes
+        repr(loss)  # waits in a function of PyTorch
 
     with profile(activities=[ProfilerActivity.CPU], with_stack=True) as own:
         train(torch.ones(()))
@@ -374,7 +375,8 @@ def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
     moments = sorted(one.start_ns() for one in results.events() if one.name() == "aten::_local_scalar_dense")
     places = [place_of(results.experimental_event_tree(), moment) for moment in moments]
     line = train.__code__.co_firstlineno
-    assert places == [(f"test_diagnose.py:{line + 1}", False), (f"after test_diagnose.py:{line + 2}", False)]
+    assert places[:2] == [(f"test_diagnose.py:{line + 1}", False), (f"after test_diagnose.py:{line + 2}", False)]
+    assert set(places[2:]) == {(f"test_diagnose.py:{line + 3}", False)}
 
 
 # What only a GPU shows, and where nothing can be said
