@@ -12,7 +12,6 @@ from statistics import fmean
 
 import compare_loops
 import equal_runs
-import host_time
 import made_up_records as made_up
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 from mixed_precision_study.record import read_records, write_record
-from mixed_precision_study.train.step import Trainer
 
 TINY = ["--steps", "2", "--rounds", "1", "--device", "cpu"]
 
@@ -143,181 +141,6 @@ def test_data_that_a_notebook_has_read_or_downloaded_are_found(tmp_path, folder)
     assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "synthetic"
     (tmp_path / folder).mkdir(parents=True)
     assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "cifar10"
-
-
-def numbers(cell):
-    return [float(number) for number in cell.split(" / ")]
-
-
-def test_the_tiny_host_time_measures_both_passes_and_finds_the_guards():
-    words = ["--device", "cpu", "--steps", "2", "--model", "lstm", "--executions", "eager", "compile"]
-    command = [sys.executable, ROOT / "benchmarks" / "host_time.py", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    assert "NOT A MEASUREMENT" in done.stdout and done.stdout.endswith(f"PyTorch {torch.__version__}\n")
-    rows = rows_of(done.stdout)
-    for name in ("eager", "compile"):
-        step, *phases, whole = (numbers(cell) for cell in rows[name][1:7])
-        assert len(step) == 2 and min(step) > 0
-        for number, total in enumerate(whole):
-            assert total + 0.01 >= max(phase[number] for phase in phases) > 0  # each is a median, rounded
-        assert rows[name][7:10] == ["-"] * 3  # there is no GPU
-    assert rows["eager"][10:] == ["-"] * 3
-    graphs, breaks, seconds = (float(cell) for cell in rows["compile"][10:])
-    assert graphs >= 1 and breaks >= 1 and seconds > 0  # torch.compile leaves the LSTM out
-    guards = rows["guards"][1:]
-    assert float(guards[0]) == 0 < float(guards[1])
-    kinds = [rows[kind] for kind in (*host_time.EVENT_KINDS, "other events", "in no event (Python)")]
-    for column in (1, 2):
-        whole = float(rows["profiled step"][column])
-        assert sum(float(kind[column]) for kind in kinds) == pytest.approx(whole, abs=0.02)
-    for part in done.stdout.split("the largest events")[1:]:
-        events = [
-            float(line.split()[0]) for line in part.split("\n\n")[0].splitlines()[1:] if "graph break" not in line
-        ]
-        assert len(events) == host_time.LARGEST and events == sorted(events, reverse=True)
-
-
-def contender_of(clip):
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 2)
-    x = torch.randn(8, 4)
-    trainer = Trainer(
-        model,
-        "amp_bf16",
-        lambda model, batch, hidden: (model(batch[0]).float().square().mean(), hidden),
-        device=torch.device("cpu"),
-        clip=clip or None,
-        lr=0.1,
-    )
-    return host_time.Contender("eager", trainer, (x,), clip)
-
-
-@pytest.mark.parametrize("clip", [0.0, 0.01])
-def test_the_phases_make_up_the_step(clip):
-    whole, parts = contender_of(clip), contender_of(clip)
-    before = parts.trainer.network.weight.detach().clone()
-    for _ in range(2):
-        whole.step()
-        milliseconds = host_time.step_in_phases(parts)
-    assert set(milliseconds) == set(host_time.PHASES) and min(milliseconds.values()) > 0
-    assert torch.equal(whole.trainer.network.weight, parts.trainer.network.weight)
-    assert not torch.equal(before, parts.trainer.network.weight)
-
-
-def test_host_times_passes_go_in_opposite_orders_and_one_that_fails_is_left_out(monkeypatch):
-    jobs = []
-
-    def record(job):
-        def run(contender, count):
-            jobs.append((job, contender.name, count))
-            if (job, contender.name) == ("warm_up", "c"):
-                raise RuntimeError("C++ compile error\n\nCommand:\ng++ x.cpp\nx.cpp:1: fatal error: cuda.h: none")
-            contender.result.step_ms.append(1.0)
-
-        run.__name__ = job
-        monkeypatch.setattr(host_time, job, run)
-
-    for job in ("warm_up", "time_pass", "profile_gpu"):
-        record(job)
-    monkeypatch.setenv("TEARDOWN_CUPTI", "1")
-    trainer = types.SimpleNamespace(device=torch.device("cpu"))
-    contenders = [host_time.Contender(name, trainer, (), 0.0) for name in "abc"]
-    host_time.measure(contenders, 40)
-    assert [job for job in jobs if job[0] == "warm_up"] == [("warm_up", name, 15) for name in "abc"]
-    assert "".join(name for job, name, _ in jobs if job == "time_pass") == "abba"
-    assert jobs[-1] == ("time_pass", "a", 40)  # there is no GPU to profile
-    rows = host_time.main_table({one.name: one.result for one in contenders})[2:]
-    reason = "RuntimeError: C++ compile error; x.cpp:1: fatal error: cuda.h: none"
-    assert rows[2] == f"| c failed: warm_up: {reason} |"
-    assert contenders[0].result.failed is None
-
-
-def test_a_row_of_host_time_has_both_passes_and_what_was_compiled_late():
-    phases = dict.fromkeys((*host_time.PHASES, "whole"), 0.5)
-    gpu = {"busy ms": 7.654, "kernels": 251.2, "launches": 260.0}
-    compiled = host_time.Compiled(graphs=3, again=1, breaks=2, seconds=12.34)
-    result = host_time.Result([8.0, 8.125], [phases, phases], compiled, gpu)
-    row = ["8.00 / 8.12", *["0.50 / 0.50"] * 5, "7.65", "251", "260", "3 + 1 while timed", "2", "12.3"]
-    assert host_time.cells_of(result) == row
-    assert host_time.cells_of(host_time.Result()) == ["-"] * 12
-
-
-def test_events_of_one_name_are_added_up_and_the_profilers_own_are_left_out():
-    pairs = [
-        ("aten::mm", 1000),
-        ("## Call CompiledFxGraph fabc ##", 2000),
-        ("## Call CompiledFxGraph fdef ##", 4000),
-        ("cudaDeviceSynchronize", 9e9),
-        ("ProfilerStep*", 9e9),
-        ("a kernel", 0),
-    ]
-    events = host_time.by_name(pairs, steps=2)
-    assert list(events.items()) == [("Call CompiledFxGraph", 3.0), ("aten::mm", 0.5)]
-    kinds = host_time.by_kind(events, step_ms=5.0)
-    assert (kinds["Inductor's wrapper"], kinds["other operations"]) == (3.0, 0.5)
-    assert (kinds["in no event (Python)"], kinds["profiled step"]) == (1.5, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("event", "kind"),
-    [
-        ("TorchDynamo Cache Lookup", "guards"),
-        ("AOTDispatcher Runtime Wrapper Prologue", "AOTDispatcher's wrapper"),
-        ("Torch-Compiled Region: 0/1", "compiled region"),
-        ("CompiledFunctionBackward", "CompiledFunction"),
-        ("autograd::engine::evaluate_function: CompiledFunctionBackward", "autograd engine"),
-        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", "autograd engine"),
-        ("ConvolutionBackward0", "autograd engine"),
-        ("triton_poi_fused_add_0", "Triton launchers"),
-        ("cudaLaunchKernel", "launches, copies and fills"),
-        ("cuLaunchKernelEx", "launches, copies and fills"),
-        ("cudaMemsetAsync", "launches, copies and fills"),
-        ("cudaStreamIsCapturing", "other CUDA calls"),
-        ("aten::_cudnn_rnn", "RNN"),
-        ("Optimizer.step#SGD.step", "optimizer and hooks"),
-        ("aten::_foreach_add_", "optimizer and hooks"),
-        ("aten::cudnn_convolution", "other operations"),
-        ("Lazy Function Loading", "other events"),
-    ],
-)
-def test_an_event_has_a_kind(event, kind):
-    assert host_time.kind_of(host_time.short_name(event)) == kind
-
-
-@pytest.mark.parametrize("words", [["--steps", "0"], ["--model", "gpt"], ["--executions", "graph"]])
-def test_host_time_refuses_what_it_cannot_measure(words, capsys):
-    with pytest.raises(SystemExit) as left:
-        host_time.main(["--device", "cpu", *words])
-    assert left.value.code == 2
-    assert words[1] in capsys.readouterr().err.splitlines()[-1]
-
-
-def first_search(*arguments):
-    """Run the script. It forks before PyTorch has started threads, so it needs a process of its own."""
-    command = [sys.executable, ROOT / "benchmarks" / "first_search.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=ENVIRONMENT)
-
-
-@pytest.mark.exhaustive
-def test_each_row_of_the_first_search_is_a_process_with_its_own_cache():
-    result = first_search("--device", "cpu", "--precision", "amp_bf16")
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("NOT A MEASUREMENT")
-    rows = rows_of(result.stdout)
-    assert len(rows) == 1 + 5  # with the head
-    for name, (_, first, processor, second, cache) in rows.items():
-        if name != "process":
-            assert min(map(float, (first, processor, second))) > 0
-            assert float(cache) == 0 or name in ("as the host is", "once more", "the driver's cache off")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_without_a_gpu_the_first_search_says_so_in_one_sentence():
-    result = first_search()
-    assert result.returncode == 1
-    assert "cannot run here" in result.stdout.splitlines()[-1]
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
