@@ -71,7 +71,7 @@ from .train.step import (
     warm_up,
 )
 
-EXPLAINED_STEPS = 100  # of a training that only serves an explanation; at most one epoch
+EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most one epoch
 ONLY_THE_FIRST = "only the first repetition is explained, because its steps stand for those of the others"
 SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
 BEGUN = itertools.count()  # the trainings of this process
