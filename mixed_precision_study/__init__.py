@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
 if "MIXED_PRECISION_RUNNER" in os.environ:  # run_all.py started this process
