@@ -24,7 +24,7 @@ from mixed_precision_study import compare
 
 EPOCHS = 3
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-FULL = {"words": 50304, "block": 1024, "layers": 12, "heads": 12, "width": 768}, 8, 25  # model, batch size, steps
+FULL = {"words": 50304, "block": 1024, "layers": 12, "heads": 12, "width": 768}, 8, 60  # model, batch size, steps
 TINY = {"words": 256, "block": 16, "layers": 1, "heads": 2, "width": 32}, 2, 3
 
 
