@@ -1,5 +1,7 @@
 """The explanation of a precision's timed runs, where a run of its own made it."""
 
+from functools import cache
+
 from ..record import FIELDS, EnvironmentFields
 
 OF_TIMED_EPOCHS = {  # what every timed run measures itself
@@ -32,6 +34,7 @@ INFERENCE = ("inference_",)
 ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by a timed run as well, without a memory breakdown
 
 
+@cache
 def fields_of(starts: tuple[str, ...]) -> list[str]:
     """Return the fields of a record that are measured together."""
     own = OF_TIMED_EPOCHS | EnvironmentFields.__dataclass_fields__.keys()  # of each process, such as kernel_forked

@@ -50,7 +50,7 @@ def test_a_step_is_drawn_as_arithmetic_other_kernels_and_idle_with_eager_above_t
     assert "50%" in section.title and "fp16" in section.title and why.GRAPH in section.about
     (table,) = [part for part in section.parts if isinstance(part, Table)]
     eager = {row["precision"]: row["limited by"] for row in table.rows[:2]}
-    assert eager["fp16 AMP"] == "kernel launches" and len(table.rows) == 4
+    assert eager["fp16"] == "kernel launches" and len(table.rows) == 4
     assert not any("amp_" in str(value) for row in table.rows for value in row.values())
 
 
