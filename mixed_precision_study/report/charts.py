@@ -40,13 +40,8 @@ SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
 BARS = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
 BARS |= {"errorbar": None, "legend": False, "linewidth": 0}
-STATUS = {
-    "oom": "out of memory",
-    "diverged": "did not learn",
-    "unsupported": "not supported",
-    "killed": "was killed",
-    "timeout": "timed out",
-}
+STATUS = {"oom": "out of memory", "diverged": "did not learn", "unsupported": "not supported"}
+STATUS |= {"killed": "was killed", "timeout": "timed out"}
 STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
     **dict.fromkeys(("axes.axisbelow", "axes.grid", "patch.force_edgecolor"), True),
     **dict.fromkeys(("xtick.bottom", "ytick.left"), False),

@@ -96,7 +96,7 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
     for precision in (one for one in ORDER if one in set(records.precision)):
         own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")
         found = {
-            f"{' / '.join(map(str, one[:3]))}, autocast {one[3] or 'off'}"
+            f"{' / '.join(map(str, one[:3]))}, autocast {'off' if pd.isna(one[3]) else one[3]}"
             for one in own[SWITCHES].itertuples(index=False)
         }
         column[f"switches, {precision_name(precision)}"] = " | ".join(sorted(found)) or "not known"

@@ -61,33 +61,19 @@ def why_not_judged(quality: pd.DataFrame) -> str:
     return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
 
 
-def unit_of(found: dict) -> tuple[int, str, str]:  # factor, unit and format of a difference
-    if found["metric"] == "accuracy":
-        return 100, " points", "+.2f"
-    return (100, "%", "+.1f") if found["is_ratio"] else (1, "", "+.4f")
-
-
-def difference_text(found: dict) -> str:
-    """Return a difference from fp32 with its 90% interval, which decides on equivalence."""
-    scale, unit, form = unit_of(found)
-    mean, low, high = (f"{scale * found[name]:{form}}" for name in ("difference", "low90", "high90"))
-    return f"{mean}{unit} ({low} to {high})"
-
-
-def margin_text(found: dict) -> str:
-    """Return the margin of a difference in the unit of its metric."""
-    scale, unit, _ = unit_of(found)
-    return f"{scale * found['margin']:g}{unit}"
-
-
 def row_of(case: dict) -> dict[str, str]:
+    """Return a difference from fp32 and its margin as texts. The 90% interval decides on equivalence."""
+    scale, unit, form = (100, "%", "+.1f") if case["is_ratio"] else (1, "", "+.4f")
+    if case["metric"] == "accuracy":
+        scale, unit, form = 100, " points", "+.2f"
+    mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
         "precision": precision_name(case["precision"]),
         "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
-        "difference (90% interval)": difference_text(case),
-        "margin": margin_text(case),
+        "difference (90% interval)": f"{mean}{unit} ({low} to {high})",
+        "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
         "outcome": case["outcome"] + diverged,
     }

@@ -2,14 +2,13 @@
 
 import pandas as pd
 
-from ..judge.ratios import FEWEST_PROCESSES
+from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT
 from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
 from .words import count
 
-FEWEST_HOSTS = 3  # below, a ratio in eager mode belongs to its host
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     ("always ran before", "one precision always ran first, so a drift of the host may look like a difference"),
     ("was run", "the two precisions had different places in the order of their process"),

@@ -248,7 +248,7 @@ def training_row(record: dict, number: int) -> dict:
         "explains": is_explanation(record),
         "timed": ok and bool(epochs),
         "seed": record["seed"],
-        "host": host_name(record),
+        "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
         "seconds": statistics.fmean(epochs) if ok and epochs else None,
         "seconds_low": min(epochs) if ok and epochs else None,
         "seconds_high": max(epochs) if ok and epochs else None,
@@ -263,11 +263,6 @@ def training_row(record: dict, number: int) -> dict:
         "disturbed": bool(flags_of(record)),
         "record": record,
     }
-
-
-def host_name(record: dict) -> str:
-    """Return what tells the host of a run from others, "" where it is not known; older records name the GPU alone."""
-    return "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or ""
 
 
 def peak_gib(record: dict) -> float | None:
