@@ -35,27 +35,19 @@ def test_all_results_have_been_recorded():
     assert set(RECORDED) == {path.parent.name if path.name == "records.zip" else path.stem for path in zips}
 
 
-def relabel(chart):
-    chart["panels"][0]["texts"][0] += "0"
-
-
-def swap_bars(chart):
-    bars = chart["panels"][0]["bars"]
-    bars[0][3], bars[1][3] = bars[1][3], bars[0][3]
-
-
-def turn_sign(chart):
-    chart["panels"][0]["bars"][0][3] *= -1
-
-
-def lose_precision(chart):
-    del chart["panels"][0]["bars"][1]
-
-
-@pytest.mark.parametrize("change", [relabel, swap_bars, turn_sign, lose_precision])
+@pytest.mark.parametrize("change", ["label", "swapped bars", "sign", "missing precision"])
 def test_a_chart_that_differs_is_found_until_an_entry_allows_it(change):
     new = copy.deepcopy(RECORDED["quick-h200"])
-    change(new["charts"][TIMES][0])
+    panel = new["charts"][TIMES][0]["panels"][0]
+    first, second, *others = panel["bars"]
+    if change == "label":
+        panel["texts"][0] += "0"
+    elif change == "swapped bars":
+        first[3], second[3] = second[3], first[3]
+    elif change == "sign":
+        first[3] *= -1
+    else:
+        panel["bars"] = [first, *others]
     pairs = {"quick-h200": (RECORDED["quick-h200"], new)}
     found = list(figures.differences(*pairs["quick-h200"], "quick-h200"))
     assert found and all(path.startswith(f"quick-h200/charts/{TIMES}/") for path, *_ in found)

@@ -52,11 +52,6 @@ def slowdowns(record: dict) -> dict[str, float]:
     return {name: share for name, share in record.get("throttle_fractions") or () if share >= DISTURBED}
 
 
-def at_power_limit(record: dict) -> bool:
-    """Return whether the card's power limit held the clock down for a noticeable time."""
-    return POWER_CAP in slowdowns(record)
-
-
 def held_back(record: dict) -> bool:
     """Return whether something other than the power cap slowed the GPU: heat or hardware."""
     return any(name != POWER_CAP for name in slowdowns(record))
@@ -126,30 +121,12 @@ def named_differences(own: dict, base: dict, names: dict[str, str]) -> list[str]
     return found
 
 
-def clocks_of(own: dict, base: dict) -> tuple[float, float] | None:
-    """Return the median clocks of two runs in MHz, or None where one of them is not known."""
-    clock, base_clock = own.get("sm_clock_mhz_median"), base.get("sm_clock_mhz_median")
-    return (clock, base_clock) if clock and base_clock else None
-
-
 def clocks_apart(own: dict, base: dict) -> str | None:
-    """Return by how much the clocks of two runs differ, or None where they are alike or not known."""
-    clocks = clocks_of(own, base)
-    if not clocks or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
+    """Return by how much the median clocks of two runs differ, or None where they are alike or not known."""
+    clocks = [record.get("sm_clock_mhz_median") or 0 for record in (own, base)]
+    if not all(clocks) or max(clocks) <= min(clocks) * (1 + CLOCKS_ALIKE):
         return None
     return f"clock {clocks[0]:.0f} MHz against {clocks[1]:.0f} MHz"
-
-
-def clock_difference(own: dict, base: dict) -> str | None:
-    """Return in which way the clocks of two runs differ, also where one is not known, or None."""
-    known = the_only_one(own, base, "sm_clock_mhz_median")
-    return f"clock of {known} only" if known else clocks_apart(own, base)
-
-
-def slower_clock_by_power(own: dict, base: dict) -> bool:
-    """Return whether the run with the lower clock was at the power cap, which explains its clock."""
-    clocks = clocks_of(own, base)
-    return clocks is not None and POWER_CAP in slowdowns(own if clocks[0] < clocks[1] else base)
 
 
 def one_sided(own: dict, base: dict) -> list[str]:
@@ -172,17 +149,13 @@ def order_difference(own: dict, base: dict) -> str | None:
     return f"{names[0]} was run {places[0]} of its process, {names[1]} run {places[1]}"
 
 
-def start_difference(own: dict, base: dict) -> str | None:
-    """Return that the kernel of one of the two was forked and that of the other was not, or None."""
-    forked = the_only_one(own, base, "kernel_forked")
-    return f"only the kernel of {forked} was forked" if forked else None
-
-
 def differences(own: dict, base: dict) -> list[str]:
     """Return in which conditions two runs differ, as short phrases, from the software to what disturbed one of them."""
     found = named_differences(own, base, SOFTWARE) + named_differences(own, base, HOST)
-    others = start_difference(own, base), order_difference(own, base), clock_difference(own, base)
-    found += [text for text in others if text]
+    forked, clocked = (the_only_one(own, base, field) for field in ("kernel_forked", "sm_clock_mhz_median"))
+    found += [f"only the kernel of {forked} was forked"] if forked else []
+    others = order_difference(own, base), f"clock of {clocked} only" if clocked else clocks_apart(own, base)
+    found += filter(None, others)
     return found + one_sided(own, base)
 
 
@@ -192,8 +165,8 @@ def why_no_outcome(own: dict, base: dict) -> str | None:
         reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
         if reasons:
             return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
-    clock = clocks_apart(own, base)
-    if clock and not slower_clock_by_power(own, base):
+    slower = min((own, base), key=lambda record: record.get("sm_clock_mhz_median") or 0)
+    if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
         return f"{clock}, which the power cap does not explain"
     return None
 

@@ -1,25 +1,9 @@
 """The explanation of a precision's timed runs, where a run of its own made it."""
 
+from functools import cache
+
 from ..record import FIELDS, EnvironmentFields
 
-OF_TIMED_EPOCHS = {  # what every timed run measures itself
-    "overflow_steps",
-    "energy_joules",
-    "energy_source",
-    "energy_reason",
-    "joules_per_1000_samples",
-    "power_watts_mean",
-    "power_watts_limit",
-    "sm_clock_mhz_median",
-    "sm_clock_mhz_max",
-    "temperature_celsius_max",
-    "throttle_fractions",
-    "throttled",
-    "gpu_shared",
-    "card_samples",
-    "card_samples_all",
-    "card_reason",
-}
 TIME_ALONE = "the run was made for its time alone"  # the reason that a timed run gives
 NOT_YET = "the run that measures it is missing"
 STARTS = (  # fields that are measured together: one is taken over only if none of its kind was measured
@@ -32,9 +16,10 @@ INFERENCE = ("inference_",)
 ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by a timed run as well, without a memory breakdown
 
 
+@cache
 def fields_of(starts: tuple[str, ...]) -> list[str]:
-    """Return the fields of a record that are measured together."""
-    own = OF_TIMED_EPOCHS | EnvironmentFields.__dataclass_fields__.keys()  # of each process, such as kernel_forked
+    """Return the fields of a record that are measured together, without those of each process."""
+    own = EnvironmentFields.__dataclass_fields__  # such as kernel_forked, which begins as a field of the profile does
     return [name for name in FIELDS if name.startswith(starts) and name not in own]
 
 

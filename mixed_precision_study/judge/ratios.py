@@ -24,6 +24,8 @@ FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
 FEWEST_HOSTS_FOR_INTERVAL = 5
 BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
+PAIRED = ("seed", "repeat", "gpu_uuid")  # fields that are equal in a run and its counterpart
+UNKNOWN = ("low", "high", "low90", "high90", "p", "smallest")  # of a ratio of too few processes
 Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
@@ -51,14 +53,11 @@ def is_per_sample(own: dict, base: dict) -> bool:
 def total_ratio(own: dict, base: dict) -> float | None:
     """Return how many times as fast a run is, by the total time of the epochs that both have; None if not known."""
     count = min(len(own["epoch_seconds"]), len(base["epoch_seconds"]))
-    seconds = sum(own["epoch_seconds"][:count])
-    base_seconds = sum(base["epoch_seconds"][:count])
-    if is_per_sample(own, base):
-        samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
-        if not (samples and base_samples):
-            return None
-        return base_seconds / seconds * (samples / base_samples)
-    return base_seconds / seconds
+    ratio = sum(base["epoch_seconds"][:count]) / sum(own["epoch_seconds"][:count])
+    if not is_per_sample(own, base):
+        return ratio
+    samples, base_samples = samples_in_epoch(own), samples_in_epoch(base)
+    return ratio * (samples / base_samples) if samples and base_samples else None
 
 
 def block_ratios(own: dict, base: dict) -> np.ndarray:
@@ -66,8 +65,7 @@ def block_ratios(own: dict, base: dict) -> np.ndarray:
 
     Whole epochs are compared where the blocks are unequal work; see `is_per_sample` for seconds per sample.
     """
-    times = block_times(own)
-    base_times = block_times(base)
+    times, base_times = block_times(own), block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
         times, base_times = times / samples_in_epoch(own), base_times / samples_in_epoch(base)
@@ -94,20 +92,14 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
     A run that only explains is no run of a pair.
     """
 
-    def key_of(record):
-        return record["seed"], record.get("repeat"), record["gpu_uuid"]
-
-    def newest(record):
-        return tuple(record.get(name) or "" for name in ("started_at", "run_id", "path"))
-
     def timed(records):
         kept = [record for record in records if record["status"] == "ok" and not is_explanation(record)]
-        return sorted(kept, key=newest, reverse=True)
+        names = ("started_at", "run_id", "path")
+        return sorted(kept, key=lambda record: tuple(record.get(name) or "" for name in names), reverse=True)
 
-    found = []
-    free = timed(base_runs)
+    found, free = [], timed(base_runs)
     for run in timed(runs):
-        candidates = [base for base in free if key_of(base) == key_of(run)]
+        candidates = [base for base in free if all(base.get(name) == run.get(name) for name in PAIRED)]
         if candidates:
             counterpart = min(candidates, key=lambda base: len(differences(run, base)))
             free = [base for base in free if base is not counterpart]
@@ -146,9 +138,9 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
-    graph = all(map(is_graph, sum(pairs, ())))
+    graph = all("cuda_graph" in (one.get("execution") or "") for pair in pairs for one in pair)
     logarithms = by_process(usable)
-    processes, ratio, interval = len(logarithms), exponential(fmean(logarithms)), interval_of(logarithms)
+    ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     by_host: dict[object, list] = {}
     for pair, one in usable:
         by_host.setdefault(host_of(pair[0]) or pair[0].get("gpu_uuid"), []).append((pair, one))
@@ -160,7 +152,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     return {
         "ratio": ratio,
         **interval,
-        "processes": processes,
+        "processes": len(logarithms),
         "hosts": len(ends),
         "lowest": min(ends),
         "highest": max(ends),
@@ -176,11 +168,6 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     }
 
 
-def is_graph(record: dict) -> bool:
-    """Return whether a run was a CUDA graph, whose times hardly drift."""
-    return "cuda_graph" in (record.get("execution") or "")
-
-
 def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
     """Return the mean logarithm of the ratios of each two processes. Records without a process are one each."""
     found: dict[tuple, list[float]] = {}
@@ -193,34 +180,15 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
 def interval_of(logarithms: list[float]) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
     if len(logarithms) < FEWEST_PROCESSES:
-        return dict.fromkeys(("low", "high", "low90", "high90", "p", "smallest"))
-    middle = fmean(logarithms)
-    half = half_width(logarithms, 0.95)
-    half90 = half_width(logarithms, 0.9)
-    return {
-        "low": exponential(middle - half),
-        "high": exponential(middle + half),
-        "low90": exponential(middle - half90),
-        "high90": exponential(middle + half90),
-        "p": p_value(logarithms),
-        "smallest": max(exponential(half), SMALLEST_CLAIMED) - 1,
-    }
+        return dict.fromkeys(UNKNOWN)
+    middle, half, half90 = fmean(logarithms), half_width(logarithms, 0.95), half_width(logarithms, 0.9)
+    ends = [exponential(middle + one) for one in (-half, half, -half90, half90)]
+    smallest = max(exponential(half), SMALLEST_CLAIMED) - 1
+    return dict(zip(UNKNOWN, (*ends, p_value(logarithms), smallest), strict=True))
 
 
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
-    unknown = dict.fromkeys(
-        ("low", "high", "low90", "high90", "p", "smallest", "unlike", "one_order", "untrained", "lost")
-    )
-    counts = {
-        "processes": 0,
-        "hosts": 0,
-        "lowest": ratio,
-        "highest": ratio,
-        "seeds": 0,
-        "seconds": 0,
-        "median_ratio": ratio,
-        "apart": False,
-        "differences": [],
-    }
-    return {"ratio": ratio, **unknown, **counts}
+    unknown = dict.fromkeys((*UNKNOWN, "unlike", "one_order", "untrained", "lost"))
+    counts = {"processes": 0, "hosts": 0, "lowest": ratio, "highest": ratio, "seeds": 0, "seconds": 0}
+    return {"ratio": ratio, **unknown, **counts, "median_ratio": ratio, "apart": False, "differences": []}

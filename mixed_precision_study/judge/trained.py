@@ -55,14 +55,9 @@ def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
     if not all(gains) or median(gains[1]) < LEARNED or median(gains[0]) >= HALF * median(gains[1]):
         return None
     own, base = pairs[0]
-    ends = f"ends at {middle_metric(pairs, 0):.3g} against {middle_metric(pairs, 1):.3g}"
-    return f"{own['precision']} did not train as {base['precision']} did: its {metric_name(own)} {ends}"
-
-
-def middle_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> float:
-    """Return the median of the known last metrics on one side."""
-    last = [last_metric(pair[side]) for pair in pairs]
-    return median(value for value in last if value is not None)
+    last = [[last_metric(pair[side]) for pair in pairs] for side in (0, 1)]
+    ends = " against ".join(f"{median(one for one in found if one is not None):.3g}" for found in last)
+    return f"{own['precision']} did not train as {base['precision']} did: its {metric_name(own)} ends at {ends}"
 
 
 def metric_name(record: dict) -> str:

@@ -60,38 +60,18 @@ def outcome_of(speedup: dict) -> str:
     return SAME if within else CANNOT_BE_TOLD
 
 
-def interval_text(speedup: dict) -> str:
-    """Return the interval of a ratio as text, or why it has none."""
-    if speedup["low"] is None:
-        return TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
-    return f"{speedup['low']:.2f} to {speedup['high']:.2f}"
-
-
-def amount_of(record: dict, base: dict, speedup: dict) -> str:
-    """Return a ratio with its interval, or with how few processes it rests on, as text."""
-    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval_text(speedup)})"
+def amount_of(record: dict, base: dict, speedup: dict, word: str) -> str:
+    """Return a ratio as text, with its interval, or with how few processes it rests on, and what it allows to say."""
+    interval = TOO_FEW_PROCESSES.get(speedup["processes"], "not paired")
+    if speedup["low"] is not None:
+        interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
+    amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
     if record.get("batch_size") == "max":
         sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
         amount += f" per sample, each at its largest batch ({sizes})"
-    return amount
-
-
-def judgement_text(speedup: dict, word: str) -> str:
-    """Return what a ratio allows to say, as the end of a clause."""
     if word == OTHER_CONDITIONS:
-        return f": no outcome, because {speedup['unlike']}"
-    if word == CANNOT_BE_TOLD and outcome_of({**speedup, "one_order": None}) != word:
-        return f": {word}, because {speedup['one_order']}, and a drift of the host may look like 5%"
-    if word == CANNOT_BE_TOLD:
-        return f": {word}, because a difference below {speedup['smallest']:.0%} could not have been seen"
-    return "" if word in TOO_FEW_PROCESSES.values() else f": {word}"
-
-
-def warning_of(record: dict, base: dict, speedup: dict | None) -> str:
-    """Return a sentence on what disturbed either run and in which conditions they differ, or nothing."""
-    disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
-    disturbed += speedup["differences"] if speedup else []
-    return f"Caution: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
+        return f"{amount}: no outcome, because {speedup['unlike']}"
+    return amount if word in TOO_FEW_PROCESSES.values() else f"{amount}: {word}"
 
 
 def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
@@ -111,22 +91,22 @@ def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = 
     if base["status"] != "ok":
         reason = f"; {because}" if with_reason else ""
         return f"{name} has no {against} to be compared with ({base['status']}){reason}."
-    warning = warning_of(record, base, speedup)
+    disturbed = [f"{run['precision']} {text}" for run in (record, base) for text in conditions_of(run)]
+    disturbed += speedup["differences"] if speedup else []
+    warning = f"Caution: {'; '.join(dict.fromkeys(disturbed))}. " if disturbed else ""
     word = judge(speedup)
     if speedup is None:
         return f"{warning}{name} cannot be compared with {against}: {word}."
     if word == NOT_TRAINED:
         ratio = f"{speedup['ratio']:.2f}x over {against}"
         return f"{speedup['untrained']}, so its {ratio} is no speed-up. {warning}".rstrip()
-    amount = amount_of(record, base, speedup) + judgement_text(speedup, word)
+    amount = amount_of(record, base, speedup, word)
     if speedup["lost"]:
         amount += f", but {speedup['lost']}"
     if speedup["apart"]:
         amount += f"; its median block is {speedup['median_ratio']:.2f}x, so some blocks took far longer"
     if not with_reason:
         return f"{warning}{name} is {amount}."
-    if word == SAME and case in ("data loading", "kernel launches"):
-        because += ", so precision is not what limits you"
     half = record["fp16_kernel_fraction"] or 0
     note = ""
     if name == "amp_bf16" and half >= DISTURBED:

@@ -35,6 +35,8 @@ else is inconclusive, which does not mean the same. No ratio is judged of runs t
 hardware slowed on one side, or that lasted less than two seconds. Quality compares equal seeds with a margin that was
 fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean absolute error; an outcome takes five
 seeds."""
+COLUMNS = ["precision", "gpu_uuid", "finished_at"]
+SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
 NAMED = 3  # files that are no records; of more their number is given
 
 
@@ -69,7 +71,9 @@ def section(tables: Tables) -> Section:
             f"{count(len(tables.other_code), 'record')} of {len(rows)} are of another state of their notebook than its"
             " newest. Those that run_all.py had set aside are left out, the others are used."
         )
-    records = pd.DataFrame(list(rows.record)).assign(device=rows.record.map(device_name).values)
+    records = pd.DataFrame(list(rows.record), columns=[*COLUMNS, *ENVIRONMENT.values(), *SWITCHES]).assign(
+        device=rows.record.map(device_name).values
+    )
     columns = {name: environment_of(found) for name, found in records.groupby("device")}
     titles = dict.fromkeys(title for column in columns.values() for title in column)
     section.table([{"": title} | {name: one.get(title, "-") for name, one in columns.items()} for title in titles])
@@ -89,12 +93,11 @@ def environment_of(records: pd.DataFrame) -> dict[str, str]:
     for title, name in ENVIRONMENT.items():
         values = {f"{one:.0f}" if isinstance(one, float) else str(one) for one in records[name].dropna()}
         column[title] = " | ".join(sorted(values)) or "not known"
-    names = [f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")]
     for precision in (one for one in ORDER if one in set(records.precision)):
-        own = records[records.precision == precision].dropna(subset=names, how="all")
+        own = records[records.precision == precision].dropna(subset=SWITCHES[:3], how="all")
         found = {
-            f"{' / '.join(map(str, one[:3]))}, autocast {one[3] or 'off'}"
-            for one in own[[*names, "autocast_dtype"]].itertuples(index=False)
+            f"{' / '.join(map(str, one[:3]))}, autocast {'off' if pd.isna(one[3]) else one[3]}"
+            for one in own[SWITCHES].itertuples(index=False)
         }
         column[f"switches, {precision_name(precision)}"] = " | ".join(sorted(found)) or "not known"
     return column

@@ -1,7 +1,7 @@
 """Section: how far each precision ends from fp32 in quality, in units of a margin that was fixed beforehand."""
 
 import textwrap
-from statistics import fmean
+from statistics import fmean, median
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -61,33 +61,19 @@ def why_not_judged(quality: pd.DataFrame) -> str:
     return f"they have {count(int(quality.seeds.max()), 'seed')} per precision and a verdict takes five"
 
 
-def unit_of(found: dict) -> tuple[int, str, str]:  # factor, unit and format of a difference
-    if found["metric"] == "accuracy":
-        return 100, " points", "+.2f"
-    return (100, "%", "+.1f") if found["is_ratio"] else (1, "", "+.4f")
-
-
-def difference_text(found: dict) -> str:
-    """Return a difference from fp32 with its 90% interval, which decides on equivalence."""
-    scale, unit, form = unit_of(found)
-    mean, low, high = (f"{scale * found[name]:{form}}" for name in ("difference", "low90", "high90"))
-    return f"{mean}{unit} ({low} to {high})"
-
-
-def margin_text(found: dict) -> str:
-    """Return the margin of a difference in the unit of its metric."""
-    scale, unit, _ = unit_of(found)
-    return f"{scale * found['margin']:g}{unit}"
-
-
 def row_of(case: dict) -> dict[str, str]:
+    """Return a difference from fp32 and its margin as texts. The 90% interval decides on equivalence."""
+    scale, unit, form = (100, "%", "+.1f") if case["is_ratio"] else (1, "", "+.4f")
+    if case["metric"] == "accuracy":
+        scale, unit, form = 100, " points", "+.2f"
+    mean, low, high = (f"{scale * case[name]:{form}}" for name in ("difference", "low90", "high90"))
     diverged = f": {count(case['diverged'], 'run')} diverged" if case["diverged"] else ""
     return {
         "training": case["label"],
         "precision": precision_name(case["precision"]),
         "metric": f"{METRICS.get(case['metric'], case['metric'])} ({case['better']} is better)",
-        "difference (90% interval)": difference_text(case),
-        "margin": margin_text(case),
+        "difference (90% interval)": f"{mean}{unit} ({low} to {high})",
+        "margin": f"{scale * case['margin']:g}{unit}",
         "seeds": str(case["seeds"]),
         "outcome": case["outcome"] + diverged,
     }
@@ -129,24 +115,29 @@ def say_unlearned(section: Section, tables: Tables) -> None:
             section.say(f"{who}: {plain(title)}.")
 
 
+def median_curve(runs: list[dict]) -> dict[int, float]:
+    """Return {epoch: median of the training losses}. It is no data frame, because those of a report took a second."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for epoch, loss in enumerate(run["train_loss"]):
+            if loss is not None:
+                found.setdefault(epoch % (run.get("epochs") or len(run["train_loss"])), []).append(loss)
+    return {epoch: median(losses) for epoch, losses in found.items()}
+
+
 def say_curves(section: Section, tables: Tables) -> None:
     """Say whether the losses fall as in fp32, by the medians in the second half of the training, or which do not."""
     apart: dict[str, float] = {}
     for number, title in tables.comparisons.title.items():
-        rows = [
-            {"precision": name, "epoch": epoch % (run.get("epochs") or len(run["train_loss"])), "loss": loss}
-            for name in ORDER
-            for run in tables.runs(number, name)
-            for epoch, loss in enumerate(run["train_loss"])
-        ]
-        if max((row["epoch"] for row in rows), default=0) < FEWEST_EPOCHS - 1:
-            continue  # a table of each comparison would take a second in all
-        curves = pd.DataFrame(rows, columns=["precision", "epoch", "loss"])
-        curves = curves.pivot_table(index="epoch", columns="precision", values="loss", aggfunc="median")
-        if len(curves) >= FEWEST_EPOCHS and "fp32" in curves and tables.comparisons.batch[number] != "max":
-            distances = curves.sub(curves.fp32, axis=0).iloc[len(curves) // 2 :].abs().max()
-            shares = distances.drop("fp32") / (curves.fp32.max() - curves.fp32.min())
-            apart |= {f"{precision_name(name)} in {plain(title)}": share for name, share in shares.items()}
+        curves = {name: curve for name in ORDER if (curve := median_curve(tables.runs(number, name)))}
+        epochs, base = sorted({epoch for curve in curves.values() for epoch in curve}), curves.pop("fp32", {})
+        fall = max(base.values(), default=0) - min(base.values(), default=0)
+        if len(epochs) < FEWEST_EPOCHS or not fall or tables.comparisons.batch[number] == "max":
+            continue
+        late = [epoch for epoch in epochs[len(epochs) // 2 :] if epoch in base]
+        for name, curve in curves.items():
+            if distances := [abs(curve[epoch] - base[epoch]) for epoch in late if epoch in curve]:
+                apart[f"{precision_name(name)} in {plain(title)}"] = max(distances) / fall
     same = [share for share in apart.values() if share <= SAME_CURVE]
     others = [f"{who} ({share:.0%})" for who, share in apart.items() if share > SAME_CURVE]
     if same:
@@ -162,12 +153,11 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
     """Add what each precision needed to reach the same metric, and name those of which only the epochs are faster."""
     rows = []
     for number, label in labels.items():
-        runs = tables.trainings[tables.trainings.timed & (tables.trainings.comparison == number)]
-        target = next((found for run in runs.record if (found := target_of(run, tables.target_metric))), None)
+        runs = {name: records for name in ORDER if (records := tables.runs(number, name))}
+        targets = [target_of(run, tables.target_metric) for records in runs.values() for run in records]
+        target = next(filter(None, targets), None)
         ways = {
-            name: [one for run in runs.record[runs.precision == name] for one in to_target(run, target)]
-            for name in ORDER
-            if target and name in set(runs.precision)
+            name: [one for run in records for one in to_target(run, target)] for name, records in runs.items() if target
         }
         if not any(one.epochs for found in ways.values() for one in found):
             continue

@@ -110,7 +110,9 @@ def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     in_order.sort(key=lambda record: -places[folder_of(record)])
     standing = {copy_key(record, uuid): record for record in in_order for uuid in (record["gpu_uuid"], None)}
     on_gpu = any(record["device_type"] == "cuda" for record in sound)
-    real = {(settings_of(record), *map(record.get, PLACE)) for record in sound if record["synthetic"] is False}
+    asked = {data_asked_for(record) for record in sound if record["synthetic"]}
+    others = [record for record in sound if record["synthetic"] is False and data_asked_for(record) in asked]
+    real = {(settings_of(record), *map(record.get, PLACE)) for record in others}
     reasons = [(record, reason or why_not(record, standing, on_gpu, real)) for record, reason in reasons]
     used = [record for record, reason in reasons if not reason]
     return used, [(record["path"], reason) for record, reason in reasons if reason]

@@ -2,14 +2,13 @@
 
 import pandas as pd
 
-from ..judge.ratios import FEWEST_PROCESSES
+from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
 from ..judge.verdict import DIFFERENT
 from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
 from .words import count
 
-FEWEST_HOSTS = 3  # below, a ratio in eager mode belongs to its host
 CAUTIONS = (  # pattern of a condition in which two sides differ, and what is said of it once
     ("always ran before", "one precision always ran first, so a drift of the host may look like a difference"),
     ("was run", "the two precisions had different places in the order of their process"),
@@ -35,10 +34,9 @@ def section(tables: Tables) -> Section:
     cells = cells.pivot(index="comparison", columns="over", values="cell")
     charted = tables.charted.assign(model=tables.charted["name"])
     charted["run"] = [", ".join(filter(None, texts)) for texts in charted[["way", "more"]].itertuples(index=False)]
-    alone = charted.groupby("model").task.nunique().max() == 1  # then the name says the task
-    rows = charted[["model", "run"] if alone else ["model", "task", "run"]].join(
-        cells[[*filter(cells.__contains__, columns)]]
-    )
+    if charted.groupby("model").task.nunique().max() > 1:  # else the name says the task
+        charted["model"] += ", " + charted.task
+    rows = charted[["model", "run"]].join(cells[[*filter(cells.__contains__, columns)]])
     section.table(rows.fillna("-").to_dict("records"), "Ratios" if len(rows) > 12 else "", ["run"])
     section.say(footnote(tables, ratios))
     return section
@@ -47,7 +45,7 @@ def section(tables: Tables) -> Section:
 def cell_of(row: pd.Series) -> str:
     """Return a ratio with its interval in one line: "1.51 (1.49–1.53)", "~" where the interval includes 1."""
     if row.low is None or row.low != row.low:
-        return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else " (unpaired)")
+        return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
     fallen = "*" if row.outcome in DIFFERENT and not row.stands else ""
     digits = 1 if row.high >= 10 else 2  # seven columns fit
@@ -83,6 +81,8 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
             f"{count(len(few), 'ratio')} of one or two processes have no interval, because so few do not show how far"
             " processes differ."
         )
+    if (ratios.processes == 0).any():
+        said.append("† marks ratios of runs that are no pairs, as on two cards, so nothing is judged from them.")
     tested = tables.ratios.dropna(subset=["p"])
     fallen = tested[tested.outcome.isin(DIFFERENT) & ~tested.stands]
     if len(fallen):

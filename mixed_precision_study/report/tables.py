@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -78,23 +78,31 @@ class Tables:
         ratios, names = {}, ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
         if len(self.ratios):
             ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
-        rows = self.trainings[~self.trainings.explains.astype(bool)]
-        groups = dict(iter(rows.groupby(["comparison", "precision"])))
+        groups: dict[tuple, list[dict]] = {}
+        for run in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
+            groups.setdefault((run["comparison"], run["precision"]), []).append(run)
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
         for comparison, precision in product(self.comparisons.itertuples(), ORDER):
             number = comparison.Index
             if (number, precision) in groups:
                 runs = groups[number, precision]
                 baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                ok = fairly_timed([one for one in runs.record if one["status"] == "ok" and one["epoch_seconds"]])
+                known = {
+                    name: [run[name] for run in runs if pd.notna(run[name])]
+                    for name in ("gib", "joules", "samples_per_second")
+                }
+                metrics = [run["metric"] for run in runs if run["timed"] and pd.notna(run["metric"])]
+                ok = [run["record"] for run in runs if run["status"] == "ok" and run["record"]["epoch_seconds"]]
+                ok = fairly_timed(ok)
                 row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
                 row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
                 means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
                 row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
-                row |= {"seconds_high": max(means, default=None), "gib": runs.gib.max(), "joules": runs.joules.median()}
-                rates = runs.samples_per_second.dropna()
-                row |= {"samples_per_second": geometric(rates) if len(rates) else None}
-                row |= {"status": "ok" if ok else runs.status.iloc[0], "metric": runs[runs.timed].metric.mean()}
+                row |= {"seconds_high": max(means, default=None), "gib": max(known["gib"], default=None)}
+                row |= {"joules": statistics.median(known["joules"]) if known["joules"] else None}
+                row |= {"samples_per_second": geometric(rates) if (rates := known["samples_per_second"]) else None}
+                row |= {"metric": statistics.fmean(metrics) if metrics else None}
+                row |= {"status": "ok" if ok else runs[0]["status"]}
                 row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
                 bars[number].append(row)
         return bars
@@ -240,7 +248,7 @@ def training_row(record: dict, number: int) -> dict:
         "explains": is_explanation(record),
         "timed": ok and bool(epochs),
         "seed": record["seed"],
-        "host": host_name(record),
+        "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
         "seconds": statistics.fmean(epochs) if ok and epochs else None,
         "seconds_low": min(epochs) if ok and epochs else None,
         "seconds_high": max(epochs) if ok and epochs else None,
@@ -255,11 +263,6 @@ def training_row(record: dict, number: int) -> dict:
         "disturbed": bool(flags_of(record)),
         "record": record,
     }
-
-
-def host_name(record: dict) -> str:
-    """Return what tells the host of a run from others, "" where it is not known; older records name the GPU alone."""
-    return "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or ""
 
 
 def peak_gib(record: dict) -> float | None:
@@ -285,9 +288,10 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
         row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
         row |= {"data": str(settings["dataset_used"]), "batch": first["batch_size"], "execution": execution}
         rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
-    for row in rows:
-        peers = [one for one in rows if all(one[key] == row[key] for key in ("notebook", "name", "task"))]
-        row["more"] = ", ".join(told_apart(row["settings"], [one["settings"] for one in peers]))
+    keys = [dict(comparison_key(first)) for _, first in sorted(firsts.items())]
+    for row, key in zip(rows, keys, strict=True):
+        same = [all(one[name] == row[name] for name in ("notebook", "name", "task")) for one in rows]
+        row["more"] = ", ".join(told_apart(row["settings"], key, list(compress(keys, same))))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
         parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
@@ -295,13 +299,13 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
 
 
-def told_apart(settings: dict, peers: list[dict]) -> list[str]:
+def told_apart(settings: dict, key: dict, peers: list[dict]) -> list[str]:
     """Return the settings in which a comparison differs from its peers, as labels; a memory limit is always named."""
     labels = []
     for name, value in settings.items():
-        found = {json.dumps(peer.get(name)) for peer in peers}
         limit = name == "memory_limit_gib" and value
-        if limit or (name not in NAMED_APART and len(found) > 1 and (name, value) not in USUAL):
+        apart = name not in NAMED_APART and (name, value) not in USUAL
+        if limit or (apart and any(peer.get(name, "null") != key[name] for peer in peers)):
             labels.append(setting_name(name, value))
     return labels
 
@@ -369,7 +373,7 @@ def note_graph_gains(tables: Tables) -> None:
     `find_bottleneck` reads it: such a gain refutes that kernels are the limit.
     """
     for _, pair in alike(tables.comparisons, "execution"):
-        by_way = {row.execution: row.Index for row in pair.itertuples()}
+        by_way = dict(zip(pair.execution, pair.index, strict=True))
         for precision in ORDER if {"eager", "cuda_graph"} <= set(by_way) else ():
             own = tables.runs(by_way["eager"], precision)
             found = ratio_between(tables.runs(by_way["cuda_graph"], precision), own)
@@ -433,11 +437,11 @@ def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as JSON."""
     row: dict = {}
     for name, value in record.items():
-        if isinstance(value, list) and all(isinstance(one, int | float) for one in value):
+        if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)
         else:
-            row[name] = json.dumps(value) if isinstance(value, list | dict) else value
+            row[name] = json.dumps(value) if isinstance(value, (list, dict)) else value
     return row
 
 

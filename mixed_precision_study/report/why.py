@@ -75,7 +75,7 @@ def section(tables: Tables) -> Section:
         advice = advice_of(row.limit, row.record).removeprefix(": try ")
         for key in ORDER:
             advice = advice.replace(key, precision_name(key))
-        rows.append({"model": row.name, "way": row.block, "precision": precision_name(row.precision)})
+        rows.append({"model": row.name, "way": row.block, "precision": short_name(row.precision)})
         rows[-1] |= {"limited by": row.limit, "largest other kernels": longest_others(row.record), "try": advice or "-"}
     section.table(rows, "What limits each step, and what to try")
     return section

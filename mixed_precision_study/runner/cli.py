@@ -24,7 +24,7 @@ import yaml
 
 from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
-from ..record import read_records, read_run
+from ..record import parsed, read_run, record_texts, wrong_field
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
@@ -156,7 +156,11 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     for place, word in zip(places, given, strict=True):
         if not place.exists():
             raise UserError(f"--report {word}: there is no such folder.")
-        if not read_records(place)[0]:
+        for _, text in record_texts(place, []):  # up to the first record, because the notebook reads all of them
+            with suppress(ValueError):
+                if not wrong_field(parsed(text)):
+                    break
+        else:
             raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")

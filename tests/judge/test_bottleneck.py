@@ -13,12 +13,7 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
     (OTHER_KERNELS, "amp_fp16", {}, ["channels_last", "torch.compile"]),
     (OTHER_KERNELS, "amp_fp16", {"channels_last": None}, ["torch.compile"]),  # a model without images
     (OTHER_KERNELS, "amp_fp16", {"channels_last": True}, ["torch.compile"]),
-    (
-        OTHER_KERNELS,
-        "amp_fp16",
-        {"channels_last": True, "execution": "cuda_graph"},
-        ["torch.compile"],
-    ),
+    (OTHER_KERNELS, "amp_fp16", {"channels_last": True, "execution": "cuda_graph"}, ["torch.compile"]),
     (OTHER_KERNELS, "amp_bf16", {"channels_last": True, "execution": "compile"}, []),
     (OTHER_KERNELS, "tf32", {"channels_last": True, "execution": "compile"}, ["16-bit values"]),
     ("sizes not multiples of 8", "tf32", {}, ["multiples of 8"]),

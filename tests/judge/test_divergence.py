@@ -18,6 +18,9 @@ def run(precision, metric, better="higher", chance=0.1, status="ok"):
         ([run("a", [0.1]), run("b", [0.09])], set()),  # none learned
         ([run("a", []), run("b", [0.1], chance=None)], set()),
         ([run("a", [0.9]), run("b", [0.1], status="oom")], set()),
+        ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),  # what only explains learns nothing
+        ([run("a", [0.9]), run("b", [0.1]) | {"parameters": {"purpose": "explain"}}], set()),  # as an experiment has it
+        ([{"run_id": "a", "status": "failed", "metric": [0.1], "chance_metric": 0.1}], set()),  # it may lack the rest
     ],
 )
 def test_a_run_at_chance_is_found_where_another_learned(runs, diverged):
@@ -35,14 +38,3 @@ def test_runs_are_judged_by_fp32_and_by_others_only_where_these_clearly_learned(
     assert found(0.1, 0.9) == {"fp32", "o3_fp16"}
     assert found(0.1, 0.4) == set()  # one lucky run is no measure
     assert found(0.3, 0.1) == {"tf32", "o3_fp16"}
-
-
-def test_a_run_that_only_explains_is_not_judged_by_what_it_learned():
-    runs = [run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}]
-    assert find_diverged(runs) == {}
-    runs[1] = run("b", [0.1]) | {"parameters": {"purpose": "explain"}}  # as the experiment has it
-    assert find_diverged(runs) == {}
-
-
-def test_a_failed_run_may_lack_what_a_comparison_with_chance_needs():
-    assert find_diverged([{"run_id": "a", "status": "failed", "metric": [0.1], "chance_metric": 0.1}]) == {}

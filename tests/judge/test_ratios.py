@@ -15,18 +15,14 @@ from mixed_precision_study.judge.ratios import (
     paired_runs,
     total_ratio,
 )
-from mixed_precision_study.judge.verdict import DIFFERENT, judge
+from mixed_precision_study.judge.verdict import judge
 
 
-def test_block_times_are_epochs_by_blocks():
+def test_block_times_are_epochs_by_blocks_or_epochs_where_the_blocks_are_not_whole():
     record = flat(epoch_seconds=[6.0, 15.0], block_seconds=[1, 2, 3, 4, 5, 6])
     assert block_times(record).tolist() == [[1, 2, 3], [4, 5, 6]]
-
-
-@pytest.mark.parametrize("blocks", [[], None, [1, 2, 3]], ids=["none", "older record", "not whole"])
-def test_block_times_without_whole_blocks_are_the_epochs(blocks):
-    record = flat(epoch_seconds=[6.0, 15.0], block_seconds=blocks)
-    assert block_times(record).tolist() == [[6], [15]]
+    for blocks in ([], None, [1, 2, 3]):
+        assert block_times(record | {"block_seconds": blocks}).tolist() == [[6], [15]]
     del record["block_seconds"]
     assert block_times(record).tolist() == [[6], [15]]
 
@@ -71,7 +67,7 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     assert [own for own, _ in pairs] == runs
     assert [counterpart for _, counterpart in pairs] == [base[3], base[2], base[0], base[1]]
     strangers = [run("tf32", seed=2), run("tf32", repeat=2), run("tf32", uuid="GPU-3"), run("tf32", 1, 1)]
-    assert paired_runs(strangers, base) == []
+    assert paired_runs(strangers, base) == [] and paired_ratio([]) is None
     assert paired_runs([run("tf32", status="diverged")], base) == []
     assert paired_runs([run("tf32")], [run("fp32", status="oom")]) == []
     older = [flat("tf32"), flat("fp32")]
@@ -112,7 +108,7 @@ def test_the_ratio_is_the_geometric_mean_over_processes_and_the_counts_are_right
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 8)
     inverse = paired_ratio([(b, a) for a, b in zip(own, base, strict=True)])
-    assert inverse["ratio"] == pytest.approx(1 / speedup["ratio"])
+    assert (inverse["ratio"], inverse["seconds"]) == (pytest.approx(1 / speedup["ratio"]), 8)
 
 
 def test_one_and_two_processes_have_a_number_and_nothing_else():
@@ -125,7 +121,7 @@ def test_one_and_two_processes_have_a_number_and_nothing_else():
 
 def test_three_processes_that_agree_have_an_interval_without_width():
     speedup = paired_ratio(compared(1.5, repetitions=3, noise=0))
-    assert [speedup[name] for name in ("ratio", "low", "high")] == pytest.approx([1.5] * 3)
+    assert [speedup[name] for name in ("ratio", "low", "high", "smallest")] == pytest.approx([1.5] * 3 + [0.02])
     assert (speedup["processes"], speedup["seeds"]) == (3, 1)  # repetitions of one seed are no further seeds
 
 
@@ -144,12 +140,6 @@ def test_the_interval_is_students_over_the_logarithms_of_the_processes(logarithm
     inverse = interval_of([-one for one in logarithms])
     assert (inverse["low"], inverse["high"]) == pytest.approx((1 / found["high"], 1 / found["low"]))
     assert found["smallest"] == pytest.approx(max(math.exp(half) - 1, 0.02), rel=1e-3)
-
-
-def test_the_smallest_visible_difference_is_the_half_width_and_at_least_what_may_be_claimed():
-    noisy = paired_ratio(compared(1.0, repetitions=3, between=0.1))
-    assert noisy["smallest"] == pytest.approx(noisy["high"] / noisy["ratio"] - 1)
-    assert paired_ratio(compared(1.0, repetitions=3, noise=0))["smallest"] == pytest.approx(0.02)
 
 
 def test_more_epochs_do_not_narrow_an_interval_of_processes_that_scatter():
@@ -173,18 +163,6 @@ def test_stalls_part_the_total_time_from_the_median_block_and_are_flagged():
     assert not paired_ratio(compared(1.1, repetitions=3, noise=0.001))["apart"]
 
 
-def test_equal_runs_are_seldom_called_faster_or_slower():
-    for between in (0.003, 0.05, 0.15):
-        pairs = [compared(1.0, repetitions=3, epochs=2, between=between, seed=seed) for seed in range(80)]
-        words = [judge(paired_ratio(of)) for of in pairs]
-        assert sum(word in DIFFERENT for word in words) <= 9, between
-
-
-def test_no_pairs_have_no_ratio():
-    assert paired_ratio([]) is None
-    assert paired_ratio(paired_runs([flat("tf32", {"seed": 1})], [flat("fp32")])) is None
-
-
 def test_figures_are_plain_numbers_that_json_can_hold():
     speedup = paired_ratio(compared(1.5, repetitions=3))
     names = ("ratio", "low", "high", "low90", "high90", "p", "smallest", "median_ratio", "seconds")
@@ -198,12 +176,6 @@ def test_times_that_no_clock_can_show_end_nothing(seconds):
     for pairs in ([(own, base)], [(own, base), (base, own), (own, own)]):
         found = paired_ratio(pairs)
         assert math.isfinite(found["ratio"]) and judge(found)
-
-
-def test_seconds_are_those_of_the_shorter_side_over_all_pairs():
-    pairs = [(flat(epoch_seconds=[1.0, 1.5]), flat("fp32", epoch_seconds=[3.0, 3.0]))] * 2
-    assert paired_ratio(pairs)["seconds"] == 5
-    assert paired_ratio([(base, own) for own, base in pairs])["seconds"] == 5
 
 
 def seeds_of(process, base_process, seeds, ratio=2.0):

@@ -4,6 +4,7 @@ import made_up_records as made_up
 import pandas as pd
 import pytest
 from conftest import ROOT
+from drawn_reports import parts_of, read_all
 
 from mixed_precision_study.record import write_record
 from mixed_precision_study.report.articles import read_articles, section
@@ -16,17 +17,11 @@ from mixed_precision_study.report.tables import read_tables
 def tables(tmp_path_factory):
     folder = tmp_path_factory.mktemp("articles")
     made_up.write_published(folder)
-    tables = read_tables(folder)
-    tables.show = {"articles": True}
-    return tables
-
-
-def parts(tables, kind):
-    return [part for part in section(tables).parts if isinstance(part, kind)]
+    return read_all(folder, articles=True)
 
 
 def cells(tables, training, card):
-    (table,) = parts(tables, Table)
+    (table,) = parts_of(section(tables), Table)
     return [(row["There"], row["Here"]) for row in table.rows if (row["Training"], row["Card"]) == (training, card)]
 
 
@@ -48,7 +43,7 @@ def test_a_ratio_stands_beside_that_of_the_article(tables):
     ratios = tables.ratios[tables.ratios.comparison.isin(wide.index) & (tables.ratios.baseline == "fp32")]
     whole = ratios[ratios.seconds > 100].set_index("precision").ratio  # the other runs have five steps an epoch
     assert whole.round(2).to_dict() == {"amp_fp16": 2.0, "o2_fp16": 1.0, "o3_fp16": 3.0}
-    (chart,) = parts(tables, Chart)
+    (chart,) = parts_of(section(tables), Chart)
     panels = [figure.axes[0] for figure in chart.figures]
     drawn = [line.get_xdata()[0] for axes in panels for line in axes.lines if str(line.get_gid()).startswith("ours")]
     assert drawn[1:] == pytest.approx([whole["amp_fp16"], whole["o2_fp16"]])  # DPN-92 is the first
@@ -82,9 +77,8 @@ def test_other_runs_are_no_counterpart(tmp_path, fields):
     for precision in ("fp32", "o2_fp16"):
         parameters = {"model": "resnet18", "batch_size": 128, "epochs": 3} | fields.get("parameters", {})
         write_record(made_up.make("cifar_resnet", precision, **fields | {"parameters": parameters}), tmp_path)
-    tables = read_tables(tmp_path)
-    tables.show = {"articles": True}
-    assert not [row for table in parts(tables, Table) for row in table.rows if "x" in row["There"]]
+    tables = read_all(tmp_path, articles=True)
+    assert not [row for table in parts_of(section(tables), Table) for row in table.rows if "x" in row["There"]]
 
 
 def test_o2_and_fp16_amp_stand_in_for_each_other_and_intervals_are_told(tmp_path):
@@ -95,7 +89,7 @@ def test_o2_and_fp16_amp_stand_in_for_each_other_and_intervals_are_told(tmp_path
     tables = read_tables(tmp_path)
     assert not section(tables).parts  # the study does not show articles
     tables.show = {"articles": True}
-    (row, *_) = parts(tables, Table)[0].rows
+    (row, *_) = parts_of(section(tables), Table)[0].rows
     assert (row["n"], row["Our card"], row["Article"]) == (3, "H200", "CIFAR-10 in FP16 with Tensor Cores, 2019")
     found = tables.ratios.set_index("precision").loc["amp_fp16"]
     assert row["Here"].startswith(f"1.50× ({found.low:.2f} to {found.high:.2f})") and row["Here"].endswith(", in fp16")

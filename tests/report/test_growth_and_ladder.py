@@ -26,9 +26,7 @@ STEPS = [
 
 def tables_of(folder, write, **show):
     write(folder)
-    found = read_tables(folder)
-    found.show = show
-    return found
+    return read_all(folder, **show)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ ODD = {  # name: a JSON text that some field does not expect
     "four numbers": "[[0, 0, null, null], [1, 1, 1e300, -1]]",
     "probes": '[[0, "ok", 1, 1], [1, "x", null, null], [2, "oom", 1e300, 1e-300], [2, "ok", 1, null]]',
 }
-OFTEN = ("markup", "long text", "zero", "less than nothing", "large number", "pairs")  # the others take minutes
+OFTEN = ("markup", "zero", "large number")  # the others take minutes
 DECIDING = {"run_id", "notebook", "precision", "status", "device_type", "dataset_used", "epoch_seconds", "synthetic"}
 
 
@@ -81,19 +81,19 @@ def spoilt_records():
 
 def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
     notebook_of(tmp_path, "cifar").unlink()
-    bad = {}
-    accepted = 0
+    reasons, written = {}, {}
     for field, name, text in spoilt_records():
-        if flaw(json.loads(text)):
-            bad[f"{field} {name}.json"] = field
-            (tmp_path / f"{field} {name}.json").write_text(text, encoding="utf-8")
-        else:
-            accepted += 1
-    assert len(bad) > 2_000 and accepted > 500
-    used, reasons = read(tmp_path)
-    assert used == 2
-    assert set(reasons) == set(bad)
-    assert [name for name, field in bad.items() if field not in reasons[name].replace("schema v", "schema_v")] == []
+        if reason := flaw(json.loads(text)):
+            reasons[f"{field} {name}"] = (field, reason)
+            written.setdefault(f"{field}.json", text)  # one of each field
+    assert len(reasons) > 2_000 and len(written) > 100
+    assert [
+        key for key, (field, reason) in reasons.items() if field not in reason.replace("schema v", "schema_v")
+    ] == []
+    for name, text in written.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    used, left_out = read(tmp_path)
+    assert used == 2 and set(left_out) == set(written)
 
 
 def cases():
@@ -123,22 +123,20 @@ WORST = ("markup", "large number", "less than nothing", "probes", "pairs", "four
 CIFAR = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar")]
 
 
-def spoilt_in_all(folder, odd):
-    """Write the reference runs of one notebook with odd values in some fields; return whether they can be used."""
-    records = [{**record, **odd} for record in CIFAR]
-    for number, record in enumerate(records):
-        (folder / f"{number}.json").write_text(json.dumps(record), encoding="utf-8")
-    return not any(map(flaw, records))
+def spoil_all(folder, odd):
+    """Write the reference runs of one notebook with odd values in some fields."""
+    for number, record in enumerate(CIFAR):
+        (folder / f"{number}.json").write_text(json.dumps({**record, **odd}), encoding="utf-8")
 
 
-@pytest.mark.parametrize("part", range(4))
-def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path, part):
-    """A quarter of the fields, each with the first of the worst values that it accepts, else with 0."""
-    for field in [name for name in FIELDS if name != "run_id"][part::4]:
-        odds = [*(json.loads(ODD[name]) for name in WORST), 0]
-        usable = any(spoilt_in_all(tmp_path, {field: odd}) for odd in odds)
-        used, left_out = read(tmp_path)
-        assert (used, left_out) == (4 * usable, {}), field
+def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path):
+    """Each field in turn has the first of the worst values that it accepts, else 0."""
+    odds = [*(json.loads(ODD[name]) for name in WORST), 0]
+    for field in FIELDS.keys() - {"run_id"}:
+        usable = (odd for odd in odds if not any(flaw({**record, field: odd}) for record in CIFAR))
+        found = next(usable, None)
+        spoil_all(tmp_path, {field: found or 0})
+        assert read(tmp_path) == (4 * (found is not None), {}), field
 
 
 ACCEPTED = {"sample_unit": "$\\frac{$", "joules_per_1000_samples": 0.0, "peak_allocated_mib": 1e300}
@@ -148,7 +146,7 @@ LEFT_OUT = ({"parameters": "x"}, {"batch_probes": [[0, "ok", 0, 0]]}, {"data_on_
 
 @pytest.mark.parametrize(("odd", "used"), [(ACCEPTED, 4), *((odd, 0) for odd in LEFT_OUT)])
 def test_records_that_all_have_an_odd_value_are_drawn_or_named(tmp_path, odd, used):
-    spoilt_in_all(tmp_path, odd)
+    spoil_all(tmp_path, odd)
     lstm = next(text for name, text in REFERENCE.items() if "lstm-auto-fp32" in name)  # so that there is a report
     (tmp_path / "lstm.json").write_bytes(lstm)
     tables = read_tables(tmp_path)

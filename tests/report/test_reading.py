@@ -157,7 +157,11 @@ def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(
     tables = read_tables(tmp_path)
     assert {one["precision"] for one in tables.other_code} == {"tf32", "amp_fp16"}
     assert set(tables.trainings.precision) == {"fp32", "amp_fp16", "amp_bf16"}
-    assert "2 records of 3" in said_in(provenance.section(tables))
+    section = provenance.section(tables)
+    assert "2 records of 3" in said_in(section)
+    switches = {row[""]: row["H200"] for row in rows_in(section)[-1] if row[""].startswith("switches")}
+    ends = {"fp32": "off", "fp16 AMP": "float16", "bf16 AMP": "bfloat16"}
+    assert switches == {f"switches, {name}": f"ieee / ieee / ieee, autocast {end}" for name, end in ends.items()}
 
 
 @pytest.mark.parametrize("theirs", ["a", "a.zip", "../theirs"])
