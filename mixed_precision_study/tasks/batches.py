@@ -80,27 +80,7 @@ class TrainingData:
     such as images (size, 3, height, width). What else is in it is for the experiment's `compute_loss` and `evaluate`.
 
     `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16, otherwise
-    float32. Convert floating-point inputs to it. Labels and indices keep their own type.
-
-    A complete example for tensors that fit on the device:
-
-        class MyData(TrainingData):
-            def __init__(self, train, held_out):  # each is (inputs, labels)
-                self.train, self.held_out = train, held_out
-                self.train_samples, self.eval_samples = len(train[1]), len(held_out[1])
-
-            def steps_per_epoch(self, size):
-                return self.train_samples // size
-
-            def train_batches(self, epoch, dtype, size):
-                inputs, labels = self.train
-                order = torch.randperm(self.train_samples, generator=torch.Generator().manual_seed(epoch))
-                for chosen in order.to(labels.device).split(size)[: self.steps_per_epoch(size)]:
-                    yield inputs[chosen].to(dtype), labels[chosen]
-
-            def eval_batches(self, dtype, size):
-                for inputs, labels in zip(*(part.split(size) for part in self.held_out), strict=True):
-                    yield inputs.to(dtype), labels
+    float32. Convert floating-point inputs to it. Labels and indices keep their own type. Experiment has an example.
     """
 
     used: str = "own"  # the name of the data, for the record

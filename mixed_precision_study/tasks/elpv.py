@@ -39,8 +39,6 @@ MAX_LABEL = float(np.finfo(np.float32).max)
 
 
 class ImageSource(NamedTuple):
-    """Where images and their labels come from."""
-
     read: Callable[[int], torch.Tensor]  # read(index) returns a uint8 image (1 or 3, height, width)
     paths: list[Path] | None  # of the image files; None for made-up images
     labels: torch.Tensor  # (N,), float32

@@ -231,7 +231,6 @@ def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
 
 
 def most_frequent(sizes: dict[Place, int]) -> int:
-    """Return the most frequent size, the first of several; 1 where there is none."""
     return Counter(sizes.values()).most_common(1)[0][0] if sizes else 1
 
 

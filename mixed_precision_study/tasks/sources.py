@@ -1,19 +1,14 @@
 """What all data sets share: made-up data in place of missing ones, and the line that says what was loaded."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from ..measure.timing import startup
 from ..parameters import UserError
 from .batches import TrainingData
 
-Source = TypeVar("Source")
-Loaded = TypeVar("Loaded", bound=TrainingData)
 
-
-def found_or_made_up(
-    dataset: str, name: str, find: Callable[[], Source], make_up: Callable[[], Source], advice: str
-) -> Source:
+def found_or_made_up(dataset: str, name: str, find: Callable, make_up: Callable, advice: str) -> Any:
     """Return `find()`, or `make_up()` for dataset "synthetic", and for "auto" where the data are not available.
 
     `find` raises OSError or RuntimeError for missing data, which ends in a UserError with `advice` for other datasets.
@@ -30,8 +25,7 @@ def found_or_made_up(
         return make_up()
 
 
-def announced(data: Loaded, also: str = "") -> Loaded:
-    """Return the data after a line that says what they are."""
+def announced(data: TrainingData, also: str = "") -> Any:
     print(f"{data.title}: {data.train_samples:,} {data.sample_unit} to train on, {data.eval_samples:,} held out{also}")
     startup.lap("data")
     return data

@@ -198,7 +198,6 @@ def wikitext_in(folder: Path) -> NumberedText:
 
 
 def git_blob(content: bytes) -> str:
-    """Return the checksum that git gives these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

@@ -28,7 +28,6 @@ from .precision import (
     PRECISIONS,
     Precision,
     autocast,
-    autocast_of_compiled_backward,
     autocasts_seen,
     cast_model,
     compiled,
@@ -236,7 +235,6 @@ class DeviceLossMeter:
         self.rows = torch.zeros(room, 2, device=found_inf.device)
 
     def step(self, loss: torch.Tensor) -> None:
-        """Keep the outcome of the last step."""
         row = self.rows[self.count % len(self.rows)]
         if self.outcome is None:
             torch.stack((loss, self.found_inf), out=row)
@@ -247,7 +245,6 @@ class DeviceLossMeter:
             self.read.append(self.rows.to("cpu", copy=True))
 
     def end(self) -> tuple[float | None, list[bool]]:
-        """Return the same as LossMeter.end()."""
         rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
@@ -264,7 +261,6 @@ class TrainingLog:
         self.begin(1)
 
     def begin(self, batch_size: int) -> None:
-        """Start an epoch of batches of this size."""
         self.batch_size = batch_size
         self.notes: list[tuple] = []
         self.right.zero_()
@@ -291,7 +287,9 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: 
     record.fp32_precision_rnn = switches["rnn"]
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
     if mode["autocast"] and trainer.model is not trainer.network:
-        record.compiled_backward_autocast = autocast_of_compiled_backward()
+        from torch._functorch import config
+
+        record.compiled_backward_autocast = config.backward_pass_autocast
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
@@ -361,8 +359,6 @@ def is_stable(times: list[float], skipped: list[int]) -> bool:
 
 @dataclass
 class WarmUpSteps:
-    """What the steps of a warm-up have shown."""
-
     times: list[float] = field(default_factory=list)  # seconds
     skipped: list[int] = field(default_factory=lambda: [0])  # steps skipped before the first step and after each
     first: float = 0.0  # seconds of the first step without compilation

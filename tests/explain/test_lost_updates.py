@@ -104,17 +104,14 @@ def test_pure_bf16_with_adamw_stalls_and_stochastic_rounding_trains_on():
     assert distance_after("stochastic") < 0.02
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
-def test_only_bf16_weights_are_rounded_at_random(kind):
-    made = {
-        name: Trainer(Weights(), name, linear_loss, device=CPU, lr=0.1, rounding="stochastic") for name in ("fp32",)
-    }
-    assert isinstance(made["fp32"].optimizer, torch.optim.SGD)
-    weights = [torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))]
-    device = on_device(kind(weights, lr=0.1), stochastic=True)
-    assert type(device) is {torch.optim.SGD: DeviceSGD, torch.optim.AdamW: DeviceAdamW}[kind] and device.stochastic
+def test_only_bf16_weights_are_rounded_at_random():
+    assert isinstance(trainer_of("fp32", lr=0.1, rounding="stochastic").optimizer, torch.optim.SGD)
+    for kind, ours in ((torch.optim.SGD, DeviceSGD), (torch.optim.AdamW, DeviceAdamW)):
+        device = on_device(kind([torch.nn.Parameter(torch.ones(3, dtype=torch.bfloat16))], lr=0.1), stochastic=True)
+        assert type(device) is ours and device.stochastic
 
 
+@pytest.mark.slow
 def test_the_benchmark_shows_a_training_that_stalls_and_one_that_does_not(tmp_path):
     ends = {name: benchmark.train(300, 100, **options) for name, options in benchmark.MODES.items()}
     losses = {name: curve[-1] for name, (curve, _) in ends.items()}

@@ -1,4 +1,4 @@
-"""Images that every core decodes, and files in an image's place that must not be opened."""
+"""Images that are decoded, and files in an image's place that must not be opened."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import images
 
 
-@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])  # read by processes, and by threads
+@pytest.mark.parametrize(("per_process", "count"), [(150, 300), (250, 40)])  # read by processes, and in this one
 def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monkeypatch, capsys, per_process, count):
     monkeypatch.setattr(images, "IMAGES_PER_PROCESS", per_process)
     state = torch.get_rng_state()

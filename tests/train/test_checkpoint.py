@@ -7,15 +7,7 @@ import io
 import pytest
 import torch
 from conftest import run_cells
-from small_training import (
-    SCALED,
-    everything,
-    flagged,
-    flagged_loss,
-    make_record,
-    make_trainer,
-    same_bits,
-)
+from small_training import SCALED, everything, flagged, flagged_loss, make_record, make_trainer, same_bits
 
 from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.record import flat_record, read_records
@@ -42,8 +34,8 @@ def train(trainer, record, epochs, precision):
 
 
 @pytest.mark.parametrize("optimizer", [None, adamw], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("way", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str)
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true"])
+@pytest.mark.parametrize("way", [{}, {"execution": "cuda_graph"}], ids=str)
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "o2_fp16", "bf16_true"])
 def test_a_training_that_goes_on_ends_as_one_that_was_not_ended(precision, way, optimizer, tmp_path):
     def make():
         torch.manual_seed(0)
@@ -96,6 +88,7 @@ def interrupt_after(monkeypatch, epochs):
     monkeypatch.setattr(experiment, "timed_epoch", interrupted)
 
 
+@pytest.mark.slow
 def test_a_notebook_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     wanted = run(tmp_path / "whole")
     folder = tmp_path / "ended"
@@ -122,30 +115,32 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", [*EDITS, *range(6)])
+def kept_after_an_epoch(folder):
+    trainer, record = make_trainer("fp32", flagged_loss), make_record()
+    checkpoints = Checkpoints(record, trainer, folder, ALWAYS)
+    train(trainer, record, range(1), "fp32")
+    checkpoints.keep()
+    return checkpoints, record
+
+
+@pytest.mark.parametrize("name", [*EDITS, *range(3)])
 def test_a_damaged_or_edited_checkpoint_leaves_the_training_as_it_began(name, tmp_path):
     """Numbers are single bits, spread over the file."""
-    first, record = make_trainer("fp32", flagged_loss), make_record()
-    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
-    train(first, record, range(1), "fp32")
-    checkpoints.keep()
+    path = kept_after_an_epoch(tmp_path)[0].path
     if name in EDITS:
-        change(checkpoints.path, EDITS[name])
+        change(path, EDITS[name])
     else:
-        content = bytearray(checkpoints.path.read_bytes())
-        content[len(content) * (2 * name + 1) // 12] ^= 4
-        checkpoints.path.write_bytes(content)
-    second, again = make_trainer("fp32", flagged_loss), make_record()
-    before, fields = copy.deepcopy(everything(second)), flat_record(again)
-    assert Checkpoints(again, second, tmp_path, ALWAYS).resume() == 0
-    assert same_bits(everything(second), before) and flat_record(again) == fields
+        content = bytearray(path.read_bytes())
+        content[len(content) * (2 * name + 1) // 6] ^= 4
+        path.write_bytes(content)
+    trainer, record = make_trainer("fp32", flagged_loss), make_record()
+    before, fields = copy.deepcopy(everything(trainer)), flat_record(record)
+    assert Checkpoints(record, trainer, tmp_path, ALWAYS).resume() == 0
+    assert same_bits(everything(trainer), before) and flat_record(record) == fields
 
 
 def test_a_checkpoint_sets_no_other_field_of_the_record(tmp_path):
-    first, record = make_trainer("fp32", flagged_loss), make_record()
-    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
-    train(first, record, range(1), "fp32")
-    checkpoints.keep()
+    checkpoints, record = kept_after_an_epoch(tmp_path)
     change(checkpoints.path, lambda content: content["record"].update(run_id="../../x", status="ok"))
     again = make_record()
     assert Checkpoints(again, make_trainer("fp32", flagged_loss), tmp_path, ALWAYS).resume() == 1
