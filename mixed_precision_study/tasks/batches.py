@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import hashlib
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,21 @@ class Parts(tuple):
     """The batches of one step that adds up their gradients, see training_step() of train/step.py."""
 
 
+def fingerprint_of(*parts: Any) -> str:
+    """Return 12 hex digits for tensors, texts and numbers: shapes, types and contents, in their order.
+
+    Tensors are taken as they are held. CIFAR-10 takes about 0.2 s.
+    """
+
+    found = hashlib.sha256()
+    for part in parts:
+        is_tensor = isinstance(part, torch.Tensor)
+        found.update(f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode())
+        if is_tensor and part.numel():
+            found.update(memoryview(part.detach().cpu().contiguous().numpy()).cast("B"))
+    return found.hexdigest()[:12]
+
+
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 
@@ -85,8 +101,8 @@ class TrainingData:
 
     used: str = "own"  # the name of the data, for the record
     source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
-    # A hash of the contents, such as fingerprint_of(inputs, labels) of tasks/fingerprint.py. Runs of different ones are
-    # never compared. Without it, data of one name count as the same.
+    # A hash of the contents, such as fingerprint_of(inputs, labels). Runs of different ones are never compared. Without
+    # it, data of one name count as the same.
     fingerprint: str | None = None
     sample_unit: str = "samples"  # what a sample is called, in the plural
     train_samples: int | None = None

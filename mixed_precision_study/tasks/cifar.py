@@ -22,12 +22,10 @@ from torchvision.datasets.folder import make_dataset
 from torchvision.transforms import v2
 
 from ..parameters import UserError
-from .batches import Batch
+from .batches import Batch, fingerprint_of
 from .cache import file_stats
-from .download import downloaded
-from .fingerprint import fingerprint_of
+from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, cached_images, decoded
-from .sources import announced, found_or_made_up
 
 CIFAR_SIDE = 32  # pixels
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets

@@ -23,12 +23,11 @@ from torchvision.transforms import v2
 from ..measure.environment import require_packages
 from ..measure.files import check_is_file
 from ..parameters import UserError
-from .batches import Batch, device_batches, host_batches, place_images
+from .batches import Batch, device_batches, fingerprint_of, host_batches, place_images
 from .cache import file_stats
 from .data_files import hash_of_files
-from .fingerprint import fingerprint_of
+from .download import announced, found_or_made_up
 from .images import ImageData, cached_images, decode_all, decoded
-from .sources import announced, found_or_made_up
 
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0

@@ -11,8 +11,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..parameters import UserError
-from .batches import Parts, TrainingData, leaves_of, mapped
-from .fingerprint import fingerprint_of
+from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 
 def random_state() -> tuple:

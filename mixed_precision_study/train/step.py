@@ -24,16 +24,7 @@ from .cuda_graph import CapturedStep
 from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
-from .precision import (
-    PRECISIONS,
-    Precision,
-    autocast,
-    autocasts_seen,
-    cast_model,
-    compiled,
-    cudnn_flags,
-    keep_masters,
-)
+from .precision import PRECISIONS, Precision, autocast, autocasts_seen, cast_model, compiled, cudnn_flags, keep_masters
 
 
 def training_step(
@@ -347,16 +338,6 @@ def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
     return [*trainer.network.state_dict().values(), *(master.detach() for master in trainer.masters)]
 
 
-def is_stable(times: list[float], skipped: list[int]) -> bool:
-    """Return whether the median of the last five step times is within 5% of the five before, without a skipped step.
-
-    skipped: number of skipped steps before the first step and after each.
-    """
-    before = statistics.median(times[-10:-5] or times)
-    last = statistics.median(times[-5:])
-    return abs(last - before) <= 0.05 * before and skipped[-1] == skipped[-5:][0]
-
-
 @dataclass
 class WarmUpSteps:
     times: list[float] = field(default_factory=list)  # seconds
@@ -369,7 +350,10 @@ class WarmUpSteps:
 def steps_until_stable(
     trainer: Trainer, batches: Callable[[], Iterable], compiled_before: float, at_least: int, at_most: int
 ) -> WarmUpSteps:
-    """Take steps until their time is stable. `compiled_before`: seconds that compiling took before."""
+    """Take steps until the median of five is within 5% of that of the five before, and none of them was skipped.
+
+    compiled_before: seconds that compiling took before.
+    """
     taken = WarmUpSteps()
     label = f"{trainer.precision}, first step"
     if trainer.model is not trainer.network:
@@ -387,8 +371,9 @@ def steps_until_stable(
             taken.skipped.append(trainer.skipped_steps)
             if taken.skipped[-1] == taken.skipped[-2]:
                 taken.scale = trainer.scaler.get_scale()
-            enough = len(taken.times) >= at_least and is_stable(taken.times, taken.skipped)
-            if enough or len(taken.times) >= at_most:
+            before, last = (statistics.median(part) for part in (taken.times[-10:-5] or taken.times, taken.times[-5:]))
+            stable = abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
+            if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
                 break
             shown.say(f"{trainer.precision}, warm-up, step {len(taken.times)}")
     return taken

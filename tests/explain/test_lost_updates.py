@@ -1,39 +1,23 @@
 """What 16-bit weights lose to rounding, and stochastic rounding, which loses nothing on average."""
 
-import importlib.util
-
+import lost_updates as benchmark
 import pytest
 import torch
-from conftest import ROOT
-from explained_training import make_record
+from explained_training import Weights, linear_loss, make_record
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
 from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
-SPEC = importlib.util.spec_from_file_location("benchmark", ROOT / "benchmarks" / "lost_updates.py")
-benchmark = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(benchmark)
-
-
-class Weights(torch.nn.Module):
-    def __init__(self, size=1000):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(size))
-
-
-def linear_loss(network, batch, hidden):
-    """A loss whose gradient is the batch."""
-    return (network.weight.float() * batch[0].float()).sum(), hidden
 
 
 def trainer_of(precision="bf16_true", **options):
-    return Trainer(Weights(), precision, linear_loss, device=CPU, **options)
+    return Trainer(Weights(1000, 1.0), precision, linear_loss, device=CPU, **options)
 
 
 def gradients(value):
-    return iter([(torch.full((1000,), value),)] * 3)
+    return iter([torch.full((1000,), value)] * 3)
 
 
 def adamw(weights):

@@ -15,12 +15,13 @@ def memory_of(used_mib, total_mib=8):
 
 @pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
 def test_a_gpu_is_found_by_its_uuid(monkeypatch, uuid):
-    module = fake_nvml(monkeypatch)
+    module = fake_nvml(monkeypatch, nvmlSystemGetCudaDriverVersion=lambda: 12080)
     gpu = NvmlGpu(uuid)
     assert gpu.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
     assert gpu.driver() == "580.1"
     assert gpu.reason is None
     assert module.asked == ["GPU-ab-cd"]
+    assert (gpu_state(uuid), nvml.cuda_of_driver()) == ((3, 8, None), (12, 8))
 
 
 def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
@@ -55,9 +56,7 @@ def test_newer_calls_are_preferred_and_older_ones_are_the_way_out(monkeypatch):
         return fails() if version else first
 
     fake_nvml(
-        monkeypatch,
-        nvmlDeviceGetMemoryInfo=old_driver,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 4,
+        monkeypatch, nvmlDeviceGetMemoryInfo=old_driver, nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 4
     )
     assert (NvmlGpu().memory()["used_mib"], NvmlGpu().throttle_bits()) == (5, 4)
 

@@ -1,10 +1,12 @@
 """Where images are stored and batches made one step ahead."""
 
 import contextlib
+import dataclasses
 import functools
 import random
 import time
 import types
+from collections import OrderedDict, UserDict
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from mixed_precision_study.tasks.batches import (
     device_batches,
     host_batches,
     leaves_of,
+    mapped,
     place_images,
     prefetch_to_device,
     side_stream,
@@ -193,6 +196,21 @@ def test_batches_from_the_host_are_those_from_the_device():
     assert_equal_batches(near, far)
 
 
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    x: int
+
+
+class Frozen(UserDict):
+    def __setitem__(self, key, value):
+        if key in self.data:
+            raise TypeError("it cannot be changed")
+        super().__setitem__(key, value)
+
+
 def test_the_leaves_of_a_nest_have_the_names_by_which_one_would_reach_them():
     nest = {"x": [1, (2,)], "y": torch.Size([3])}
     assert leaves_of(nest) == [("batch['x'][0]", 1), ("batch['x'][1][0]", 2), ("batch['y']", torch.Size([3]))]
+    for kind in (OrderedDict, Frozen):
+        made = mapped(kind(a=Pair(1)), lambda leaf, path: (leaf + 1, path))
+        assert made["a"] == Pair((2, "batch['a'].x")) and isinstance(made, dict if kind is Frozen else kind)

@@ -1,8 +1,6 @@
 """A training that was ended goes on from its checkpoint, and nothing shows it but one field."""
 
 import copy
-import hashlib
-import io
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from small_training import SCALED, everything, flagged, flagged_loss, make_recor
 
 from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.record import flat_record, read_records
-from mixed_precision_study.train.checkpoint import DIGEST_BYTES, Checkpoints
+from mixed_precision_study.train.checkpoint import Checkpoints
 from mixed_precision_study.train.step import timed_epoch
 
 ALWAYS = 1e-9  # minutes
@@ -65,15 +63,6 @@ def run(folder, **more):
     return record
 
 
-def change(path, edit):
-    """Edit a checkpoint, and give it the sum of its new content."""
-    content = torch.load(io.BytesIO(path.read_bytes()[DIGEST_BYTES:]), weights_only=True)
-    edit(content)
-    written = io.BytesIO()
-    torch.save(content, written)
-    path.write_bytes(hashlib.sha256(written.getvalue()).digest() + written.getvalue())
-
-
 def interrupt_after(monkeypatch, epochs):
     """Let a run be interrupted, as by Ctrl-C, where it would train one more epoch."""
     from mixed_precision_study import experiment
@@ -123,16 +112,19 @@ def kept_after_an_epoch(folder):
     return checkpoints, record
 
 
-@pytest.mark.parametrize("name", [*EDITS, *range(3)])
+def change(path, edit):
+    content = torch.load(path, weights_only=True)
+    edit(content)
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("name", ["cut", *EDITS])
 def test_a_damaged_or_edited_checkpoint_leaves_the_training_as_it_began(name, tmp_path):
-    """Numbers are single bits, spread over the file."""
     path = kept_after_an_epoch(tmp_path)[0].path
-    if name in EDITS:
-        change(path, EDITS[name])
+    if name == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
     else:
-        content = bytearray(path.read_bytes())
-        content[len(content) * (2 * name + 1) // 6] ^= 4
-        path.write_bytes(content)
+        change(path, EDITS[name])
     trainer, record = make_trainer("fp32", flagged_loss), make_record()
     before, fields = copy.deepcopy(everything(trainer)), flat_record(record)
     assert Checkpoints(record, trainer, tmp_path, ALWAYS).resume() == 0

@@ -61,18 +61,6 @@ def adamw(weights):
     return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
-@pytest.mark.parametrize("precision", MODES)
-def test_a_device_scaler_without_a_graph_takes_the_steps_of_a_graph(precision):
-    device, captured = make_trainer(precision, "eager", scaler="device"), make_trainer(precision)
-    for step in range(8):
-        batch = flagged(step, overflow=precision in SCALED and step in (0, 5))
-        losses = [trainer.step(batch)[0].item() for trainer in (device, captured)]
-        assert losses[0] == losses[1]
-    assert same_bits(everything(device), everything(captured))
-    assert device.skipped_steps == captured.skipped_steps == (2 if precision in SCALED else 0)
-    assert device.captured is None and type(device.optimizer) is DeviceSGD
-
-
 @pytest.mark.parametrize("way", [{"execution": "cuda_graph"}, {"execution": "eager", "scaler": "device"}], ids=str)
 @pytest.mark.parametrize("precision", MODES)
 def test_adamw_on_the_device_trains_as_pytorchs_does_with_skipped_steps(precision, way):
@@ -95,15 +83,21 @@ def test_adamw_on_the_device_trains_as_pytorchs_does_with_skipped_steps(precisio
 @pytest.mark.parametrize("precision", MODES)
 def test_losses_and_weights_are_those_of_eager_mode(precision, clip):
     eager, captured = pair(precision, clip=clip)
+    device = make_trainer(precision, "eager", scaler="device", clip=clip)
+    assert device.captured is None and type(device.optimizer) is DeviceSGD
+    rate = captured.optimizer.lr
     for step in range(12):
-        for trainer in (eager, captured):
+        losses = []
+        for trainer in (eager, captured, device):
             trainer.set_lr(0.1 / (step + 1))
-        losses = [trainer.step(flagged(step, overflow=False))[0].item() for trainer in (eager, captured)]
+            losses.append(trainer.step(flagged(step, overflow=False))[0].item())
         tolerance = ROUNDING[precision] if step else 0  # the first forward pass is the same to the bit
-        assert losses[1] == pytest.approx(losses[0], rel=tolerance, abs=0), step
+        assert losses[1] == losses[2] == pytest.approx(losses[0], rel=tolerance, abs=0), step
     assert_close(eager, captured, ROUNDING[precision])
+    assert same_bits(everything(device), everything(captured))
     assert captured.steps == 12
     assert captured.skipped_steps == eager.skipped_steps == 0
+    assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate  # a replay reads its address
 
 
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
@@ -234,17 +228,6 @@ def test_a_hidden_state_from_elsewhere_is_copied_in():
     assert not any(part is place for part, place in zip(other, captured.captured.hidden, strict=True))
 
 
-def test_the_learning_rate_is_a_tensor_that_keeps_its_address():
-    trainer = make_trainer("fp32", momentum=0.0, weight_decay=0.0, nesterov=False)
-    place = trainer.optimizer.lr
-    trainer.step(flagged(0, overflow=False))
-    trainer.set_lr(0.0)
-    before = everything(trainer)
-    trainer.step(flagged(1, overflow=False))
-    assert same_bits(before, everything(trainer))
-    assert trainer.optimizer.lr is trainer.optimizer.param_groups[0]["lr"] is place
-
-
 PACKED = [pack_sequence([torch.ones(first, 2), torch.ones(second, 2)]) for first, second in ((4, 2), (3, 3))]
 
 
@@ -361,7 +344,9 @@ OF_ADAMW = [{}, {"betas": (0.5, 0.9), "eps": 1e-4, "weight_decay": 0.3}]
 def make_weights(dtype):
     """Weights in both layouts, with sizes of 1, whose strides are ambiguous."""
     generator = torch.Generator().manual_seed(0)
-    weights = [torch.randn(*shape, generator=generator) for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,))]
+    weights = [
+        torch.randn(*shape, generator=generator) for shape in ((4, 3, 3, 3), (4, 1, 3, 3), (4, 3, 1, 1), (5,), (2,))
+    ]
     weights = [w.to(memory_format=torch.channels_last) if w.dim() == 4 and n != 2 else w for n, w in enumerate(weights)]
     return [torch.nn.Parameter(weight.to(dtype)) for weight in weights]
 
@@ -378,7 +363,7 @@ def test_the_update_and_the_settings_are_those_of_torch(kind, options, dtype):
     optimizers = on_device(kind(ours, 0.1, **options)), kind(theirs, 0.1, foreach=True, **options)
     for step in range(5):
         generator = torch.Generator().manual_seed(step)
-        for mine, other in zip(ours, theirs, strict=True):
+        for mine, other in zip(ours[:-1], theirs[:-1], strict=True):  # the last has no gradient, so it stays
             other.grad = torch.randn(mine.shape, generator=generator).to(dtype)  # always contiguous: another layout
             mine.grad = other.grad.clone()
         for optimizer in optimizers:
@@ -474,14 +459,6 @@ def test_another_optimizer_is_unsupported_on_the_device(make, says, way):
     with pytest.raises(Unsupported, match=says):
         Trainer(small_network(), "fp32", flagged_loss, **options, **way)
     Trainer(small_network(), "fp32", flagged_loss, **options)
-
-
-def test_a_weight_without_a_gradient_stays():
-    weights = make_weights(torch.float32)
-    before = [weight.detach().clone() for weight in weights]
-    weights[3].grad = torch.ones(5)
-    DeviceSGD(weights, 0.1, momentum=0.9).step()
-    assert [torch.equal(a, b) for a, b in zip(before, weights, strict=True)] == [True, True, True, False]
 
 
 # Capture

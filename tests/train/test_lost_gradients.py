@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from explained_training import make_record, make_trainer
+from explained_training import Weights, linear_loss, make_record, make_trainer
 
 from mixed_precision_study.explain.profile import count_work
 from mixed_precision_study.train.loss_scale import flush_fraction, read_gradients
@@ -26,17 +26,6 @@ def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
     gradients = torch.tensor(values)
     assert flush_fraction([gradients], scale) == pytest.approx(fraction)
     assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
-
-
-class Weights(torch.nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(size))
-
-
-def linear_loss(network, batch, hidden):
-    """A loss whose gradient is the batch."""
-    return (network.weight.float() * batch).sum(), hidden
 
 
 SMALL = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 0.0, 0.5])
