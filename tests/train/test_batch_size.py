@@ -41,7 +41,7 @@ def search(monkeypatch):
     return find
 
 
-@pytest.mark.parametrize("room", [1, 3, 7, 8, 15, 16, 17, 100, 129, 1000, 4097, 70_001])
+@pytest.mark.parametrize("room", [1, 7, 8, 15, 17, 129, 4097, 70_001])
 def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(search, room):
     found, probes = search(room)
     assert found <= room

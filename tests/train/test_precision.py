@@ -127,6 +127,9 @@ def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after
 GPU = torch.device("cuda")
 
 
+WRONG = "a convolution in fp16 differs from fp32 by nan of its norm"
+
+
 @pytest.mark.parametrize(
     ("precision", "execution", "capability", "says"),
     [
@@ -140,20 +143,17 @@ GPU = torch.device("cuda")
         *(("fp8", "eager", newer, None) for newer in ((8, 9), (9, 0))),
         *((name, way, None, None) for name, way in (("fp32", "eager"), ("amp_bf16", "compile"))),
         *(("amp_fp16", way, (7, 5), None) for way in ("eager", "cuda_graph")),
+        *((name, "eager", (8, 0), None) for name in MODES),
     ],
 )
 def test_what_a_device_cannot_run_is_unsupported(monkeypatch, precision, execution, capability, says):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    with pytest.raises(Unsupported, match=says) if says else contextlib.nullcontext():
-        check_supported(precision, execution, GPU if capability else CPU)
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_where_fp16_arithmetic_is_wrong_its_modes_are_refused(monkeypatch, precision):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    wrong = "a convolution in fp16 differs from fp32 by nan of its norm"
-    check_supported(precision, "eager", GPU, "passed")
-    check_supported(precision, "eager", GPU, None)  # not checked
-    refused = pytest.raises(Unsupported, match=wrong) if "fp16" in precision else contextlib.nullcontext()
-    with refused:
-        check_supported(precision, "eager", GPU, wrong)
+    device = GPU if capability else CPU
+    for checked in (None, "passed"):
+        with pytest.raises(Unsupported, match=says) if says else contextlib.nullcontext():
+            check_supported(precision, execution, device, checked)
+    if says is None and "fp16" in precision:
+        with pytest.raises(Unsupported, match=WRONG):
+            check_supported(precision, execution, device, WRONG)
+    elif says is None:
+        check_supported(precision, execution, device, WRONG)

@@ -26,7 +26,7 @@ from small_training import (
 
 from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import autocast, set_fp32_precision
-from mixed_precision_study.train.step import Trainer, evaluating, timed_epoch, training_step, warm_up
+from mixed_precision_study.train.step import Trainer, evaluating, timed_epoch, warm_up
 
 both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 
@@ -70,23 +70,6 @@ def test_clipping_comes_after_unscaling(execution, precision):
     trainer = make_trainer(precision, lr=1.0, momentum=0.0, clip=0.01, execution=execution)
     near = {"o3_fp16": 0.5, "bf16_true": 0.1}.get(precision, 1e-3)  # 16 bits round; the wrong order is off by the scale
     assert norm_of_update(trainer) == pytest.approx(0.01, rel=near)
-
-
-@pytest.mark.parametrize("precision", MODES)
-@both_executions
-def test_a_step_without_unscale_is_one_with_it_bit_for_bit(execution, precision):
-    """As in the two image notebooks, which clip nothing and so leave it to the scaler's step()."""
-    trainers = [
-        make_trainer(precision, flagged_loss, execution=execution, step_function=step)
-        for step in (plain_step, training_step)
-    ]
-    for number in range(5):
-        for trainer in trainers:
-            trainer.step(flagged(number, overflow=precision in SCALED and number == 2))
-    plain, unscaling = trainers
-    assert same_bits(everything(plain), everything(unscaling))
-    assert plain.skipped_steps == unscaling.skipped_steps == (precision in SCALED)
-    assert plain.scaler.get_scale() == unscaling.scaler.get_scale()
 
 
 OPTIMIZERS = {
