@@ -140,7 +140,7 @@ class Cifar(ImageData):
 
 
 def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
-    """Return the images of the tree `folder`/train/<class>/* and `folder`/test/<class>/*, `side` pixels high and wide.
+    """Return the images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels high and wide.
 
     One's own are resized. Others must have CIFAR's size and number of classes, and get another name unless there are as
     many as CIFAR's. Decoded images are cached until the name, size or time of a file changes.
