@@ -23,6 +23,17 @@ def compute_loss(network, batch, hidden):
     return network(batch).float().square().mean(), hidden
 
 
+class Weights(torch.nn.Module):
+    def __init__(self, size, value=0.0):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((size,), value))
+
+
+def linear_loss(network, batch, hidden):
+    """A loss whose gradient is the batch."""
+    return (network.weight.float() * batch.float()).sum(), hidden
+
+
 def make_network(sizes=(16, 24, 8, 8)):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes)]

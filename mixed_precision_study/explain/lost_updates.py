@@ -1,11 +1,13 @@
 """How much of an update 16-bit weights lose to rounding."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..record import RunRecord
+from ..tasks.batches import mapped
 from ..train.device_optimizer import DeviceAdamW, DeviceGroups, DeviceOptimizer
 from ..train.precision import PRECISIONS
 
@@ -23,15 +25,9 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
     else:
         groups = [{**one, "params": [copies[weight] for weight in one["params"]]} for one in optimizer.param_groups]
         copy = type(optimizer)(groups, lr=0.0)
-    copy.state = {
-        copies[weight]: {name: in_fp32(one) for name, one in state.items()} for weight, state in optimizer.state.items()
-    }
+    in_fp32 = partial(mapped, convert=lambda leaf, _: leaf.float().clone() if torch.is_tensor(leaf) else leaf)
+    copy.state = {copies[weight]: in_fp32(state) for weight, state in optimizer.state.items()}
     return copy
-
-
-def in_fp32(value: Any) -> Any:
-    """Return a copy of a tensor in fp32; anything else as it is."""
-    return value.detach().float().clone() if isinstance(value, torch.Tensor) else value
 
 
 def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:

@@ -43,7 +43,6 @@ FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?
 
 
 def family_of(kernel: str) -> str:
-    """Return the family of a kernel by its name, "other" if no pattern matches."""
     for family, pattern in KERNEL_FAMILIES.items():
         flags = 0 if family in CASE_SENSITIVE else re.IGNORECASE
         if re.search(pattern, kernel, flags):
@@ -119,23 +118,13 @@ aten = torch.ops.aten
 MATMULS = (aten.mm, aten.addmm, aten.bmm, aten.baddbmm)
 
 
-def conv_backward_flops(
-    grad: torch.Tensor,
-    image: torch.Tensor,
-    weight: torch.Tensor,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    *rest: Any,
-    **_: Any,
-) -> int:
+def conv_backward_flops(*args: Any, **_: Any) -> int:
     """Return the FLOPs of a convolution's backward pass: those of the forward pass for each gradient asked for.
 
     PyTorch's own formula (2.9 to 2.15) counts the weight's gradient of a grouped convolution many times over.
     """
-    wanted = sum(rest[-1][:2])
+    grad, image, weight, _, _, _, _, transposed = args[:8]
+    wanted = sum(args[-1][:2])
     return wanted * conv_flop_count(list(image.shape), list(weight.shape), list(grad.shape), transposed=transposed)
 
 
@@ -144,15 +133,10 @@ def rnn_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: A
     return 2 * words.shape[0] * words.shape[1] * sum(weight.numel() for weight in weights if weight.dim() == 2)
 
 
-def rnn_backward_flops(words: torch.Tensor, weights: list[torch.Tensor], *_: Any, **__: Any) -> int:
-    """Return the FLOPs of a cuDNN RNN's backward pass: twice those of the forward pass."""
-    return 2 * rnn_flops(words, weights)
-
-
 FORMULAS = {
     aten.convolution_backward: conv_backward_flops,
     aten._cudnn_rnn: rnn_flops,
-    aten._cudnn_rnn_backward: rnn_backward_flops,
+    aten._cudnn_rnn_backward: lambda *args, **_: 2 * rnn_flops(*args),
 }
 
 
@@ -170,7 +154,6 @@ def misaligned(operation: Any, tensors: list[torch.Tensor]) -> bool:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """Return the tensors in nested tuples, lists and dicts."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 

@@ -38,21 +38,17 @@ def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2)
 
 
 def measure_ceiling(dtype: torch.dtype, device: torch.device) -> float:
-    """Return the TFLOP/s of a large matmul at the current fp32 precision.
+    """Return the TFLOP/s of a large matmul at the current fp32 precision; in fp8 under one scale for each matrix.
 
     Convolutions are no ceiling, because cuDNN may do them in fewer multiplications than are counted. In fp32 they came
     to more than the data sheet allows.
     """
     size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
+    if dtype == FORWARD:
+        a8, b8 = (scaled(torch.randn(size, size, device=device), FORWARD, by_row=False) for _ in range(2))
+        return 2 * size**3 * rate_of(lambda: product(a8, b8, fast=True), device) / 1e12
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 * rate_of(lambda: a @ b, device) / 1e12
-
-
-def measure_fp8_matmul(device: torch.device) -> float:
-    """Return the TFLOP/s of a large matmul in fp8, under one scale for each matrix."""
-    size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
-    a, b = (scaled(torch.randn(size, size, device=device), FORWARD, by_row=False) for _ in range(2))
-    return 2 * size**3 * rate_of(lambda: product(a, b, fast=True), device) / 1e12
 
 
 def measure_copy(device: torch.device) -> float:
@@ -87,13 +83,10 @@ def measure_limits(record: RunRecord, trainer: "Trainer", folder: str | Path) ->
     """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches."""
     device = trainer.device
     mode: Any = PRECISIONS[trainer.precision]
-    dtype = mode["autocast"] or mode["weights"]
-    arithmetic = "tf32" if mode["tf32"] else str(dtype).removeprefix("torch.")
+    dtype = FORWARD if trainer.precision == "fp8" else mode["autocast"] or mode["weights"]
+    name = f"matmul {'tf32' if mode['tf32'] else str(dtype).removeprefix('torch.')}"
     path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
-    if trainer.precision == "fp8":
-        ceiling = cached(path, "fp8", lambda: measure_fp8_matmul(device), record.gpu_shared)
-    else:
-        ceiling = cached(path, f"matmul {arithmetic}", lambda: measure_ceiling(dtype, device), record.gpu_shared)
+    ceiling = cached(path, name, lambda: measure_ceiling(dtype, device), record.gpu_shared)
     record.ceiling_matmul_tflop_per_second = ceiling
     copy_rate = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
     record.ceiling_copy_gb_per_second = copy_rate

@@ -22,8 +22,6 @@ NOTEBOOK_ENV = "MIXED_PRECISION_NOTEBOOK"  # environment variable from run_all.p
 
 
 class Cell(NamedTuple):
-    """A code cell of a notebook."""
-
     id: str | None
     source: str
     sets_parameters: bool  # it is tagged `parameters`
@@ -46,7 +44,6 @@ def suite_commit() -> str | None:
 
 
 def code_cells(path: Path) -> list[Cell]:
-    """Return the code cells of a notebook file, in order."""
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     return [
         Cell(cell.get("id"), "".join(cell["source"]), "parameters" in cell["metadata"].get("tags", ()))

@@ -58,7 +58,12 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     clocks = known("mhz")
     record.sm_clock_mhz_median = statistics.median(clocks) if clocks else None
     record.temperature_celsius_max = max(known("celsius"), default=None)
-    reasons = [slowing_bits(sample, record.sm_clock_mhz_max) for sample in samples if sample["bits"] is not None]
+    slow = 0.98 * (record.sm_clock_mhz_max or 0)  # below it, a clock that was set is a reason, too
+    reasons = [
+        sample["bits"] & (-1 if sample["mhz"] is not None and sample["mhz"] < slow else ~CLOCKS_SET)
+        for sample in samples
+        if sample["bits"] is not None
+    ]
     if reasons:
         shares = {name: sum(bool(bits & bit) for bits in reasons) / len(reasons) for bit, name in THROTTLES.items()}
         record.throttle_fractions = [[name, share] for name, share in shares.items() if share]
@@ -66,12 +71,6 @@ def summarise_gpu(record: RunRecord, samples_trained: int) -> None:
     others = [others_of(pids, own_is_there=True) for pids in known("pids")]
     counts = [count for count in others if count is not None]
     record.gpu_shared = any(counts) if counts else None
-
-
-def slowing_bits(sample: dict, highest: float | None) -> int:
-    """Return the reasons of a sample that slow the GPU. A clock that was set counts from 2% below the highest on."""
-    below = highest and sample["mhz"] is not None and sample["mhz"] < 0.98 * highest
-    return sample["bits"] if below else sample["bits"] & ~CLOCKS_SET
 
 
 def summarise_energy(record: RunRecord, samples_trained: int) -> None:

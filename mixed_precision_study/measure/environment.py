@@ -27,26 +27,19 @@ if TYPE_CHECKING:
     import torch
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
-EXPERIMENT_PACKAGES = {
-    name: name
-    for name in ("torch", "torchvision", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "tqdm", "psutil")
-}
-IMAGE_PACKAGES = {**EXPERIMENT_PACKAGES, "timm": "timm"}
-GRAPHICS = 0  # NVML's number for the graphics clock
 REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
-
-
-def missing_packages(packages: dict[str, str]) -> list[str]:
-    """Return the pip names of those `packages`, {module: pip name}, that are not installed."""
-    return [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
+EXPERIMENT_PACKAGES = REPORT_PACKAGES | {name: name for name in ("torch", "torchvision", "tqdm", "psutil")}
+IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
+GRAPHICS = 0  # NVML's number for the graphics clock
 
 
 def require_packages(packages: dict[str, str]) -> None:
     """Install missing packages on Colab and Kaggle; elsewhere raise UserError with the command that installs them.
 
-    The versions of all installed packages are constraints, so that pip cannot replace PyTorch or NumPy.
+    `packages` is {module: name for pip}. The versions of all installed packages are constraints, so that pip cannot
+    replace PyTorch or NumPy.
     """
-    missing = missing_packages(packages)
+    missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
     if not missing:
         return
     hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ

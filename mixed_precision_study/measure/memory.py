@@ -64,8 +64,8 @@ def read_device_memory(record: RunRecord, device: torch.device) -> None:
         record.device_memory_reason = "no GPU"
         return
     memory = NvmlGpu(record.gpu_uuid).memory()
-    known = [used for used in (record.device_used_mib, memory["used_mib"]) if used is not None]
-    record.device_used_mib = max(known, default=None)
+    if memory["used_mib"] is not None:
+        record.device_used_mib = max(record.device_used_mib or 0, memory["used_mib"])
     record.device_memory_reason = memory["reason"]
     record.device_used_before_mib = gpu_before_use(record.gpu_uuid)["used_mib"]
     if record.peak_reserved_mib is not None and record.peak_allocated_mib is not None:
@@ -87,7 +87,6 @@ def read_context(record: RunRecord, device: torch.device) -> None:
 
 
 def bytes_of(tensors: Iterable[torch.Tensor | None]) -> int:
-    """Return the bytes of all tensors that are not None."""
     return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 

@@ -20,9 +20,7 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the G
 CLOCKS_SET = 0x2 | 0x10  # these say that the clock was set, even to the highest; below that they slow the GPU
 LOST_CODES = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
 LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
-FAULT_WORDS = re.compile(
-    r"unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE
-)
+FAULT_WORDS = re.compile("unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
 GPUS_BEFORE_USE: dict[str, dict] = {}  # what read_gpus() returned before this process used a GPU
 
 
@@ -58,13 +56,17 @@ class NvmlGpu:
         if getattr(error, "value", None) in LOST_CODES:
             self.lost = str(error)
 
-    def ask(self, question: str, *details: Any, **options: Any) -> Any:
-        """Return the answer of nvmlDeviceGet<question>, or None."""
+    def answer(self, question: str, *details: Any, **options: Any) -> Any:
+        """Return what nvml<question>() gives, or None."""
         try:
-            return getattr(self.nvml, f"nvmlDeviceGet{question}")(self.handle, *details, **options)
+            return getattr(self.nvml, f"nvml{question}")(*details, **options)
         except Exception as error:  # an old binding or driver, a missing right: each raises a class of its own
             self._note_loss(error)
             return None
+
+    def ask(self, question: str, *details: Any, **options: Any) -> Any:
+        """Return the answer of nvmlDeviceGet<question> for this GPU, or None."""
+        return self.answer(f"DeviceGet{question}", self.handle, *details, **options)
 
     def memory(self) -> dict:
         """Return {"used_mib", "total_mib", "reason"} of the whole GPU.
@@ -82,16 +84,11 @@ class NvmlGpu:
         return self.ask("CurrentClocksThrottleReasons") if bits is None else bits  # the name in older drivers
 
     def process_ids(self) -> list[int] | None:
-        """Return the ids of the processes that compute on this GPU."""
         processes = self.ask("ComputeRunningProcesses")
         return None if processes is None else [process.pid for process in processes]
 
     def driver(self) -> str | None:
-        """Return the driver's version."""
-        try:
-            return self.nvml.nvmlSystemGetDriverVersion()
-        except Exception:  # as in ask()
-            return None
+        return self.answer("SystemGetDriverVersion")
 
 
 def others_of(pids: list[int] | None, own_is_there: bool) -> int | None:
@@ -106,11 +103,7 @@ def others_of(pids: list[int] | None, own_is_there: bool) -> int | None:
 
 def listed_gpus() -> list[NvmlGpu]:
     """Return the GPUs that NVML lists, in its order; none if NVML cannot be asked."""
-    try:
-        count = NvmlGpu().nvml.nvmlDeviceGetCount()
-    except Exception:  # as in ask()
-        return []
-    return [NvmlGpu(number=number) for number in range(count)]
+    return [NvmlGpu(number=number) for number in range(NvmlGpu().answer("DeviceGetCount") or 0)]
 
 
 def read_gpus() -> dict[str, dict]:
@@ -118,11 +111,10 @@ def read_gpus() -> dict[str, dict]:
 
     CUDA may number the GPUs in another order, and cannot be asked before it is in use. So all of them are read.
     """
-    found = {}
-    for gpu in listed_gpus():
-        uuid = (gpu.ask("UUID") or "").removeprefix("GPU-")
-        found[uuid] = {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
-    return found
+    return {
+        (gpu.ask("UUID") or "").removeprefix("GPU-"): {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
+        for gpu in listed_gpus()
+    }
 
 
 def remember_gpus() -> None:
@@ -159,19 +151,10 @@ def gpu_state(uuid: str) -> GpuState | None:
     return GpuState(memory["used_mib"], memory["total_mib"], utilisation.gpu if utilisation else None)
 
 
-def compute_capability(uuid: str) -> tuple[int, int] | None:
-    """Return the compute capability (major, minor) of a GPU, None if NVML does not know it."""
-    answer = NvmlGpu(uuid).ask("CudaComputeCapability")
-    return None if answer is None else (int(answer[0]), int(answer[1]))
-
-
 def cuda_of_driver() -> tuple[int, int] | None:
     """Return the newest CUDA version (major, minor) that the driver knows, None if NVML does not say."""
-    try:
-        version = int(NvmlGpu().nvml.nvmlSystemGetCudaDriverVersion())
-    except Exception:  # as in ask()
-        return None
-    return version // 1000, version % 1000 // 10
+    version = NvmlGpu().answer("SystemGetCudaDriverVersion")
+    return None if version is None else (version // 1000, version % 1000 // 10)
 
 
 def is_lost(uuid: str, text: str, answered: bool) -> bool:

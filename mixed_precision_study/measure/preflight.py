@@ -39,18 +39,15 @@ def check_fp16(device: torch.device) -> str:
     weight = torch.randn(64, 64, 3, 3, generator=generator, device=device)
     matrix = torch.randn(512, 512, generator=generator, device=device)
 
-    def convolution(dtype):
-        return torch.nn.functional.conv2d(image.to(dtype), weight.to(dtype), padding=1)
-
-    def matmul(dtype):
-        return matrix.to(dtype) @ matrix.to(dtype)
-
-    for work in (convolution, matmul):
+    for name, work in {
+        "convolution": lambda dtype: torch.nn.functional.conv2d(image.to(dtype), weight.to(dtype), padding=1),
+        "matmul": lambda dtype: matrix.to(dtype) @ matrix.to(dtype),
+    }.items():
         exact = work(torch.float32)
         half = work(torch.float16).float()
         error = ((half - exact).norm() / exact.norm()).item()
         if not error < 0.01:  # also true of NaN
-            return f"a {work.__name__} in fp16 differs from fp32 by {error:.2g} of its norm"
+            return f"a {name} in fp16 differs from fp32 by {error:.2g} of its norm"
     return "passed"
 
 

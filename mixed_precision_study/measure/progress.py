@@ -38,7 +38,6 @@ class Progress:
         self.written = ""
 
     def advance(self) -> None:
-        """Count one step."""
         self.steps += 1
 
     def say(self, label: str) -> None:
@@ -55,7 +54,6 @@ class Progress:
                 temporary.write_text(text)
 
     def keep_showing(self, ended: threading.Event, seconds: float) -> None:
-        """Draw and write the line every `seconds` until `ended` is set."""
         while not ended.wait(seconds):
             self.bar.n = self.steps
             self.bar.refresh()

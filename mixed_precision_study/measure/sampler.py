@@ -64,7 +64,6 @@ def print_samples(uuid: str) -> None:
 
 
 def exit_with_input() -> None:
-    """End this process when its standard input closes."""
     sys.stdin.read()
     os._exit(0)
 

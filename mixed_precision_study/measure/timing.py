@@ -25,7 +25,6 @@ class StepClock:
         self.device = device
 
     def start(self) -> None:
-        """Begin the epoch and its first step."""
         synchronize(self.device)
         self.began = time.perf_counter()
         self.marks = [self._mark()]
@@ -38,7 +37,6 @@ class StepClock:
         return event
 
     def tick(self) -> None:
-        """Mark the end of a step."""
         self.marks.append(self._mark())
 
     def stop(self) -> tuple[float, list[float]]:
@@ -52,7 +50,6 @@ class StepClock:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -128,7 +125,6 @@ class StartUp:
         self.over = False
 
     def lap(self, part: str) -> None:
-        """Add the time since the last lap to `part`."""
         now = time.perf_counter()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self.last
         self.last = now

@@ -5,18 +5,15 @@ import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ..measure.files import written_whole
 from ..parameters import UserError
 
-Content = TypeVar("Content")
 
-
-def read_or_stop(path: str | Path, read: Callable[[Any], Content]) -> Content:
-    """Return `read(path)`; raise UserError if the file cannot be read."""
+def read_or_stop(path: str | Path, read: Callable[[Any], Any]) -> Any:
     try:
         return read(path)
     except OSError as error:

@@ -18,22 +18,21 @@ import numpy as np
 import torch
 import torchvision
 from PIL import Image
+from torchvision.datasets.folder import make_dataset
 from torchvision.transforms import v2
 
 from ..parameters import UserError
-from .batches import Batch
+from .batches import Batch, fingerprint_of
 from .cache import file_stats
-from .download import downloaded
-from .fingerprint import fingerprint_of
+from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, cached_images, decoded
-from .sources import announced, found_or_made_up
 
 CIFAR_SIDE = 32  # pixels
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 OWN = "folder"  # the data set of one's own images
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
@@ -141,7 +140,7 @@ class Cifar(ImageData):
 
 
 def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
-    """Return the images of the tree `folder`/train/<class>/* and `folder`/test/<class>/*, `side` pixels high and wide.
+    """Return the images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels high and wide.
 
     One's own are resized. Others must have CIFAR's size and number of classes, and get another name unless there are as
     many as CIFAR's. Decoded images are cached until the name, size or time of a file changes.
@@ -150,20 +149,17 @@ def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
     not_cifar = f'not those of {folder.name}; for your own images, rename {folder} and set dataset to "{OWN}"'
     if not own and len(classes) != CLASS_COUNTS[folder.name]:
         raise UserError(f"the {len(classes)} classes in {folder}/train are {not_cifar}.")
-    paths: list[str] = []  # as text, because 60,000 of pathlib take twice as long
-    labels: list[int] = []
+    samples: list[tuple[str, int]] = []  # (path, label)
     counts: list[int] = []
     for part in ("train", "test"):
-        for label, name in enumerate(classes):
-            place = os.path.join(folder, part, name)
-            names = sorted(os.listdir(place)) if os.path.isdir(place) else []
-            paths += [os.path.join(place, one) for one in names if os.path.splitext(one)[1].lower() in SUFFIXES]
-            labels += [label] * (len(paths) - len(labels))
-        counts.append(len(paths) - sum(counts))
+        numbers = {name: number for number, name in enumerate(classes)}
+        samples += make_dataset(folder / part, numbers, SUFFIXES, allow_empty=True) if classes else []
+        counts.append(len(samples) - sum(counts))
         if not counts[-1]:
             raise UserError(
                 f"{folder / part} holds no images; put them into {folder}/train/<class>/* and test/<class>/*."
             )
+    paths, labels = zip(*samples, strict=True)
 
     def read(index: int) -> np.ndarray:
         picture = decoded(Path(paths[index]))

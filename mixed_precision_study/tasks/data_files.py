@@ -4,7 +4,7 @@ import csv
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -53,7 +53,6 @@ def files_below(folder: Path) -> list[str]:
 
 
 def size_of(path: str | Path) -> int:
-    """Return the bytes of a regular file, -1 where there is none."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -70,12 +69,4 @@ def hash_of_files(paths: Sequence[str | Path]) -> str:
         if sizes[place] >= 0:
             with open(paths[place], "rb") as opened:
                 found.update(opened.read(WHOLE_BYTES if whole else SAMPLED_BYTES))
-    return found.hexdigest()[:12]
-
-
-def hash_of_bytes(parts: Iterable) -> str:
-    """Return 12 hex digits for texts and buffers of bytes, one after the other."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part)
     return found.hexdigest()[:12]

@@ -1,39 +1,50 @@
-"""A download that ends: its size and its time are limited, and its checksum is compared before anything is kept."""
+"""What all data sets share: a checked download, made-up data in place of missing ones, and the line that says which."""
 
-import queue
-import threading
 import urllib.request
 from collections.abc import Callable
+from typing import Any
 
-from ..parameters import error_line
+from ..measure.timing import startup
+from ..parameters import UserError, error_line
+from .batches import TrainingData
 
 MOST_BYTES = 2**28  # of a file; CIFAR-10's has 163 MiB
 ANSWER_SECONDS = 30  # until the next bytes
-WHOLE_SECONDS = 1200  # until the last bytes
 
 
 def downloaded(url: str, sum_of: Callable[[bytes], str], wanted: str) -> bytes:
-    """Return the file at an address. Raise OSError where it does not come whole and in time, or has another checksum.
-
-    A thread fetches it, because a server can send a byte now and then for ever; such a thread is left behind.
-    """
-    answers: queue.SimpleQueue = queue.SimpleQueue()
+    """Return the file at an address. Raise OSError where it does not come whole, or has another checksum."""
     name = url.rpartition("/")[2]
-
-    def fetch() -> None:
-        try:
-            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 the addresses are ours
-                answers.put(answer.read(MOST_BYTES))
-        except Exception as error:  # a garbled answer raises http.client's errors, which are no OSError
-            answers.put(error)
-
-    threading.Thread(target=fetch, daemon=True).start()
     try:
-        content = answers.get(timeout=WHOLE_SECONDS)
-    except queue.Empty:
-        raise OSError(f"{name} did not come whole within {WHOLE_SECONDS / 60:g} minutes") from None
-    if isinstance(content, Exception):
-        raise content if isinstance(content, OSError) else OSError(f"{name} came garbled: {error_line(content)}")
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 the addresses are ours
+            content = answer.read(MOST_BYTES)
+    except OSError:
+        raise
+    except Exception as error:  # a garbled answer raises http.client's errors and ValueError
+        raise OSError(f"{name} came garbled: {error_line(error)}") from None
     if sum_of(content) != wanted:
         raise OSError(f"{name} came with a wrong checksum: it was changed or cut off on the way")
     return content
+
+
+def found_or_made_up(dataset: str, name: str, find: Callable, make_up: Callable, advice: str) -> Any:
+    """Return `find()`, or `make_up()` for dataset "synthetic", and for "auto" where the data are not available.
+
+    `find` raises OSError or RuntimeError for missing data, which ends in a UserError with `advice` for other datasets.
+    """
+    if dataset == "synthetic":
+        return make_up()
+    try:
+        return find()
+    except (OSError, RuntimeError) as error:
+        problem = f"{name} is not available ({error})"
+        if dataset != "auto":
+            raise UserError(f"{problem}; {advice}.") from None
+        print(f"NOTICE: {problem}, so MADE-UP DATA are used instead; to train on {name}, {advice}.")
+        return make_up()
+
+
+def announced(data: TrainingData, also: str = "") -> Any:
+    print(f"{data.title}: {data.train_samples:,} {data.sample_unit} to train on, {data.eval_samples:,} held out{also}")
+    startup.lap("data")
+    return data

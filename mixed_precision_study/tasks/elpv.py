@@ -23,12 +23,11 @@ from torchvision.transforms import v2
 from ..measure.environment import require_packages
 from ..measure.files import check_is_file
 from ..parameters import UserError
-from .batches import Batch, device_batches, host_batches, place_images
+from .batches import Batch, device_batches, fingerprint_of, host_batches, place_images
 from .cache import file_stats
 from .data_files import hash_of_files
-from .fingerprint import fingerprint_of
+from .download import announced, found_or_made_up
 from .images import ImageData, cached_images, decode_all, decoded
-from .sources import announced, found_or_made_up
 
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
@@ -39,8 +38,6 @@ MAX_LABEL = float(np.finfo(np.float32).max)
 
 
 class ImageSource(NamedTuple):
-    """Where images and their labels come from."""
-
     read: Callable[[int], torch.Tensor]  # read(index) returns a uint8 image (1 or 3, height, width)
     paths: list[Path] | None  # of the image files; None for made-up images
     labels: torch.Tensor  # (N,), float32

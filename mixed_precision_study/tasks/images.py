@@ -3,7 +3,6 @@
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,10 +39,10 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
-    """Return the images read(0) to read(count - 1) as one array (count, ...), read in parallel under a progress bar.
+    """Return the images read(0) to read(count - 1) as one array (count, ...), read under a progress bar.
 
-    Forked processes read many images, because threads wait for each other on small ones. Threads read the others, and
-    all on a system without fork. Raises the UserError of the first image that cannot be read.
+    Forked processes read many images, because threads would wait for each other on small ones. Few are read in this
+    process, and so are all on a system without fork. Raises the UserError of the first image that cannot be read.
     """
     ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
@@ -54,15 +53,13 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
             return error
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
-    forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"}
+    forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
     images: Any = None
-    with progress(count, "decoding images") as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
-        chunks: Iterable = threads.map(decode, () if processes else ranges)
-        if processes:  # the generator is its own, or the loader would draw from the global one
-            chunks = DataLoader(ranges, None, collate_fn=decode, generator=torch.Generator(), **forked)
+    # The generator is its own, or the loader would draw from the global one.
+    chunks = DataLoader(ranges, None, collate_fn=decode, generator=torch.Generator(), **forked)
+    with progress(count, "decoding images") as bar:
         for places, chunk in zip(ranges, chunks, strict=True):
             if isinstance(chunk, UserError):
-                threads.shutdown(wait=False, cancel_futures=True)
                 raise chunk
             if images is None:
                 images = np.empty((count, *chunk.shape[1:]), chunk.dtype)

@@ -11,8 +11,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..parameters import UserError
-from .batches import Parts, TrainingData, leaves_of, mapped
-from .fingerprint import fingerprint_of
+from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 
 def random_state() -> tuple:
@@ -231,7 +230,6 @@ def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
 
 
 def most_frequent(sizes: dict[Place, int]) -> int:
-    """Return the most frequent size, the first of several; 1 where there is none."""
     return Counter(sizes.values()).most_common(1)[0][0] if sizes else 1
 
 

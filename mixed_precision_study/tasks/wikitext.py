@@ -16,11 +16,9 @@ import torch
 
 from ..measure.files import written_whole
 from ..parameters import UserError
-from .batches import Batch, TrainingData
+from .batches import Batch, TrainingData, fingerprint_of
 from .cache import cached_arrays, read_or_stop
-from .download import downloaded
-from .fingerprint import fingerprint_of
-from .sources import announced, found_or_made_up
+from .download import announced, downloaded, found_or_made_up
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
 WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0" and the bytes
@@ -198,7 +196,6 @@ def wikitext_in(folder: Path) -> NumberedText:
 
 
 def git_blob(content: bytes) -> str:
-    """Return the checksum that git gives these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 

@@ -1,10 +1,8 @@
 """Checkpoints: a long training that was ended goes on from its last one when the same run is started again."""
 
 import copy
-import hashlib
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import torch
 
@@ -12,7 +10,6 @@ from ..measure.files import check_is_file, written_whole
 from ..parameters import error_line
 from ..record import RunRecord
 from ..tasks.batches import mapped
-from .device_optimizer import DeviceOptimizer
 from .step import Trainer, trained_tensors
 
 KEPT = (  # fields of the record that a training fills in epoch by epoch
@@ -21,7 +18,6 @@ KEPT = (  # fields of the record that a training fills in epoch by epoch
     *("peak_allocated_mib", "peak_reserved_mib", "peak_allocated_with_warmup_mib", "peak_reserved_with_warmup_mib"),
     *("device_used_mib", "device_used_before_mib", "device_memory_reason", "ledger_slack_mib", "resumed_at_epochs"),
 )
-DIGEST_BYTES = 32  # a checkpoint begins with the SHA-256 of the rest
 SAME = ("run_id", "code_hash", "torch_version", "gpu_name", "data_fingerprint")  # else the training begins anew
 
 
@@ -49,15 +45,11 @@ class Checkpoints:
         begun = None
         try:
             check_is_file(self.path)
-            with self.path.open("rb") as opened:
-                if opened.read(DIGEST_BYTES) != digest_of_rest(opened):  # PyTorch's reader checks no sum
-                    raise ValueError("it is damaged")
-                opened.seek(DIGEST_BYTES)
-                kept = torch.load(opened, map_location="cpu", weights_only=True)  # runs no code of the file
+            kept = torch.load(self.path, map_location="cpu", weights_only=True)  # runs no code of the file
             if kept["identity"] != self.identity:
                 differing = [name for name in SAME if kept["identity"].get(name) != self.identity[name]]
                 raise ValueError(f"it is of another {', '.join(differing)}")
-            begun = mapped(self.state(), in_host_memory)
+            begun = copy.deepcopy(mapped(self.state(), lambda leaf, _: leaf.cpu() if torch.is_tensor(leaf) else leaf))
             self.restore(kept)
         except Exception as error:
             if begun is not None:
@@ -72,29 +64,22 @@ class Checkpoints:
     def keep(self) -> None:
         """Write a checkpoint if the last one is old enough."""
         if self.seconds and time.monotonic() - self.last >= self.seconds:
-            with written_whole(self.path) as path, path.open("w+b") as opened:
-                opened.write(bytes(DIGEST_BYTES))
-                torch.save(self.state(), opened)
-                opened.seek(DIGEST_BYTES)
-                digest = digest_of_rest(opened)
-                opened.seek(0)
-                opened.write(digest)
+            with written_whole(self.path) as path:
+                torch.save(self.state(), path)
             self.last = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the checkpoint of a training that has come to its end."""
         if self.seconds:
             self.path.unlink(missing_ok=True)
 
     def state(self) -> dict:
-        """Return all that the training needs to go on."""
         trainer = self.trainer
         device = trainer.device
         return {
             "identity": self.identity,
             "record": {name: getattr(self.record, name) for name in KEPT},
             "tensors": [tensor.cpu() for tensor in trained_tensors(trainer)],
-            "optimizer": optimizer_state(trainer.optimizer),
+            "optimizer": trainer.optimizer.state_dict(),
             "scaler": trainer.scaler.state_dict(),
             "skipped": trainer.skipped_steps,
             "steps": trainer.steps,
@@ -108,7 +93,7 @@ class Checkpoints:
         with torch.no_grad():
             for tensor, value in zip(trained_tensors(trainer), kept["tensors"], strict=True):
                 tensor.copy_(value)
-        load_optimizer(trainer.optimizer, kept["optimizer"])
+        trainer.optimizer.load_state_dict(kept["optimizer"])
         if trainer.on_device:
             trainer.scaler.load(kept["scaler"], kept["skipped"])
         elif trainer.scaler.is_enabled():
@@ -119,33 +104,3 @@ class Checkpoints:
             torch.cuda.set_rng_state(kept["random"][1], trainer.device)
         for name in KEPT:
             setattr(self.record, name, kept["record"][name])
-
-
-def in_host_memory(leaf: Any, _: str) -> Any:
-    """Return a copy of a part of a state that takes no memory of the GPU, where the run itself may need all."""
-    return leaf.to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
-
-
-def digest_of_rest(opened: BinaryIO) -> bytes:
-    """Return the SHA-256 of what follows in a file."""
-    digest = hashlib.sha256()
-    while part := opened.read(2**20):
-        digest.update(part)
-    return digest.digest()
-
-
-def optimizer_state(optimizer: Any) -> Any:
-    """Return the state of an optimizer of either kind, on the CPU where it is the device's."""
-    if not isinstance(optimizer, DeviceOptimizer):
-        return optimizer.state_dict()
-    return [tensor.cpu() for tensor in optimizer.kept_tensors()]
-
-
-def load_optimizer(optimizer: Any, state: Any) -> None:
-    """Give an optimizer of either kind a state from optimizer_state()."""
-    if not isinstance(optimizer, DeviceOptimizer):
-        optimizer.load_state_dict(state)
-        return
-    with torch.no_grad():
-        for tensor, value in zip(optimizer.kept_tensors(), state, strict=True):
-            tensor.copy_(value)

@@ -95,7 +95,6 @@ def graph_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a batch or a hidden state, with new tensors."""
     return mapped(value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)
 
 
@@ -125,7 +124,6 @@ def fill(places: Any, values: Any, name: str) -> None:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Return whether two values are known to be equal."""
     try:
         return first is second or bool(type(first) is type(second) and first == second)
     except Exception:  # of the reader's own class
@@ -215,7 +213,6 @@ class CapturedStep:
         torch.stack((loss, self.found_inf), out=self.outcome)
 
     def step(self, batch: tuple, hidden: Any) -> tuple[torch.Tensor, Any]:
-        """Take one step and return (loss, hidden)."""
         self.load(batch, hidden)
         if self.stream is None:
             self.run()

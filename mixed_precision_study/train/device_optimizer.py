@@ -49,6 +49,15 @@ class DeviceOptimizer:
         """Return all that the optimizer keeps between steps, without the learning rate."""
         return [buffer for state in self.state.values() for buffer in state.values()]
 
+    def state_dict(self) -> list[torch.Tensor]:
+        """Return the kept tensors on the CPU, for a checkpoint."""
+        return [tensor.cpu() for tensor in self.kept_tensors()]
+
+    @torch.no_grad()
+    def load_state_dict(self, state: list[torch.Tensor]) -> None:
+        for tensor, value in zip(self.kept_tensors(), state, strict=True):
+            tensor.copy_(value)
+
     def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
 

@@ -122,7 +122,6 @@ def odd_sizes(linear: torch.nn.Linear) -> list[int]:
 
 
 def reason_without(linears: list[torch.nn.Linear]) -> str:
-    """Return why no Linear layer can run in fp8."""
     if not linears:
         return "fp8 needs Linear layers, and the model has none"
     odd = sorted({size for linear in linears for size in odd_sizes(linear)})

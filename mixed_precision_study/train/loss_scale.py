@@ -71,14 +71,13 @@ class LossScaleTrace:
         self.read_scale()
 
     def read_scale(self) -> None:
-        """Read the scale from the device and note it."""
         self.scale = self.scaler.get_scale() if self.enabled else None
         self.note()
 
     def note(self) -> None:
-        """Add [step, scale] to the record if the scale has changed or the count of steps began again."""
+        """Add [step, scale] to the record if the scale has changed."""
         trace = self.record.loss_scale_trace
-        if self.enabled and (not trace or trace[-1][1] != self.scale or trace[-1][0] > self.number):
+        if self.enabled and (not trace or trace[-1][1] != self.scale):
             trace.append([self.number, self.scale])
 
     def step(self, skipped: bool) -> None:

@@ -107,7 +107,6 @@ def backends_as_found() -> Iterator[None]:
 
 @contextmanager
 def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
-    """Set two of cuDNN's flags within the block."""
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark, cudnn.deterministic
     cudnn.benchmark, cudnn.deterministic = benchmark, deterministic
@@ -135,7 +134,6 @@ class Precision:
     cache: bool = True
 
     def autocast(self) -> torch.autocast:
-        """Return the context in which forward pass and loss run."""
         return autocast(self.name, self.device, self.cache)
 
 
@@ -155,13 +153,6 @@ def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
         yield seen
     finally:
         torch.autocast.__enter__ = enter
-
-
-def autocast_of_compiled_backward() -> str:
-    """Return PyTorch's switch for autocast in compiled backward passes, "off" or "same_as_forward", read back."""
-    from torch._functorch import config
-
-    return config.backward_pass_autocast
 
 
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
@@ -214,7 +205,6 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Return a floating-point tensor in another type, and any other value as it is."""
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 

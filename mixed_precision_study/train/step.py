@@ -24,17 +24,7 @@ from .cuda_graph import CapturedStep
 from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
-from .precision import (
-    PRECISIONS,
-    Precision,
-    autocast,
-    autocast_of_compiled_backward,
-    autocasts_seen,
-    cast_model,
-    compiled,
-    cudnn_flags,
-    keep_masters,
-)
+from .precision import PRECISIONS, Precision, autocast, autocasts_seen, cast_model, compiled, cudnn_flags, keep_masters
 
 
 def training_step(
@@ -236,7 +226,6 @@ class DeviceLossMeter:
         self.rows = torch.zeros(room, 2, device=found_inf.device)
 
     def step(self, loss: torch.Tensor) -> None:
-        """Keep the outcome of the last step."""
         row = self.rows[self.count % len(self.rows)]
         if self.outcome is None:
             torch.stack((loss, self.found_inf), out=row)
@@ -247,7 +236,6 @@ class DeviceLossMeter:
             self.read.append(self.rows.to("cpu", copy=True))
 
     def end(self) -> tuple[float | None, list[bool]]:
-        """Return the same as LossMeter.end()."""
         rows = torch.cat([*self.read, self.rows[: self.count % len(self.rows)].cpu()]).double()
         losses = rows[:, 0]
         skipped = rows[:, 1] != 0
@@ -264,7 +252,6 @@ class TrainingLog:
         self.begin(1)
 
     def begin(self, batch_size: int) -> None:
-        """Start an epoch of batches of this size."""
         self.batch_size = batch_size
         self.notes: list[tuple] = []
         self.right.zero_()
@@ -291,7 +278,9 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: 
     record.fp32_precision_rnn = switches["rnn"]
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
     if mode["autocast"] and trainer.model is not trainer.network:
-        record.compiled_backward_autocast = autocast_of_compiled_backward()
+        from torch._functorch import config
+
+        record.compiled_backward_autocast = config.backward_pass_autocast
     types = {str(weight.dtype).removeprefix("torch.") for weight in trainer.weights}
     record.parameter_dtypes = " + ".join(sorted(types))
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
@@ -349,20 +338,8 @@ def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
     return [*trainer.network.state_dict().values(), *(master.detach() for master in trainer.masters)]
 
 
-def is_stable(times: list[float], skipped: list[int]) -> bool:
-    """Return whether the median of the last five step times is within 5% of the five before, without a skipped step.
-
-    skipped: number of skipped steps before the first step and after each.
-    """
-    before = statistics.median(times[-10:-5] or times)
-    last = statistics.median(times[-5:])
-    return abs(last - before) <= 0.05 * before and skipped[-1] == skipped[-5:][0]
-
-
 @dataclass
 class WarmUpSteps:
-    """What the steps of a warm-up have shown."""
-
     times: list[float] = field(default_factory=list)  # seconds
     skipped: list[int] = field(default_factory=lambda: [0])  # steps skipped before the first step and after each
     first: float = 0.0  # seconds of the first step without compilation
@@ -373,7 +350,10 @@ class WarmUpSteps:
 def steps_until_stable(
     trainer: Trainer, batches: Callable[[], Iterable], compiled_before: float, at_least: int, at_most: int
 ) -> WarmUpSteps:
-    """Take steps until their time is stable. `compiled_before`: seconds that compiling took before."""
+    """Take steps until the median of five is within 5% of that of the five before, and none of them was skipped.
+
+    compiled_before: seconds that compiling took before.
+    """
     taken = WarmUpSteps()
     label = f"{trainer.precision}, first step"
     if trainer.model is not trainer.network:
@@ -391,8 +371,9 @@ def steps_until_stable(
             taken.skipped.append(trainer.skipped_steps)
             if taken.skipped[-1] == taken.skipped[-2]:
                 taken.scale = trainer.scaler.get_scale()
-            enough = len(taken.times) >= at_least and is_stable(taken.times, taken.skipped)
-            if enough or len(taken.times) >= at_most:
+            before, last = (statistics.median(part) for part in (taken.times[-10:-5] or taken.times, taken.times[-5:]))
+            stable = abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
+            if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
                 break
             shown.say(f"{trainer.precision}, warm-up, step {len(taken.times)}")
     return taken

@@ -48,34 +48,26 @@ def test_calls_are_timed_after_a_warm_up(monkeypatch, seconds, options, expected
     assert len(seconds) - len(list(steps)) == calls
 
 
-def test_fp32_differs_from_itself_by_nothing_and_bf16_by_little():
-    batch = make_batch()
-    assert largest_difference(make_trainer(), infer, batch, 4) == 0
-    assert 0 < largest_difference(make_trainer("amp_bf16"), infer, batch, 4) < 0.1
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16", "o3_fp16"])
+def test_fp32_differs_from_itself_by_nothing_and_16_bits_by_little(precision):
+    trainer, (images, labels) = make_trainer(precision), make_batch()
+    images = images.to(trainer.weights[0].dtype)
+    found = largest_difference(trainer, infer, (images, labels), 4)
+    assert found == 0 if precision == "fp32" else 0 < found < 0.1
+    assert trainer.weights[0].dtype == images.dtype  # the model itself stays as it is
 
 
-def test_the_fp32_copy_is_run_without_a_search_and_leaves_no_plan_to_a_training():
-    seen = []
+def test_the_fp32_copy_is_run_without_a_search_and_leaves_no_plan_to_a_training(monkeypatch):
+    seen, cudnn = [], torch.backends.cudnn
+    monkeypatch.setattr(cudnn, "benchmark", True)
 
     def watched(network, batch, count):
-        seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic))
+        seen.append((cudnn.benchmark, cudnn.deterministic))
         return infer(network, batch, count)
 
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        largest_difference(make_trainer(), watched, make_batch(), 4)
-        assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
-    finally:
-        torch.backends.cudnn.benchmark = before
+    largest_difference(make_trainer(), watched, make_batch(), 4)
+    assert (cudnn.benchmark, cudnn.deterministic) == (True, False)
     assert seen == [(True, False), (False, True)]  # the key of a kept plan has `deterministic` in it
-
-
-def test_fp16_weights_are_compared_with_an_fp32_copy():
-    images, labels = make_batch()
-    trainer = make_trainer("o3_fp16")
-    assert 0 < largest_difference(trainer, infer, (images.half(), labels), 4) < 0.1
-    assert trainer.weights[0].dtype == torch.float16  # the model itself stays as it is
 
 
 def test_a_record_gets_latency_and_throughput(monkeypatch):
@@ -114,15 +106,10 @@ def test_a_compiled_model_is_timed_and_compared_with_fp32(monkeypatch):
     assert record.inference_difference_fraction == pytest.approx(0.5)
 
 
-def test_on_the_cpu_there_is_a_reason_and_no_figure():
-    record = record_of_batch_4()
-    measure_inference(record, make_trainer(), iter([]), infer)
-    assert record.inference_reason == "no GPU"
-    assert record.inference_latency_ms is None
-
-
 def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypatch):
     record, trainer = record_of_batch_4(), make_trainer()
+    measure_inference(record, trainer, iter([]), infer)
+    assert (record.inference_reason, record.inference_latency_ms) == ("no GPU", None)
     trainer.precision, trainer.device = "tf32", torch.device("cuda")
     set_fp32_precision("tf32")
     for name in ("release_memory", "reset_peaks", "synchronize"):

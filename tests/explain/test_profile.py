@@ -47,12 +47,9 @@ def test_every_family_has_an_example():
     ("intervals", "busy"),
     [
         ([], 0),
-        ([(0, 4), (6, 7)], 5),  # apart
-        ([(6, 7), (0, 4)], 5),  # in any order
-        ([(0, 4), (4, 7)], 7),  # one after the other
+        ([(6, 7), (0, 4)], 5),  # apart, in any order
         ([(0, 4), (2, 7)], 7),  # overlapping
         ([(0, 10), (2, 3), (9, 12), (20, 21)], 13),  # one within the other
-        ([(0, 4), (0, 4)], 4),
     ],
 )
 def test_busy_time_counts_overlapping_kernels_once(intervals, busy):
@@ -68,8 +65,9 @@ HALF_GEMM, CONV = kernel_like("nvjet_sm90_hsh"), kernel_like("fprop_implicit_gem
 BATCH_NORM, ADD = kernel_like("batch_norm_backward_kernel<c10::BFloat16"), kernel_like("CUDAFunctor_add")
 
 
-def test_kernels_become_shares_and_busy_time():
-    record = make_record()  # a step takes 2 ms
+@pytest.mark.parametrize(("step_ms", "busy"), [(2.0, 0.5), (0.5, 1.0)])  # it is at most 1
+def test_kernels_become_shares_and_busy_time(step_ms, busy):
+    record = make_record(step_ms_median=step_ms)
     millisecond = 1_000_000
     kernels = [
         (HALF_GEMM, 0, 1 * millisecond),
@@ -80,24 +78,13 @@ def test_kernels_become_shares_and_busy_time():
     read_kernels(record, kernels, steps=4)
     assert record.kernels_per_step == 1
     assert record.gpu_busy_ms_per_step == 1  # 3 + 1 of 6 ms, in 4 steps
-    assert record.gpu_busy_fraction == 0.5  # of the step as it was timed
+    assert record.gpu_busy_fraction == busy  # of the step as it was timed
     assert record.tensor_core_fraction == pytest.approx(3 / 5)
     assert record.fp16_kernel_fraction == pytest.approx(1 / 5)
     assert record.kernel_family_fractions[0] == ["convolution", pytest.approx(2 / 5)]
     families = {name for name, _ in record.kernel_family_fractions}
     assert families == {"convolution", "matmul", "elementwise", "normalisation"}
     assert sum(share for _, share in record.kernel_family_fractions) == pytest.approx(1)
-
-
-def test_the_busy_fraction_is_at_most_1_and_shares_of_any_names_sum_to_1():
-    record = make_record(step_ms_median=0.5)
-    kernels = [(name, 1000 * number, 700 + 13 * number) for number, name in enumerate(NAMES)] * 20
-    read_kernels(record, [*kernels, (ADD, 0, 5_000_000)], steps=1)
-    assert record.gpu_busy_fraction == 1.0
-    assert record.gpu_busy_ms_per_step > record.step_ms_median
-    shares = [share for _, share in record.kernel_family_fractions]
-    assert sum(shares) == pytest.approx(1)
-    assert shares == sorted(shares, reverse=True)
 
 
 def pretend_profiler(monkeypatch, events):
@@ -121,31 +108,23 @@ def pretend_profiler(monkeypatch, events):
     monkeypatch.setattr(torch.profiler, "profile", Profiler)
 
 
-def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatch):
-    host, device = "DeviceType.CPU", "DeviceType.CUDA"
-    pretend_profiler(monkeypatch, [(device, ADD, 0, 5_000_000), (host, "aten::add", 0, 99_000_000)])
+@pytest.mark.parametrize("teardown", [None, "0"])
+def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatch, teardown):
+    monkeypatch.setenv("TEARDOWN_CUPTI", teardown or "")
+    if teardown is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+    host, device = ("DeviceType.CPU", "aten::add", 0, 99_000_000), ("DeviceType.CUDA", ADD, 0, 5_000_000)
+    pretend_profiler(monkeypatch, [device, host])
     record, trainer, given = make_record(), make_trainer(), []
     profile_steps(record, trainer, iter(made_batches(given, 9)), None)
     assert (trainer.steps, len(given)) == (5, 5)
     assert record.gpu_busy_ms_per_step == 1
     assert record.kernels_per_step == 1 / 5
     assert record.kernel_family_fractions == [["elementwise", 1]]
-
-
-@pytest.mark.parametrize(("given", "seen"), [(None, "1"), ("0", "0")])
-def test_a_profile_asks_for_cupti_to_be_taken_down_unless_the_user_says_otherwise(monkeypatch, given, seen):
-    monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
-    if given is None:
-        monkeypatch.delenv("TEARDOWN_CUPTI")
-    pretend_profiler(monkeypatch, [("DeviceType.CUDA", ADD, 0, 1)])
-    profile_steps(make_record(), make_trainer(), iter(made_batches([], 9)), None)
-    assert os.environ["TEARDOWN_CUPTI"] == seen
-
-
-def test_a_profile_without_kernels_says_so(monkeypatch):
-    pretend_profiler(monkeypatch, [("DeviceType.CPU", "aten::add", 0, 1)])
+    assert os.environ["TEARDOWN_CUPTI"] == (teardown or "1")  # unless the user says otherwise
+    pretend_profiler(monkeypatch, [host])
     with pytest.raises(RuntimeError, match="no kernel"):
-        profile_steps(make_record(), make_trainer(), iter(made_batches([], 9)), None)
+        profile_steps(record, trainer, iter(made_batches([], 9)), None)
 
 
 # FLOPs, bytes and sizes
@@ -160,7 +139,6 @@ def counted(work):
 
 def test_flops_of_matmuls_are_two_for_each_multiply_add():
     assert counted(lambda: random(4, 16) @ random(16, 8)).flops == 2 * 4 * 16 * 8
-    assert counted(lambda: torch.addmm(random(8), random(4, 16), random(16, 8))).flops == 2 * 4 * 16 * 8
     assert counted(lambda: torch.bmm(random(3, 4, 16), random(3, 16, 8))).flops == 3 * 2 * 4 * 16 * 8
     assert counted(lambda: random(4, 16) + 1).flops == 0
 
@@ -173,19 +151,6 @@ def test_flops_of_a_convolution_forward_and_backward(groups, image_grad, factor)
     made = []
     assert counted(lambda: made.append(functional.conv2d(image, weight, padding=1, groups=groups))).flops == forward
     assert counted(lambda: made[0].sum().backward()).flops == factor * forward
-
-
-def test_a_stride_counts_the_outputs_that_are_computed():
-    image, weight = random(2, 8, 10, 10), random(16, 8, 3, 3)
-    assert counted(lambda: functional.conv2d(image, weight, stride=2)).flops == 2 * (2 * 16 * 4 * 4) * (8 * 3 * 3)
-
-
-def test_a_training_step_of_a_linear_layer_is_three_times_its_forward_pass():
-    layer, x = torch.nn.Linear(16, 8), random(4, 16, grad=True)
-    forward = counted(lambda: layer(x)).flops
-    assert forward == 2 * 4 * 16 * 8
-    assert counted(lambda: layer(x).sum().backward()).flops == 3 * forward
-    assert counted(lambda: layer(x.detach()).sum().backward()).flops == 2 * forward  # the first layer of a model
 
 
 def test_flops_of_an_rnn_are_those_of_its_weight_matrices():
@@ -209,6 +174,8 @@ def test_bytes_are_inputs_and_outputs():
     assert counted(lambda: a.sum()).bytes == 4000 + 4
     assert counted(lambda: random(4, 16) @ random(16, 8)).bytes >= 4 * (4 * 16 + 16 * 8 + 4 * 8)
     assert counted(lambda: torch.cat([a, b])).bytes == 2 * 8000  # tensors in lists count as well
+    updated = counted(lambda: torch._foreach_add_([a, half], [b, half]))
+    assert (updated.bytes, updated.flops) == (3 * 4000 + 3 * 2000, 0)  # what the optimizer writes in place
 
 
 def test_views_and_empty_tensors_cost_nothing():
@@ -238,21 +205,8 @@ def misaligned_share(work):
 def test_a_matmul_is_misaligned_by_the_length_of_its_rows(a, b, misaligned):
     assert misaligned_share(lambda: random(*a) @ random(*b)) == misaligned
     assert misaligned_share(lambda: torch.bmm(random(3, *a), random(3, *b))) == misaligned
-
-
-def test_a_transposed_matrix_has_the_rows_that_lie_in_memory():
-    x = random(4, 16)
-    assert misaligned_share(lambda: x @ random(10, 16).t()) == 0  # rows of 16
-    assert misaligned_share(lambda: x @ random(16, 10)) == 1
-
-
-def test_an_odd_vocabulary_is_misaligned_in_the_backward_pass():
-    x = random(8, 16, grad=True)
-    for words, misaligned in ((24, False), (10, True)):
-        made = []
-        forward = misaligned_share(lambda words=words, made=made: made.append(torch.nn.Linear(16, words)(x)))
-        assert forward == 0  # the weight's rows are 16 long
-        assert misaligned_share(lambda words=words, made=made: made[0].backward(random(8, words))) == misaligned
+    turned = random(*b).t().contiguous().t()  # now its rows are the columns, which lie in memory one after the other
+    assert misaligned_share(lambda: random(*a) @ turned) == bool(a[1] % 8)
 
 
 @pytest.mark.parametrize(
@@ -261,8 +215,7 @@ def test_an_odd_vocabulary_is_misaligned_in_the_backward_pass():
         (8, 16, 1, False),
         (3, 16, 1, True),  # an image's three colours
         (8, 20, 1, True),
-        (8, 8, 8, False),  # depthwise: one channel for each group is no misfit
-        (32, 32, 32, False),
+        (32, 32, 32, False),  # depthwise: one channel for each group is no misfit
         (12, 12, 12, True),  # but twelve channels are
         (32, 32, 8, True),  # grouped, four channels for each
     ],
@@ -274,7 +227,7 @@ def test_a_convolution_is_misaligned_by_its_channels(channels, out, groups, misa
     assert misaligned_share(lambda: made[0].sum().backward()) == misaligned  # by its weight, as the forward pass
 
 
-@pytest.mark.parametrize(("units", "misaligned"), [(200, False), (201, True), (256, False), (650, True)])
+@pytest.mark.parametrize(("units", "misaligned"), [(200, False), (650, True)])
 def test_an_rnn_is_misaligned_by_the_sizes_of_its_weights(units, misaligned):
     given = [random(35, 20, units), *torch.nn.LSTM(units, units, 2).parameters(), random(2, 20, units)]
     for operation in (torch.ops.aten._cudnn_rnn, torch.ops.aten._cudnn_rnn_backward):
@@ -297,48 +250,14 @@ def test_the_work_of_a_step_is_counted_on_the_cpu():
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))  # the optimizer counts too
 
 
-def test_what_was_trained_before_does_not_add_to_the_bytes():
-    first, second, trainer = make_record(), make_record(), make_trainer()
-    trainer.step(random(4, 16))  # its gradients are still there
-    count_work(first, trainer, iter(made_batches([])), None)
-    count_work(second, trainer, iter(made_batches([])), None)
-    assert (first.flops_per_step, first.bytes_per_step) == (second.flops_per_step, second.bytes_per_step)
-
-
-def test_what_the_optimizer_writes_in_place_is_counted():
-    weights, updates = [[make(size) for size in (1000, 24)] for make in (torch.zeros, torch.ones)]
-    counter = counted(lambda: torch._foreach_add_(weights, updates))
-    assert counter.bytes == 3 * 4 * 1024  # two reads and a write
-    assert counter.flops == 0
-
-
-def test_half_precision_moves_fewer_bytes_and_computes_as_much():
-    def half_loss(network, batch, hidden):
-        return network(batch.half()).float().square().mean(), hidden
-
-    single, half = make_record(), make_record("o3_fp16")
-    count_work(single, make_trainer(), iter(made_batches([])), None)
-    count_work(half, make_trainer("o3_fp16", half_loss), iter(made_batches([])), None)
-    assert half.flops_per_step == single.flops_per_step
-    assert half.bytes_per_step < 0.8 * single.bytes_per_step
-
-
-def test_under_compile_bytes_are_null_with_a_reason():
-    record, trainer = make_record(), make_trainer()
-    trainer.model = compiled = object()
-    trainer.loss_of = unused = object()  # the work is counted on the loss as it was written
-    count_work(record, trainer, iter(made_batches([])), None)
-    assert record.flops_per_step == STEP
-    assert record.bytes_per_step is None
-    assert "torch.compile" in record.limit_reason
-    assert (trainer.model, trainer.loss_of) == (compiled, unused)
-
-
-def test_work_without_arithmetic_has_no_misaligned_share():
+def test_under_compile_bytes_are_null_with_a_reason_and_without_arithmetic_no_share_is_misaligned():
     def sum_of_weights(network, batch, hidden):
         return sum(weight.sum() for weight in network.parameters()), hidden
 
-    record = make_record()
-    count_work(record, make_trainer(loss=sum_of_weights), iter(made_batches([])), None)
-    assert record.flops_per_step == 0
-    assert record.misaligned_flops_fraction is None
+    record, trainer = make_record(), make_trainer(loss=sum_of_weights)
+    trainer.model = compiled = object()
+    trainer.loss_of = unused = object()  # the work is counted on the loss as it was written
+    count_work(record, trainer, iter(made_batches([])), None)
+    assert (record.flops_per_step, record.misaligned_flops_fraction, record.bytes_per_step) == (0, None, None)
+    assert "torch.compile" in record.limit_reason
+    assert (trainer.model, trainer.loss_of) == (compiled, unused)

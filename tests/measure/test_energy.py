@@ -1,5 +1,6 @@
 """What the samples of a GPU add up to: energy, power, clock, temperature, throttling."""
 
+import contextlib
 import time
 
 import pytest
@@ -11,14 +12,8 @@ from mixed_precision_study.measure.energy import summarise_gpu, watched
 from mixed_precision_study.measure.nvml import THROTTLES
 
 GPU = torch.device("cuda")
-
-
-FIELDS = (
-    "energy_joules",
-    "energy_source",
-    "joules_per_1000_samples",
-    "power_watts_mean",
-    "power_watts_limit",
+FIELDS = ("energy_joules", "energy_source", "joules_per_1000_samples", "power_watts_mean", "power_watts_limit")
+FIELDS += (
     "sm_clock_mhz_median",
     "sm_clock_mhz_max",
     "temperature_celsius_max",
@@ -49,6 +44,7 @@ def counters(*values):
     return lambda handle: next(left)
 
 
+@pytest.mark.slow
 def test_watched_adds_a_part_with_counter_samples_and_limits(monkeypatch, sampler):
     sampler()
     fake_nvml(
@@ -74,8 +70,8 @@ def test_watched_adds_a_part_with_counter_samples_and_limits(monkeypatch, sample
 
 
 @pytest.mark.parametrize("values", [(5_000, 5_000), (5_000, 4_000), (0, 0)])
-def test_a_counter_that_does_not_count_gives_no_joules(monkeypatch, sampler, values):
-    sampler()
+def test_a_counter_that_does_not_count_gives_no_joules(monkeypatch, values):
+    monkeypatch.setattr("mixed_precision_study.measure.energy.sampled", lambda *_: contextlib.nullcontext())
     fake_nvml(monkeypatch, nvmlDeviceGetTotalEnergyConsumption=counters(*values))
     record = make_record(gpu_uuid="ab")
     with watched(record, GPU):
@@ -84,6 +80,7 @@ def test_a_counter_that_does_not_count_gives_no_joules(monkeypatch, sampler, val
     assert (record.power_watts_limit, record.sm_clock_mhz_max) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_leaves_no_part_and_no_process(monkeypatch, sampler, tmp_path):
     sampler()
     fake_nvml(monkeypatch)
@@ -94,50 +91,39 @@ def test_a_run_that_fails_leaves_no_part_and_no_process(monkeypatch, sampler, tm
     assert not is_running(child_of(tmp_path))
 
 
-def sample(seconds=0.0, milliwatts=100_000, mhz=1500, celsius=50, bits=0, pids=(THIS,)):
-    pids = None if pids is None else list(pids)
-    known = {"seconds": seconds, "milliwatts": milliwatts, "mhz": mhz, "celsius": celsius}
-    return {**known, "bits": bits, "pids": pids}
+def sample(mhz=1500, celsius=50, bits=0, pids=(THIS,)):
+    return {"mhz": mhz, "celsius": celsius, "bits": bits, "pids": None if pids is None else list(pids)}
 
 
 def part(seconds, joules, *samples):
     return {"seconds": seconds, "joules": joules, "samples": list(samples)}
 
 
-def summarised(*parts, samples_trained=500):
+def summarised(*parts):
     record = make_record(sm_clock_mhz_max=1980)
     record.card_samples_all = list(parts)
-    summarise_gpu(record, samples_trained)
+    summarise_gpu(record, 500)
     return record
 
 
-def test_energy_is_the_counters_where_there_is_one():
-    record = summarised(part(2.0, 300.0, sample(), sample()), part(3.0, 200.0, sample(), sample()))
+def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are_over_all_parts():
+    first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
+    record = summarised(part(2.0, 300.0, *first), part(3.0, 200.0, sample(mhz=1980, celsius=None)))
     assert (record.energy_joules, record.energy_source, record.energy_reason) == (500, "counter", None)
     assert record.joules_per_1000_samples == 1000  # 500 J for 500 samples
     assert record.power_watts_mean == 100  # 500 J in 5 s
-    assert record.card_samples == 4
-
-
-def test_where_a_part_lacks_the_counter_energy_is_null_with_a_reason():
-    record = summarised(part(2.0, 300.0, sample()), part(4.0, None, sample()))
-    assert {getattr(record, name) for name in FIELDS[:4]} == {None}
-    assert record.energy_reason
-
-
-def test_clock_temperature_and_samples_are_over_all_parts():
-    first = [sample(mhz=1000, celsius=40), sample(mhz=1200, celsius=70)]
-    record = summarised(part(1.0, 1.0, *first), part(1.0, 1.0, sample(mhz=1980, celsius=None)))
     assert (record.sm_clock_mhz_median, record.temperature_celsius_max, record.card_samples) == (1200, 70, 3)
 
 
 def test_what_the_gpu_did_not_say_is_null():
-    nothing = [sample(milliwatts=None, mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
-    record = summarised(part(1.0, None, *nothing))
+    nothing = [sample(mhz=None, celsius=None, bits=None, pids=None) for _ in range(3)]
+    record = summarised(part(2.0, 300.0), part(4.0, None, *nothing))
     assert record.sm_clock_mhz_median is record.temperature_celsius_max is None  # not NaN, not zero
     assert record.throttled is record.gpu_shared is None
     assert record.throttle_fractions == []
     assert record.card_samples == 3
+    assert {getattr(record, name) for name in FIELDS[:4]} == {None}  # a part lacks the counter
+    assert record.energy_reason
 
 
 def test_no_samples_have_a_reason_and_keep_the_counter():
@@ -157,18 +143,18 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
 @pytest.mark.parametrize("bit", [0x2, 0x10])
 @pytest.mark.parametrize(("mhz", "throttled"), [(1980, False), (1950, False), (1900, True)])
 def test_a_clock_that_was_set_slows_only_below_the_highest(bit, mhz, throttled):
-    record = make_record(sm_clock_mhz_max=1980)
-    record.card_samples_all = [part(1.0, 1.0, *(sample(mhz=mhz, bits=bit | 0x4) for _ in range(3)))]
-    summarise_gpu(record, 500)
+    record = summarised(part(1.0, 1.0, *(sample(mhz=mhz, bits=bit | 0x4) for _ in range(3))))
     assert (THROTTLES[bit] in dict(record.throttle_fractions)) is throttled
     assert dict(record.throttle_fractions)["power cap"] == 1
 
 
-def test_each_throttle_reason_has_its_share_of_the_samples():
+def test_each_throttle_reason_has_its_share_of_the_samples_and_shares_are_not_added_up():
     bits = [0x4 | 0x20, 0x4, 0x4, 0x1, 0, 0, 0x100, 0, None, None]  # idle, display: no reasons
     record = summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in bits)))
     assert record.throttle_fractions == [["power cap", 3 / 8], ["thermal, software", 1 / 8]]
     assert record.throttled is True
+    each_in_a_thirtieth = [0x4, 0x20, *[0] * 28]
+    assert summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in each_in_a_thirtieth))).throttled is False
 
 
 @pytest.mark.parametrize(("bit", "name"), THROTTLES.items())
@@ -177,11 +163,6 @@ def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bit, name, held, o
     record = summarised(part(1.0, 1.0, *(sample(bits=bit if number < held else 0) for number in range(of))))
     assert record.throttled is throttled
     assert record.throttle_fractions == ([[name, held / of]] if held else [])
-
-
-def test_reasons_are_not_added_up():
-    bits = [0x4] + [0x20] + [0] * 28  # each in a thirtieth
-    assert summarised(part(1.0, 1.0, *(sample(bits=bit) for bit in bits))).throttled is False
 
 
 @pytest.mark.parametrize(

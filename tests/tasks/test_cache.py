@@ -38,7 +38,7 @@ def test_a_damaged_file_is_made_again_and_what_was_pickled_is_never_loaded(tmp_p
     for damaged in (b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:-10]):
         path.write_bytes(damaged)
         assert kept(tmp_path) and kept(tmp_path, 1, never)
-    for _ in range(200):
+    for _ in range(40):
         place = draw.randrange(len(whole))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
         assert kept(tmp_path), place

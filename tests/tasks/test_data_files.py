@@ -26,30 +26,39 @@ def test_a_copy_has_the_same_hash_and_another_image_another(tmp_path):
     assert hash_in(tmp_path) != first
 
 
-def test_of_many_bytes_a_sample_is_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("mixed_precision_study.tasks.data_files.WHOLE_BYTES", 1)
-    make_tree(tmp_path / "pets")
-    first = hash_in(tmp_path)
-    save_image(tmp_path / "pets" / "train" / "cat" / "0.png", 77)
-    assert first and hash_in(tmp_path) not in (None, first)
+def texts(folder, other):
+    write_texts(folder / "wikitext-2", valid=f"b {other}\n")
 
 
-@pytest.mark.parametrize("dataset", ["auto", "wikitext-2"])
-def test_texts_are_those_of_wikitexts_folder(tmp_path, dataset):
-    write_texts(tmp_path / "wikitext-2")
-    given = {"notebook": "lstm_language_model", "dataset": dataset, "data_dir": ""}
-    first = hash_in(tmp_path, **given)
-    write_texts(tmp_path / "wikitext-2", valid="b other\n")
-    assert first and hash_in(tmp_path, **given) not in (None, first)
+def listed(folder, other):
+    save_image(folder / "a.png", 1 + other)
+    write_csv(folder / "mine.csv", [(".", "a.png", 1), (".", "missing.png", 0)])
 
 
-def test_the_images_that_a_csv_names_count(tmp_path):
-    save_image(tmp_path / "a.png", 1)
-    write_csv(tmp_path / "mine.csv", [(".", "a.png", 1), (".", "missing.png", 0)])
-    given = {"dataset": "csv", "csv_path": "mine.csv"}
-    first = hash_in(tmp_path, **given)
-    save_image(tmp_path / "a.png", 2)
-    assert first and hash_in(tmp_path, **given) not in (None, first)
+def pictures(folder, other):
+    make_tree(folder / "pets")
+    save_image(folder / "pets" / "train" / "cat" / "0.png", 77 + other)
+
+
+@pytest.mark.parametrize(
+    ("write", "given"),
+    [
+        *(
+            (texts, {"notebook": "lstm_language_model", "dataset": name, "data_dir": ""})
+            for name in ("auto", "wikitext-2")
+        ),
+        (listed, {"dataset": "csv", "csv_path": "mine.csv"}),
+        (pictures, {}),
+    ],
+)
+@pytest.mark.parametrize("most", [1, 2**26])  # of many bytes a sample is read
+def test_other_contents_have_another_hash(tmp_path, monkeypatch, write, given, most):
+    monkeypatch.setattr("mixed_precision_study.tasks.data_files.WHOLE_BYTES", most)
+    found = []
+    for other in (0, 1):
+        write(tmp_path, other)
+        found.append(hash_in(tmp_path, **given))
+    assert None not in found and found[0] != found[1]
 
 
 @pytest.mark.parametrize("dataset", ["folder", "auto", "synthetic", "cifar10"])

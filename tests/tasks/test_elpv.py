@@ -46,18 +46,13 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
     ("lines", "problem"),
     [
         (["path;image;label", ".;0.png;0,5"], "'path;image;label'"),
-        (["path\timage\tlabel", ".\t0.png\t0.5"], r"'path\\timage\\tlabel'"),
         (["folder,file,label", ".,0.png,0.5"], "'folder', 'file', 'label'"),
         (["path,image,label"], " 0 rows"),
-        ([], " 0 rows"),
         (["path,image,label", "img,0.png,0.5,1,2,3"], "line 2 more"),
-        (["path,image,label", "img,0.png,0.5", "img,0.png,0.5,7"], "line 3 more"),
         (["path,image,label", "img,0.png,0.5", ",0.png,0.5"], "line 3 .*path"),
         (["path,image,label", "img,,0.5"], "line 2 .*image"),
-        (["path,image,label", "img"], "line 2 .*image"),
         (["path,image,label", ".,a.png,1", ".,a.png,high"], "line 3 .*'high'"),
         (["path,image,label", "img,0.png,inf"], "line 2 .*'inf'"),
-        (["path,image,label", "img,0.png,0", "img,0.png,1e400"], "line 3 .*'1e400'"),
         (["path,image,label", "img,0.png,1e39"], "line 2 .*'1e39'"),  # no fp32 number
         (["path,image,label", "img,0.png,nan"], "line 2 .*'nan'"),
         (["path,image,label", "img,0.png,", "img,0.png,1"], "line 2 .*''"),
@@ -82,6 +77,7 @@ def test_what_is_no_csv_is_named(tmp_path, kind):
         read(path)
 
 
+@pytest.mark.slow  # the package decodes all of its images
 def test_elpv_comes_from_its_package(tmp_path, capsys):
     utils = pytest.importorskip("elpv_dataset.utils")
     pictures, probabilities, _ = utils.load_dataset()
@@ -103,8 +99,9 @@ def test_elpv_comes_from_its_package(tmp_path, capsys):
     assert elpv.ATTRIBUTION in printed and "Buerhop-Lutz" in printed and "CC BY-NC-SA 4.0" in printed
 
 
-@pytest.mark.parametrize("left", ["nothing", "a folder", "the code alone"])
-@pytest.mark.parametrize("hosted", [False, True])
+@pytest.mark.parametrize(
+    ("left", "hosted"), [("nothing", False), ("nothing", True), ("a folder", False), ("the code alone", True)]
+)
 def test_an_incomplete_elpv_is_asked_for_and_made_up_if_it_was_not_named(monkeypatch, tmp_path, left, hosted):
     def offline(command, **_):
         raise subprocess.CalledProcessError(1, command)

@@ -1,14 +1,49 @@
 """The language models one by one: each learns in both precisions of the CPU, sees nothing ahead, and writes text."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
 import pytest
 import torch
-from words_training import CPU, KINDS, WORDS, compute_loss, load, make, make_trainer
+from made_up_data import settings_of
+from torch.nn import functional
 
-from mixed_precision_study.tasks.language_model import write_words
-from mixed_precision_study.train.step import evaluating
+from mixed_precision_study.tasks import wikitext
+from mixed_precision_study.tasks.language_model import LanguageModel, sinusoids, write_words
+from mixed_precision_study.train.precision import cast_model
+from mixed_precision_study.train.step import Trainer, evaluating
+
+CPU = torch.device("cpu")
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu", "transformer")
+TINY = {"dataset": "synthetic", "batch_size": 4, "bptt": 5, "units": 16, "max_steps": 2, "lr": 5.0}
+WORDS = 1001  # of the synthetic text on the CPU
+
+
+def load(**changes):
+    """Return (settings, data) of a small text."""
+    settings = settings_of("lstm_language_model", **TINY | changes)
+    return settings, wikitext.load(settings, CPU)
+
+
+def make(kind, dropout=0.0, words=WORDS, seed=0):
+    torch.manual_seed(seed)
+    return LanguageModel(kind, words, 16, 2, dropout, 2, 5)
+
+
+def compute_loss(model, batch, hidden):
+    words, following = batch
+    logits, hidden = model(words, hidden)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), following.flatten())
+    parts = hidden if isinstance(hidden, tuple) else (hidden,)
+    parts = tuple(None if part is None else part.detach() for part in parts)
+    return loss, parts if len(parts) > 1 else parts[0]
+
+
+def make_trainer(kind, precision="fp32", dropout=0.0, **options):
+    torch.backends.mkldnn.set_flags(_enabled=precision != "amp_bf16")  # as Experiment.make_trainer does
+    options = {"device": CPU, "lr": 5.0, "clip": 0.25, **options}
+    return Trainer(make(kind, dropout), precision, compute_loss, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -63,13 +98,8 @@ def test_no_kind_sees_later_words(kind):
     assert before[:3].equal(after[:3])
     assert not before[3:, 1].allclose(after[3:, 1])  # but what comes then depends on it
     assert before[:, [0, 2]].allclose(after[:, [0, 2]])  # and other columns do not
-
-
-@pytest.mark.parametrize("kind", KINDS[:4])
-@pytest.mark.parametrize("words", [16, 33])
-def test_every_recurrent_model_builds_for_any_vocabulary(kind, words):
-    text = torch.randint(words, (6, 3))
-    assert make(kind, words=words)(text)[0].shape == (6, 3, -(-words // 8) * 8)
+    for words in (16, 33):  # any vocabulary is padded
+        assert make(kind, words=words)(text % 16)[0].shape == (5, 3, -(-words // 8) * 8)
 
 
 # Writing
@@ -92,6 +122,8 @@ def test_writing_repeats_with_the_seed_and_never_writes_padding(kind):
         assert torch.get_rng_state().equal(state)  # a following repetition draws what it would have drawn
         other = writing(30, seed=1)(network)
         assert writing(0)(network) == []
+        network.decoder.bias[3] = math.nan
+        assert write(network) == []  # a model that is not finite writes no more
     assert first == second
     assert first != other
     assert len(first) == len(other) == 30
@@ -106,14 +138,6 @@ def test_a_low_temperature_writes_the_likeliest_words():
             known = torch.tensor(written[-5:])[:, None]
             written.append(network(known)[0][-1, 0, :WORDS].argmax().item())
         assert writing(8, temperature=1e-9)(network) == [f"word{number}" for number in written[1:]]
-
-
-@pytest.mark.parametrize("kind", ["lstm", "transformer"])
-def test_a_model_that_is_not_finite_writes_no_more(kind):
-    network = make(kind).eval()
-    with torch.no_grad():
-        network.decoder.bias[3] = math.nan
-        assert writing(8)(network) == []
 
 
 @pytest.mark.parametrize(("hidden", "lengths"), [(torch.zeros(1), [1, 1, 1, 1, 1]), (None, [1, 2, 3, 3, 3])])
@@ -132,3 +156,62 @@ def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last
     assert seen[0] == ([first], False)
     assert [len(words) for words, _ in seen] == lengths
     assert {carried for _, carried in seen[1:]} == {hidden is not None}
+
+
+# The Transformer
+
+
+def test_the_transformer_is_that_of_torch_with_a_causal_mask():
+    own = make("transformer")
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 16, dropout=0.0)
+    other = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(16), enable_nested_tensor=False)
+    with torch.no_grad():
+        for weight, target in zip(own.body.parameters(), other.parameters(), strict=True):  # of one order
+            target.copy_(weight)
+    text = torch.randint(WORDS, (5, 3))
+    places = torch.zeros(5, 1, 16)
+    for place, index in itertools.product(range(5), range(8)):
+        angle = place / 10_000 ** (2 * index / 16)
+        places[place, 0, 2 * index], places[place, 0, 2 * index + 1] = math.sin(angle), math.cos(angle)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    vectors = other(functional.embedding(text, own.encoder.weight) * 4 + places, mask=mask)
+    assert own(text)[0].allclose(own.decoder(vectors), atol=1e-5)
+
+
+def test_the_transformer_knows_the_order_and_has_no_hidden_state_and_any_number_of_units():
+    network = make("transformer").eval()
+    text = torch.tensor([[1, 2], [2, 1], [3, 3]])  # the last word comes after the same words in another order
+    logits, hidden = network(text)
+    assert hidden is None
+    assert not logits[2, 0].allclose(logits[2, 1])
+    assert network.places.shape == (5, 1, 16)
+    assert "places" not in network.state_dict()
+    assert sinusoids(5, 15)[0].tolist() == [[0, 1] * 7 + [0]]
+    network = LanguageModel("transformer", 16, 15, 1, 0.0, 3, 5)
+    assert network(torch.zeros(5, 2, dtype=torch.long))[0].shape == (5, 2, 16)
+
+
+@pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16"])
+def test_the_transformer_follows_fp16_weights(precision):
+    """What o2_fp16 and o3_fp16 do on a GPU, as far as a CPU can show it: a pass forward and back in fp16."""
+    network = make("transformer", dropout=0.2)
+    masters = cast_model(network, precision)
+    assert {master.dtype for master in masters} == {torch.float32 if precision == "o2_fp16" else torch.float16}
+    text = torch.randint(WORDS, (6, 3))
+    assert network.places.dtype == network(text[:5])[0].dtype == torch.float16
+    loss, _ = compute_loss(network, (text[:5], text[1:]), None)
+    loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in network.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_transformer_is_one_graph_and_its_layers_have_at_most_the_dropout_of_torch(dropout):
+    network, text = make("transformer", dropout), torch.randint(WORDS, (5, 3))
+    compiled = torch.compile(network, backend="eager", fullgraph=True)  # a break would raise
+    torch.manual_seed(1)
+    expected = network(text)[0]
+    assert network(text)[0].equal(expected) is (dropout == 0)
+    torch.manual_seed(1)
+    assert compiled(text)[0].allclose(expected, atol=1e-6)
+    assert {layer.dropout.p for layer in network.body.layers} == {min(dropout, 0.1)}

@@ -1,25 +1,15 @@
 """A training that was ended goes on from its checkpoint, and nothing shows it but one field."""
 
 import copy
-import hashlib
-import io
 
 import pytest
 import torch
 from conftest import run_cells
-from small_training import (
-    SCALED,
-    everything,
-    flagged,
-    flagged_loss,
-    make_record,
-    make_trainer,
-    same_bits,
-)
+from small_training import SCALED, everything, flagged, flagged_loss, make_record, make_trainer, same_bits
 
 from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.record import flat_record, read_records
-from mixed_precision_study.train.checkpoint import DIGEST_BYTES, Checkpoints
+from mixed_precision_study.train.checkpoint import Checkpoints
 from mixed_precision_study.train.step import timed_epoch
 
 ALWAYS = 1e-9  # minutes
@@ -42,8 +32,8 @@ def train(trainer, record, epochs, precision):
 
 
 @pytest.mark.parametrize("optimizer", [None, adamw], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("way", [{}, {"scaler": "device"}, {"execution": "cuda_graph"}], ids=str)
-@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true"])
+@pytest.mark.parametrize("way", [{}, {"execution": "cuda_graph"}], ids=str)
+@pytest.mark.parametrize("precision", ["fp32", "amp_fp16", "o2_fp16", "bf16_true"])
 def test_a_training_that_goes_on_ends_as_one_that_was_not_ended(precision, way, optimizer, tmp_path):
     def make():
         torch.manual_seed(0)
@@ -73,15 +63,6 @@ def run(folder, **more):
     return record
 
 
-def change(path, edit):
-    """Edit a checkpoint, and give it the sum of its new content."""
-    content = torch.load(io.BytesIO(path.read_bytes()[DIGEST_BYTES:]), weights_only=True)
-    edit(content)
-    written = io.BytesIO()
-    torch.save(content, written)
-    path.write_bytes(hashlib.sha256(written.getvalue()).digest() + written.getvalue())
-
-
 def interrupt_after(monkeypatch, epochs):
     """Let a run be interrupted, as by Ctrl-C, where it would train one more epoch."""
     from mixed_precision_study import experiment
@@ -96,6 +77,7 @@ def interrupt_after(monkeypatch, epochs):
     monkeypatch.setattr(experiment, "timed_epoch", interrupted)
 
 
+@pytest.mark.slow
 def test_a_notebook_that_was_interrupted_goes_on(tmp_path, monkeypatch, capsys):
     wanted = run(tmp_path / "whole")
     folder = tmp_path / "ended"
@@ -122,30 +104,35 @@ EDITS = {
 }
 
 
-@pytest.mark.parametrize("name", [*EDITS, *range(6)])
-def test_a_damaged_or_edited_checkpoint_leaves_the_training_as_it_began(name, tmp_path):
-    """Numbers are single bits, spread over the file."""
-    first, record = make_trainer("fp32", flagged_loss), make_record()
-    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
-    train(first, record, range(1), "fp32")
+def kept_after_an_epoch(folder):
+    trainer, record = make_trainer("fp32", flagged_loss), make_record()
+    checkpoints = Checkpoints(record, trainer, folder, ALWAYS)
+    train(trainer, record, range(1), "fp32")
     checkpoints.keep()
-    if name in EDITS:
-        change(checkpoints.path, EDITS[name])
+    return checkpoints, record
+
+
+def change(path, edit):
+    content = torch.load(path, weights_only=True)
+    edit(content)
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("name", ["cut", *EDITS])
+def test_a_damaged_or_edited_checkpoint_leaves_the_training_as_it_began(name, tmp_path):
+    path = kept_after_an_epoch(tmp_path)[0].path
+    if name == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
     else:
-        content = bytearray(checkpoints.path.read_bytes())
-        content[len(content) * (2 * name + 1) // 12] ^= 4
-        checkpoints.path.write_bytes(content)
-    second, again = make_trainer("fp32", flagged_loss), make_record()
-    before, fields = copy.deepcopy(everything(second)), flat_record(again)
-    assert Checkpoints(again, second, tmp_path, ALWAYS).resume() == 0
-    assert same_bits(everything(second), before) and flat_record(again) == fields
+        change(path, EDITS[name])
+    trainer, record = make_trainer("fp32", flagged_loss), make_record()
+    before, fields = copy.deepcopy(everything(trainer)), flat_record(record)
+    assert Checkpoints(record, trainer, tmp_path, ALWAYS).resume() == 0
+    assert same_bits(everything(trainer), before) and flat_record(record) == fields
 
 
 def test_a_checkpoint_sets_no_other_field_of_the_record(tmp_path):
-    first, record = make_trainer("fp32", flagged_loss), make_record()
-    checkpoints = Checkpoints(record, first, tmp_path, ALWAYS)
-    train(first, record, range(1), "fp32")
-    checkpoints.keep()
+    checkpoints, record = kept_after_an_epoch(tmp_path)
     change(checkpoints.path, lambda content: content["record"].update(run_id="../../x", status="ok"))
     again = make_record()
     assert Checkpoints(again, make_trainer("fp32", flagged_loss), tmp_path, ALWAYS).resume() == 1

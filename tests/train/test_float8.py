@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 
-from mixed_precision_study.explain.profile import family_of
-from mixed_precision_study.parameters import Unsupported, reason_unsupported
+from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.float8 import (
     FORWARD,
     GRADIENT,
@@ -68,17 +67,12 @@ def test_scaling_uses_the_whole_range_and_rounds_to_the_formats_bits(dtype, bits
 
 def test_zeros_stay_zeros_and_infinities_are_not_hidden():
     assert (exact(scaled(torch.zeros(16, 16), FORWARD, False)) == 0).all()
-    broken = values(16, 16)
-    broken[3, 4] = torch.inf
-    assert not exact(scaled(broken, FORWARD, False)).isfinite().all()
+    assert not exact(scaled(torch.full((16, 16), torch.inf), FORWARD, False)).isfinite().all()
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_a_product_is_that_of_the_rounded_numbers(scaling):
-    a, b = (
-        scaled(values(*shape, seed=seed), FORWARD, scaling == "rowwise")
-        for seed, shape in enumerate(((32, 48), (16, 48)))
-    )
+    a, b = (scaled(values(rows, 48, seed=rows), FORWARD, scaling == "rowwise") for rows in (32, 16))
     wanted = exact(a) @ exact(b).t()
     assert (product(a, b).double() - wanted).abs().max() <= wanted.abs().max() * 2**-7
 
@@ -116,7 +110,7 @@ def layers(*sizes, bias=True):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(7, 5, 64), (3, 64), (64,)])
+@pytest.mark.parametrize("shape", [(7, 5, 64), (64,)])
 def test_a_layer_is_near_the_ordinary_one_for_any_number_of_rows(scaling, bias, shape):
     plain = layers(64, 32, bias=bias)
     ours = copy.deepcopy(plain)
@@ -156,12 +150,6 @@ def test_a_model_without_a_fitting_layer_is_unsupported_with_its_sizes(model, re
     assert str(refusal.value) == reason
 
 
-def test_fp8_needs_ada_or_newer():
-    assert reason_unsupported("fp8", "eager", (8, 9)) is reason_unsupported("fp8", "eager", (9, 0)) is None
-    assert "8.9" in reason_unsupported("fp8", "eager", (8, 6))
-    assert "needs an NVIDIA GPU" in reason_unsupported("fp8", "eager", None)
-
-
 def squared_loss(model, batch, hidden):
     x, y = batch
     return torch.nn.functional.mse_loss(model(x).float(), y), hidden
@@ -190,21 +178,10 @@ def test_training_in_fp8_follows_bf16(scaling):
     assert found[-1] == pytest.approx(wanted[-1], rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.10", reason="PyTorch 2.9's compiler crashes on fp8 on a CPU")
 def test_a_compiled_model_in_fp8_trains_as_an_eager_one():
     eager, compiled = (losses_of("fp8", execution)[0] for execution in ("eager", "compile"))
     assert compiled[:10] == pytest.approx(eager[:10], rel=0.01)
     assert compiled[:25] == pytest.approx(eager[:25], rel=0.02)
     assert compiled == pytest.approx(eager, rel=0.03)  # roundings grow, by processor: 2.2% was seen at the 26th step
-
-
-def test_fp8_kernels_are_named_in_the_profile():
-    for name in (
-        "nvjet_sm90_qqtst_128x256_128x4_2x1_v_bz_coopA_TNN",
-        "sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x128x128_warpgroupsize1x1x1",
-        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, cutlass::float_e4m3_t>>",
-        "triton_tem_fused__scaled_mm_t_2",
-    ):
-        assert family_of(name) == "fp8 matmul"
-    assert family_of("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NNT") == "matmul"
-    assert family_of("void at::native::vectorized_elementwise_kernel<4, at::native::float8_copy_kernel_cuda>") == "copy"

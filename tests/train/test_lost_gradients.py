@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from explained_training import make_record, make_trainer
+from explained_training import Weights, linear_loss, make_record, make_trainer
 
 from mixed_precision_study.explain.profile import count_work
 from mixed_precision_study.train.loss_scale import flush_fraction, read_gradients
@@ -28,31 +28,15 @@ def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
     assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
 
 
-class Weights(torch.nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(size))
-
-
-def linear_loss(network, batch, hidden):
-    """A loss whose gradient is the batch."""
-    return (network.weight.float() * batch).sum(), hidden
-
-
 SMALL = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 0.0, 0.5])
 
 
-def test_lost_gradients_are_measured_with_and_without_the_scale():
-    record, trainer = make_record("amp_fp16"), make_trainer("amp_fp16", linear_loss, Weights(5), loss_scale=1024.0)
-    trainer.step(SMALL)
-    read_gradients(record, trainer, iter([SMALL]), None)
-    assert record.gradient_flush_fraction_scale_1 == pytest.approx(3 / 4)
-    assert record.gradient_flush_fraction_scaled == pytest.approx(1 / 4)
-    assert record.gradient_reason is None
-    assert trainer.steps == 1
-
-
-def test_counting_them_starts_no_search_of_cudnn(monkeypatch):
+@pytest.mark.parametrize(
+    ("precision", "lost"), [("amp_fp16", (3 / 4, 1 / 4)), *((name, (None, None)) for name in ("fp32", "amp_bf16"))]
+)
+def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_without_a_search(
+    monkeypatch, precision, lost
+):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = []
 
@@ -60,8 +44,13 @@ def test_counting_them_starts_no_search_of_cudnn(monkeypatch):
         seen.append(torch.backends.cudnn.benchmark)
         return linear_loss(network, batch, hidden)
 
-    read_gradients(make_record("amp_fp16"), make_trainer("amp_fp16", loss, Weights(5)), iter([SMALL]), None)
-    assert seen == [False] and torch.backends.cudnn.benchmark
+    record, trainer = make_record(precision), make_trainer(precision, loss, Weights(5), loss_scale=1024.0)
+    trainer.step(SMALL)
+    read_gradients(record, trainer, iter([SMALL]), None)
+    assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
+    assert record.gradient_reason is None
+    assert trainer.steps == 1
+    assert seen == [True, False][: 1 + (lost[0] is not None)] and torch.backends.cudnn.benchmark
 
 
 def test_gradients_of_the_last_step_are_not_added(monkeypatch):
@@ -87,10 +76,3 @@ def test_gradients_that_are_not_finite_leave_a_reason():
     read_gradients(record, trainer, iter([torch.tensor([1.0, math.inf])]), None)
     assert record.gradient_flush_fraction_scale_1 is record.gradient_flush_fraction_scaled is None
     assert record.gradient_reason == "the gradients are not finite even in fp32"
-
-
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "amp_bf16"])
-def test_only_fp16_can_lose_gradients(precision):
-    record, trainer = make_record(precision), make_trainer(precision, linear_loss, Weights(5))
-    read_gradients(record, trainer, iter([]), None)
-    assert record.gradient_flush_fraction_scale_1 is record.gradient_reason is None

@@ -22,15 +22,17 @@ def test_the_switches_are_set_and_read_back(precision):
     assert torch.backends.cudnn.allow_tf32 is (precision == "tf32")
 
 
+@pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("precision", MODES)
-def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision):
-    trainer = make_trainer(precision)
+def test_weights_masters_and_batch_norm_have_the_types_of_the_mode(precision, keep):
+    trainer = make_trainer(precision, keep_batchnorm_fp32=keep)
     convolution, norm, linear = trainer.network[0], trainer.network[1], trainer.network[5]
     weights = {"o2_fp16": torch.float16, "o3_fp16": torch.float16, "bf16_true": torch.bfloat16}
-    alone = torch.float32 if precision == "o2_fp16" else weights.get(precision, torch.float32)
-    assert convolution.weight.dtype == linear.weight.dtype == weights.get(precision, torch.float32)
-    assert norm.weight.dtype == norm.running_mean.dtype == alone
-    assert {m.dtype for m in trainer.masters} == {alone}
+    wanted = weights.get(precision, torch.float32)
+    assert convolution.weight.dtype == linear.weight.dtype == wanted
+    of_norm = torch.float32 if keep or precision == "o2_fp16" else wanted
+    assert norm.weight.dtype == norm.running_mean.dtype == of_norm
+    assert {m.dtype for m in trainer.masters} == ({torch.float32} if precision == "o2_fp16" else {wanted, of_norm})
     optimized = [w for group in trainer.optimizer.param_groups for w in group["params"]]
     assert all(a is b for a, b in zip(optimized, trainer.masters, strict=True))
 
@@ -87,6 +89,7 @@ class Island(torch.nn.Module):
             return self.second(x.float())
 
 
+@pytest.mark.slow
 def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
     """As in PyTorch issues 153044 and 179804: the gradients of the layer in fp32 are to the bit those of eager mode."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
@@ -104,15 +107,6 @@ def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
         describe_trainer(records[-1], trainer, {"matmul": "", "conv": "", "rnn": ""}, PRECISIONS["amp_bf16"])
     assert torch.equal(*gradients)
     assert [record.compiled_backward_autocast for record in records] == [None, "off"]
-
-
-def test_o3_can_keep_batch_norm_in_fp32():
-    trainer = make_trainer("o3_fp16", keep_batchnorm_fp32=True)
-    convolution, norm = trainer.network[0], trainer.network[1]
-    assert convolution.weight.dtype == torch.float16
-    assert norm.weight.dtype == norm.running_var.dtype == torch.float32
-    assert all(a is b for a, b in zip(trainer.weights, trainer.masters, strict=True))
-    assert all(weight.dtype == torch.float32 for weight in make_trainer("fp32", keep_batchnorm_fp32=True).weights)
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -133,34 +127,33 @@ def test_autocast_has_the_type_of_the_mode_in_the_forward_pass_and_is_left_after
 GPU = torch.device("cuda")
 
 
+WRONG = "a convolution in fp16 differs from fp32 by nan of its norm"
+
+
 @pytest.mark.parametrize(
-    ("precision", "execution", "says"),
-    [(name, "eager", f"{name} needs an NVIDIA GPU") for name in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16")]
-    + [("fp32", "cuda_graph", '"cuda_graph" needs'), ("amp_bf16", "compile_cuda_graph", '"compile_cuda_graph" needs')],
+    ("precision", "execution", "capability", "says"),
+    [
+        *((name, "eager", None, f"{name} needs an NVIDIA GPU") for name in ("tf32", "amp_fp16", "o2_fp16", "o3_fp16")),
+        ("fp32", "cuda_graph", None, '"cuda_graph" needs'),
+        ("amp_bf16", "compile_cuda_graph", None, '"compile_cuda_graph" needs'),
+        ("tf32", "eager", (7, 5), r"8\.0 \(Ampere\).*7\.5"),
+        ("amp_bf16", "eager", (7, 5), "emulate bfloat16"),
+        ("fp8", "eager", None, "fp8 needs an NVIDIA GPU"),
+        ("fp8", "eager", (8, 6), r"8\.9"),
+        *(("fp8", "eager", newer, None) for newer in ((8, 9), (9, 0))),
+        *((name, way, None, None) for name, way in (("fp32", "eager"), ("amp_bf16", "compile"))),
+        *(("amp_fp16", way, (7, 5), None) for way in ("eager", "cuda_graph")),
+        *((name, "eager", (8, 0), None) for name in MODES),
+    ],
 )
-def test_what_the_cpu_cannot_run_is_unsupported(precision, execution, says):
-    with pytest.raises(Unsupported, match=says):
-        check_supported(precision, execution, CPU)
-    check_supported("fp32", "eager", CPU)
-    check_supported("amp_bf16", "compile", CPU)
-
-
-def test_what_a_turing_gpu_cannot_run_is_unsupported(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    check_supported("amp_fp16", "eager", GPU)
-    check_supported("amp_fp16", "cuda_graph", GPU)
-    with pytest.raises(Unsupported, match=r"8\.0 \(Ampere\).*7\.5"):
-        check_supported("tf32", "eager", GPU)
-    with pytest.raises(Unsupported, match="emulate bfloat16"):
-        check_supported("amp_bf16", "eager", GPU)
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_where_fp16_arithmetic_is_wrong_its_modes_are_refused(monkeypatch, precision):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    wrong = "a convolution in fp16 differs from fp32 by nan of its norm"
-    check_supported(precision, "eager", GPU, "passed")
-    check_supported(precision, "eager", GPU, None)  # not checked
-    refused = pytest.raises(Unsupported, match=wrong) if "fp16" in precision else contextlib.nullcontext()
-    with refused:
-        check_supported(precision, "eager", GPU, wrong)
+def test_what_a_device_cannot_run_is_unsupported(monkeypatch, precision, execution, capability, says):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    device = GPU if capability else CPU
+    for checked in (None, "passed"):
+        with pytest.raises(Unsupported, match=says) if says else contextlib.nullcontext():
+            check_supported(precision, execution, device, checked)
+    if says is None and "fp16" in precision:
+        with pytest.raises(Unsupported, match=WRONG):
+            check_supported(precision, execution, device, WRONG)
+    elif says is None:
+        check_supported(precision, execution, device, WRONG)
