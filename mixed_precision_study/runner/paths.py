@@ -1,7 +1,5 @@
 """Where the suite lies, and how paths are written down."""
 
-import os
-import tempfile
 from pathlib import Path
 
 from ..measure.commit import ROOT
@@ -21,26 +19,6 @@ def shown(path: str | Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def check_writable(folder: Path) -> None:
-    """Raise UserError where the output folder could not be made or written. Nothing is left there."""
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            return
-    except OSError as error:
-        reason = f"cannot be written ({error.strerror}); choose another with --output-dir DIR"
-        raise UserError(f"the output folder {folder} {reason}.") from None
-
-
-def check_given(name: str, path: str) -> None:
-    """Raise UserError where csv_path is no file, or data_dir something else than a folder."""
-    whole = ROOT / path
-    if name == "csv_path" and not os.path.isfile(whole):
-        raise UserError(f"csv_path {path} is no file here; give the CSV that names your images.")
-    if name == "data_dir" and os.path.exists(whole) and not os.path.isdir(whole):
-        raise UserError(f"data_dir {path} is no folder; give the folder of the data sets, or leave data_dir out.")
-
-
 def expanded(text: str, option: str) -> Path:
     """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
     try:
@@ -48,8 +26,3 @@ def expanded(text: str, option: str) -> Path:
         return Path(text).expanduser().resolve()
     except (UnicodeEncodeError, RuntimeError) as error:  # RuntimeError: no such home, or a link to itself
         raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None
-
-
-def python_path() -> str:
-    """Return PYTHONPATH with the package's folder in front, so that every process finds the package."""
-    return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -112,7 +112,7 @@ def test_a_study_can_be_limited_to_notebooks(words, notebooks):
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("quik", "did you mean quick?"), ("cifar_resnet", "quick/cifar_resnet"), ("quick/cifar_resnt", "cifar_resnet?")],
+    [("quik", "did you mean quick?"), ("cifar_resnet", "quick"), ("quick/cifar_resnt", "cifar_resnet?")],
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
     with pytest.raises(UserError) as stopped:
