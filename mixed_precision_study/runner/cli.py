@@ -27,13 +27,12 @@ from ..record import read_records, read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
-from .execute import Circumstances, papermill, start_process
+from .execute import LEAN, Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records, unfinished
 from .folder import check_fresh, end, held, make
-from .paths import expanded, relative_to_root, shown
 from .plan import Comparison, check_overrides, check_paths, plan
 from .status import log_in, read_seconds, say, table
-from .studies import chosen_studies, load_studies, notebooks_for, parse_overrides
+from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root, shown
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
@@ -221,7 +220,16 @@ def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[st
     execute = papermill(notebook, executed, "-k", "python3", "--cwd", str(ROOT), "-y", yaml.safe_dump(parameters))
     template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
     # Whole paths, because relative ones may begin with a dash.
-    page = ["-m", "nbconvert", "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
+    page = [
+        "-c",
+        f"{LEAN}from nbconvert.nbconvertapp import main; main()",
+        "--to",
+        "html",
+        *template,
+        "--output-dir",
+        str(folder),
+        glob.escape(str(executed)),
+    ]
     return [execute, page]
 
 

@@ -24,16 +24,15 @@ from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_ru
 from .devices import Device
 from .finished import RETRIED, code_hash
 from .folder import end, note_started, read_small_file
-from .paths import relative_to_root
 from .plan import Run
+from .studies import relative_to_root
 from .watch import RUNNER_ENV
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
-PAPERMILL = (  # as python -m papermill, but importing the package lets it end without run_all.py, and a grammar that
-    # jsonschema would build for two seconds is left out, because nobody needs it
-    "import sys, mixed_precision_study; sys.modules['rfc3987_syntax'] = None; "
-    "from papermill.cli import papermill; papermill()"
-)
+# A grammar that jsonschema would build for two seconds is left out, because nobody needs it.
+LEAN = "import sys; sys.modules['rfc3987_syntax'] = None; "
+PAPERMILL = f"{LEAN}import mixed_precision_study; "  # so that it ends when run_all.py has ended
+PAPERMILL += "from papermill.cli import papermill; papermill()"
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120
 START_PAUSES = (2, 4, 0)  # seconds after each attempt to start a kernel

@@ -7,15 +7,16 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from ..measure.commit import MALFORMED, hash_of
+from ..measure.commit import MALFORMED, ROOT, hash_of
 from ..record import NOT_YET_EXPLAINED, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
-from .paths import ROOT, shown
 from .plan import Comparison, Run
 from .status import say
+from .studies import shown
 
 RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
@@ -57,8 +58,10 @@ def replaces_made_up_data(run: Run, record: dict) -> bool:
     place = ROOT / wanted["data_dir"]
     if wanted["dataset"] != "auto" or "csv_path" in wanted or record.get("data_dir") == wanted["data_dir"]:
         return False
-    there = [path for path in (place.iterdir() if place.is_dir() else ()) if path.name not in DATA_DIR_NON_DATA]
-    return any(path.is_file() or any(path.iterdir()) for path in there)
+    with suppress(OSError):  # as at a folder that only root may enter
+        there = [path for path in place.iterdir() if path.name not in DATA_DIR_NON_DATA]
+        return any(path.is_file() or any(path.iterdir()) for path in there)
+    return False
 
 
 def unfinished(

@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from ..measure.commit import ROOT
 from ..measure.files import opened_to_append
 from ..parameters import UserError
-from .paths import ROOT, shown
 from .status import say
+from .studies import shown
 from .watch import is_alive
 
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock

@@ -14,8 +14,7 @@ from ..measure.commit import MALFORMED, ROOT, code_cells
 from ..measure.order import in_turn
 from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, checked, did_you_mean
 from ..record import run_id_of
-from .paths import relative_to_root
-from .studies import MOST_REPEATS, notebooks_of, shortened
+from .studies import MOST_REPEATS, notebooks_of, relative_to_root, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes

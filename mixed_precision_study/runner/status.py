@@ -28,7 +28,7 @@ def say(text: str) -> None:
     text = printable(text)
     LOG.info("%s", text)
     try:
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # in one piece, because each device says its own
     except OSError:
         sys.stdout = None  # type: ignore[assignment]  # Python would else try again at its end, and complain
 

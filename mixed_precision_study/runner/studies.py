@@ -1,4 +1,4 @@
-"""What is asked for: the studies of a studies file and the -p options of the command line."""
+"""What is asked for: the studies of a studies file, the -p options of the command line, and paths."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..measure.commit import ROOT
 from ..parameters import UserError, did_you_mean
 from ..report.study import checked_study
-from .paths import expanded, relative_to_root
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 MOST_REPEATS = 1000
@@ -135,3 +134,25 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         except (ValueError, RecursionError, yaml.YAMLError):
             raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides
+
+
+def relative_to_root(path: str | Path) -> str:
+    """Return a path relative to ROOT where it lies below, so that no record names a folder of this machine."""
+    path = Path(path).resolve()
+    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+
+
+def shown(path: str | Path) -> str:
+    """Return a path that opens from the current folder: relative where it lies below, else the whole path."""
+    path = Path(path).resolve()
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def expanded(text: str, option: str) -> Path:
+    """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
+    try:
+        text.encode()
+        return Path(text).expanduser().resolve()
+    except (UnicodeEncodeError, RuntimeError) as error:  # RuntimeError: no such home, or a link to itself
+        raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None

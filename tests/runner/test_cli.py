@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 from tiny_suite import (
+    LIGHT,
     ON_CPU,
     PARAMETERS,
     ROOT,
@@ -26,12 +27,11 @@ from tiny_suite import (
     write_suite,
 )
 
-from mixed_precision_study.runner import cli, folder
+from mixed_precision_study.runner import cli, execute, folder
 from mixed_precision_study.runner.devices import Device
-from mixed_precision_study.runner.paths import relative_to_root, shown
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import read_seconds
-from mixed_precision_study.runner.studies import parse_overrides
+from mixed_precision_study.runner.studies import parse_overrides, relative_to_root, shown
 
 BOTH = ["fp32", "amp_bf16"]
 STUDIES = {
@@ -106,7 +106,10 @@ def test_a_batch_leaves_a_record_of_each_training_and_a_report(mix):
     assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
 
 
-def test_a_second_start_executes_nothing_and_a_dry_run_marks_what_is_finished(suite, mix, tmp_path, capsys):
+def test_a_second_start_executes_nothing_and_a_dry_run_marks_what_is_finished(
+    suite, mix, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
     _, output = mix
 
     def times():
@@ -123,7 +126,8 @@ def test_a_second_start_executes_nothing_and_a_dry_run_marks_what_is_finished(su
     assert not [path for path, time in times().items() if path.name.startswith("tiny-") and time != before[path]]
 
 
-def test_retry_failed_and_fresh(bare, tmp_path):
+def test_retry_failed_and_fresh(bare, tmp_path, monkeypatch):
+    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
     output, data = tmp_path / "out", tmp_path / "data"
     data.mkdir()
     words = ("flaky", *ON_CPU, "--output-dir", output, "-p", "data_dir", data)
@@ -166,9 +170,10 @@ def test_one_notebook_of_a_study_an_unreadable_record_and_a_broken_report(suite,
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_sigterm_ends_all_and_writes_no_record(bare, tmp_path):
     """With a closed output, which does not matter either."""
-    words = ["sh", "-c", 'exec "$@" >&-', "sh", *command(bare, "hang", "--output-dir", tmp_path)]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: len(survivors("hang")) == 3)  # papermill, kernel, the kernel's child
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", *command(bare, "hang", "--output-dir", tmp_path, light=True)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
+    wait_for(lambda: len(survivors("hang")) == 2)  # the run and its child
     process.terminate()
     _, errors = process.communicate(timeout=200)
     assert (process.returncode, errors) == (1, "")
@@ -201,11 +206,7 @@ WRONG = {
     "there": ["there/tiny"],
     "epoch": ["one", "-p", "epoch", "3"],
     "--batch-size": ["one", "--batch-size", "3"],
-    "fp64": ["one", "-p", "precisions", "fp32,fp64"],
     "batch_size": ["one", "-p", "batch_size", "1.5"],
-    "channels_last": ["one", "-p", "channels_last", "1"],
-    "'fast'": ["one", "-p", "lr", "fast"],
-    "model": ["one", "-p", "model", "[a]"],
     "-p model [a": ["one", "-p", "model", "[a"],
     "GPU 99": ["one", "--gpus", "99"],
     "--output-dir": ["one", "-p", "output_dir", "x"],
@@ -225,13 +226,8 @@ WRONG = {
     "--ray is": ["one", "--ray", ""],
     "data_dir": ["one", "-p", "data_dir", ""],
     "/nowhere.csv": ["one", "-p", "csv_path", "/nowhere.csv"],
-    "lr": ["one", "-p", "lr", "1" * 400],
-    "4294967296": ["one", "-p", "seed", "9" * 23],
-    "9" * 30: ["one", "-p", "batch_size", "9" * 30],
     "9" * 19: ["one", "-p", "batch_size", "9" * 400],
     "x" * 50: ["one", "-p", "model", "x" * 300],
-    "precisions": ["one", "-p", "precisions", "[]"],
-    "loss_scale": ["one", "-p", "loss_scale", ""],
     "file": ["one", "--output-dir", "file"],
     "below": ["one", "--output-dir", "file/below/it"],
     "/file": ["one", "-p", "data_dir", "file"],
@@ -258,40 +254,16 @@ def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, cap
     assert sorted(tmp_path.rglob("*")) == before
 
 
-RUNS = "one: {runs: [{notebook: %s, cpu: {}}]}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a: [",
-        "- a",
-        "",
-        "one: {runs: 3}",
-        "../up: {runs: [{notebook: tiny}]}",
-        "one: {runs: [{cpu: {}}]}",
-        "one: {runs: [{notebook: tiny, extra: 1}]}",
-        "one: {runs: [{notebook: tiny, sweep: {seed: 1}}]}",
-        "one: {runs: [{notebook: tiny, cpu: {repeat: 1}}]}",
-        "one: {runs: [{notebook: tiny, sweep: {repeat: [0, 1]}}]}",
-        "one: {runs: [{notebook: tiny, cpu: {1: 2}}]}",
-        "one: {runs: [{notebook: tiny, minutes: long}]}",
-        "one: {runs: [{notebook: tiny, minutes: .inf}]}",
-        "one: {runs: [{notebook: tiny, cpu: {}}]}\nboth: &a [*a]",
-        "one: " + "[" * 400,
-        *(RUNS % name for name in ("absent", "torn", "untagged", "derived", "poor", "deep")),
-    ],
-)
-def test_a_wrong_studies_file_or_notebook_is_one_sentence(tmp_path, capsys, text):
-    (tmp_path / "studies.yaml").write_text(text)
+@pytest.mark.parametrize("name", ["absent", "torn", "untagged", "deep"])
+def test_a_notebook_that_cannot_be_run_is_one_sentence(tmp_path, capsys, name):
+    (tmp_path / "studies.yaml").write_text(f"one: {{runs: [{{notebook: {name}, cpu: {{}}}}]}}")
     (tmp_path / "torn.ipynb").write_text('{"cells": [')
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
-    write_notebook(tmp_path / "derived.ipynb", "x = 3 * y")
-    write_notebook(tmp_path / "poor.ipynb", "seed = 1")
     write_notebook(tmp_path / "tiny.ipynb", PARAMETERS)
-    (tmp_path / "untagged.ipynb").write_text((tmp_path / "poor.ipynb").read_text().replace("parameters", "words"))
+    (tmp_path / "untagged.ipynb").write_text((tmp_path / "tiny.ipynb").read_text().replace("parameters", "words"))
     assert main(tmp_path, "one", *ON_CPU, "--dry-run") == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and name in said
 
 
 def test_what_is_refused_or_listed_loads_neither_pytorch_nor_papermill(tmp_path):
