@@ -31,8 +31,8 @@ from .execute import LEAN, Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records, unfinished
 from .folder import check_fresh, end, held, make
 from .plan import Comparison, check_overrides, check_paths, plan
-from .status import log_in, read_seconds, say, table
-from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root, shown
+from .status import log_in, read_seconds, say, shown, table
+from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
@@ -51,14 +51,10 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
     parser = Parser(prog="run_all.py", description=DESCRIPTION)
     add = parser.add_argument
-    add(
-        "studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="a study (default: quick, else all), or a notebook of it"
-    )
+    add("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="default: quick, or all of a file without it")
     given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions"
     add("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
-    add(
-        "--gpus", default="all", metavar="all|none|0,1", help="which GPUs (default: all); none: a smoke test on the CPU"
-    )
+    add("--gpus", default="all", metavar="all|none|0,1", help="default: all; none: a smoke test on the CPU")
     add("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")
     add("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
     add("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
@@ -161,9 +157,7 @@ def check_packages() -> None:
         raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
 
 
-def plan_studies(
-    studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace
-) -> dict[str, list[Comparison]]:
+def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
     """Return the runs of all studies. Raise UserError at the first study that cannot run."""
     planned = {}
     base = expanded(args.output_dir, "--output-dir") if args.output_dir else (ROOT / "outputs").resolve()
@@ -220,16 +214,8 @@ def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[st
     execute = papermill(notebook, executed, "-k", "python3", "--cwd", str(ROOT), "-y", yaml.safe_dump(parameters))
     template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
     # Whole paths, because relative ones may begin with a dash.
-    page = [
-        "-c",
-        f"{LEAN}from nbconvert.nbconvertapp import main; main()",
-        "--to",
-        "html",
-        *template,
-        "--output-dir",
-        str(folder),
-        glob.escape(str(executed)),
-    ]
+    start = f"{LEAN}from nbconvert.nbconvertapp import main; main()"
+    page = ["-c", start, "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
     return [execute, page]
 
 

@@ -164,7 +164,7 @@ def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
     return ["-c", PAPERMILL, *paths, "--log-output", "--no-progress-bar", *options]
 
 
-def start_process(command: list[str], log: IO, device: Device | None, given: dict[str, str | None]) -> subprocess.Popen:
+def start_process(command: list[str], log: IO, device: Device | None, given: dict[str, Any]) -> subprocess.Popen:
     """Start Python in a session of its own, which sees one GPU or none, and ends with this process.
 
     Its environment is this one's with `given`, where None takes a name away.

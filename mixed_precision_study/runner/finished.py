@@ -15,8 +15,7 @@ from ..record import NOT_YET_EXPLAINED, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
 from .plan import Comparison, Run
-from .status import say
-from .studies import shown
+from .status import say, shown
 
 RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir

@@ -14,8 +14,7 @@ from filelock import FileLock, Timeout
 from ..measure.commit import ROOT
 from ..measure.files import opened_to_append
 from ..parameters import UserError
-from .status import say
-from .studies import shown
+from .status import say, shown
 from .watch import is_alive
 
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock

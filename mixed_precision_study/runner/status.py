@@ -46,6 +46,13 @@ def log_in(folder: Path) -> Iterator[None]:
             LOG.removeHandler(handler)
 
 
+def shown(path: str | Path) -> str:
+    """Return a path that opens from the current folder: relative where it lies below, else the whole path."""
+    path = Path(path).resolve()
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def read_seconds(folder: Path) -> dict[str, float]:
     """Return {name of a run: seconds} of the runs in this output folder, as they were measured before."""
     with suppress(OSError, ValueError, AttributeError, TypeError):

@@ -142,13 +142,6 @@ def relative_to_root(path: str | Path) -> str:
     return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
 
 
-def shown(path: str | Path) -> str:
-    """Return a path that opens from the current folder: relative where it lies below, else the whole path."""
-    path = Path(path).resolve()
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
 def expanded(text: str, option: str) -> Path:
     """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
     try:

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.runner import devices
+from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 
 
@@ -49,9 +49,14 @@ def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch):
         choose_devices("0", None)
 
 
+def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
+    monkeypatch.setattr(batch.os, "sched_getaffinity", lambda pid: range(8))
+    assert [batch.share_of_cores(count) for count in (1, 2, 3, 100)] == [None, 4, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("cuda", "driver", "usable"),
-    [("'12.6'", (13, 0), True), ("'13.2'", (12, 8), False), ("'13.2'", None, True), ("None", (13, 0), False)],
+    [("'12.6'", (12, 8), True), ("'13.2'", (12, 8), False), ("'13.2'", None, True), ("None", (13, 0), False)],
 )
 def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch, tmp_path, cuda, driver, usable):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -62,6 +67,8 @@ def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch
     monkeypatch.setattr(devices, "find_spec", lambda name: found)
     if usable:
         assert [device.number for device in choose_devices("1,0,1", None)] == [1, 0]
+        monkeypatch.setattr(devices, "find_spec", lambda name: None)  # not installed, which a run then says
+        assert [device.label for device in choose_devices("all", None)] == ["gpu0", "gpu1"]
     else:
         with pytest.raises(UserError, match="CUDA"):
             choose_devices("all", None)

@@ -10,7 +10,7 @@ from mixed_precision_study.measure.order import in_turn
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.record import run_id_of
-from mixed_precision_study.runner.plan import LONGEST_NAME, check_overrides, plan
+from mixed_precision_study.runner.plan import check_overrides, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 
 STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
@@ -134,13 +134,6 @@ def test_an_option_that_none_of_the_notebooks_knows_stops():
 def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
     with pytest.raises(UserError, match=f"{pair[0]} is "):
         planned(tmp_path, "quick", pair)
-
-
-def test_a_name_that_no_file_can_have_stops(tmp_path):
-    with pytest.raises(UserError, match="too long"):
-        planned(
-            tmp_path, "quick", ("data_dir", str(tmp_path / ("x" * LONGEST_NAME))), ("cifar_resnet.dataset", "folder")
-        )
 
 
 def test_the_order_of_a_comparison_depends_on_nothing_else(tmp_path):
