@@ -277,6 +277,19 @@ def test_what_is_refused_or_listed_loads_neither_pytorch_nor_papermill(tmp_path)
     assert not (tmp_path / "loaded").exists() and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("words", "names"), [(["--dry-run"], {"quick"}), (["ladder", "--list"], {"ladder"})])
+def test_only_what_is_asked_for_is_run_or_listed_and_else_quick(capsys, words, names):
+    assert cli.main(["--gpus", "none", *words]) == 0
+    said = {line.split()[0].rstrip(":") for line in capsys.readouterr().out.splitlines() if line[0] != " "}
+    assert said & set(cli.load_studies(cli.STUDIES_FILE)) == names
+
+
+def test_the_parameters_of_a_notebook_are_listed(capsys):
+    assert cli.main(["--parameters", "cifar_resnet.ipynb"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"{name} = " in said for name in cli.EXPERIMENTS["cifar_resnet"].model_fields)
+
+
 def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
     nodes = types.SimpleNamespace(devices=lambda: [Device(0, "ray")])
     monkeypatch.setattr(cli.ray_tasks, "connected", lambda *given: contextlib.nullcontext(nodes))

@@ -39,8 +39,7 @@ from tiny_suite import (
     write_suite,
 )
 
-from mixed_precision_study.runner import cli, execute
-from mixed_precision_study.runner.batch import GRACE_SECONDS
+from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import plan
 
@@ -120,6 +119,7 @@ def ended(suite, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(data))
         patch.setattr(execute, "OOM_COUNTERS", (str(data / "absent"), str(data / "events")))
+        patch.setattr(batch, "TELL_SECONDS", 0.5)
         words = (*ON_CPU, "--output-dir", output, "-p", "data_dir", data)
         assert main(suite, "hang", *words, "--timeout", 0.05) == 1
         watcher = threading.Thread(target=end_the_stalled)
@@ -151,6 +151,8 @@ def test_nothing_is_left_after_these_ends_and_what_was_measured_stays(ended):
     assert (ended.data / "babbled").read_text() == "x"  # a long log does not hide that the kernel had started
     assert records_of(ended.output)["late"]["profile_reason"] == "RuntimeError: the chart broke"
     assert "memory" not in records_of(ended.output)["kill"]["reason"]
+    said = (ended.output / "logs" / "batch.log").read_text().splitlines()
+    assert any(line.endswith("  fp32, epoch 2/2, step 30/40") for line in said)  # while it ran
     half = {one["precision"]: one["status"] for one in read_records(ended.output) if one["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}
 
@@ -243,7 +245,7 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing
         seconds = time.monotonic() - began
     assert runner.returncode in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the very end of Python
     assert errors == ""
-    assert seconds < (GRACE_SECONDS + 10 if go else GRACE_SECONDS)
+    assert seconds < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
     assert not survivors("wait")
     complete(suite, tmp_path, missing)
 
@@ -429,6 +431,14 @@ def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tm
     assert "unspecified launch failure" in records["poison"]["reason"]
     assert len(list(tmp_path.glob("lost-*"))) == 3
     assert trainings(tmp_path / "out") == 4
+
+
+def test_a_ratio_is_said_as_soon_as_it_is_known(suite, tmp_path, gpus, light, capsys):
+    gpus(1)
+    words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, "-p", "precisions", "fp32, tf32")
+    assert main(suite, "gpu", *words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("gpu0") and "tf32 1.00x (n = 1)" in line]) >= 2
 
 
 @pytest.mark.parametrize(

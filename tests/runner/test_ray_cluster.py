@@ -137,6 +137,7 @@ def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tm
         (cluster[2] / "data" / "go").touch()
         said, _ = runner.communicate(timeout=120)
     assert runner.returncode == 0, said
+    assert "[1/2] " in said and "[2/2] " in said
     records = read_records(tmp_path)
     assert {record["gpu_uuid"] for record in records} == {"GPU-0", "GPU-1"}
     assert {record["data_dir"] for record in records} == {str(cluster[2] / "none")}  # as it was asked for

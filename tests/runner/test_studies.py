@@ -64,7 +64,7 @@ ENTRY = {"notebook": "cifar_resnet"}
         ({"runs": [{**ENTRY, "repeats": 0}]}, "`repeats`"),
         ({"runs": [{**ENTRY, "sweep": {"lr": []}}]}, "`lr`"),
         ({"runs": [{**ENTRY, "sweep": {"precisions": [["fp32"]]}}]}, "`precisions`"),
-        ({"runs": [{**ENTRY, "cpu": {"repeat": 1}}]}, "`repeats`"),
+        ({"runs": [ENTRY, {**ENTRY, "cpu": {"repeat": 1}}]}, "entry 2 of"),
     ],
     ids=str,
 )

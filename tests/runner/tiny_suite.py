@@ -98,6 +98,7 @@ for precision in precisions if mode != "silent" else ():
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
     record.metric = [0.2, 0.9]
     record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
+    record.device_type = "cuda" if record.gpu_uuid else record.device_type
     if mode == "blind" and not Path(data_dir, "seen").exists():
         Path(data_dir, "seen").touch()
         record.device_type = "cpu"
