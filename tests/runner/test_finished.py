@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from conftest import NOTEBOOKS
 from tiny_suite import PARAMETERS, entry, write_notebook, write_run, write_suite
 
 from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, write_record
@@ -99,6 +100,18 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     (tmp_path / "pets/train/cat/0.png").unlink()
     set_aside_records([comparison])
     assert not unfinished(comparison)
+
+
+@pytest.mark.parametrize("uuid", ["0", "9"])
+def test_a_repetition_that_began_on_a_gpu_elsewhere_is_made_again_whole(tmp_path, uuid):
+    entry = {"notebook": "cifar_resnet", "parameters": {"precisions": ["fp32", "tf32"]}, "repeats": 2}
+    ((*made, begun, missing),), _ = plan({"runs": [entry]}, NOTEBOOKS, tmp_path, {}, on_gpu=True)
+    for run in made:
+        write_run(run, gpu_uuid="0")
+    write_run(begun, gpu_uuid=uuid)
+    comparison = [*made, begun, missing]
+    assert home_of(comparison, GPUS) == GPUS[0]
+    assert unfinished(comparison, GPUS) == ([begun, missing] if uuid == "9" else [missing])
 
 
 def test_what_takes_longest_begins_first_and_on_one_device_last(one_run, tmp_path):
