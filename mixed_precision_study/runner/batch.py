@@ -6,23 +6,22 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import psutil
 
 from ..measure import nvml
 from ..measure.commit import MALFORMED
 from ..record import read_run
 from . import status
 from .devices import Device
-from .execute import Circumstances, Interrupted, execute, signature
+from .execute import Circumstances, execute, signature
 from .finished import home_of, unfinished
-from .folder import lock_signature, note_started
+from .folder import lock_signature
 from .plan import Comparison, Run
-from .status import estimator, say
+from .status import say
 
 GRACE_SECONDS = 8  # for running runs to end after the first Ctrl-C
+TELL_SECONDS = 60  # between two lines that say how far the runs are
 CLEAR_SECONDS = 30  # for a GPU to free the memory of the last run
 MOST_LOST = 2  # GPUs under the same run: then the run is at fault
 
@@ -42,9 +41,7 @@ class Slot:
     device: Device
     job: Job | None = None
     run: Run | None = None
-    began: float = 0.0
     progress: str = ""
-    processes: set[psutil.Process] = field(default_factory=set)
     lost: bool = False
 
 
@@ -62,10 +59,12 @@ def jobs_of(
     On several devices the longest comes first, so that they end together. On one the shortest does, because its ratio
     is the first that people see.
     """
-    expected = estimator([run for runs in comparisons for run in runs], seconds)
     jobs = [Job(one, unfinished(one, devices, fresh, retry_failed), home_of(one, devices)) for one in comparisons]
-    jobs = [job for job in jobs if job.to_do]
-    return sorted(jobs, key=lambda job: sum(map(expected, job.to_do)), reverse=len(devices) > 1)
+
+    def expected(job: Job) -> float:
+        return sum(seconds.get(run.name, 60 * run.minutes) for run in job.to_do)
+
+    return sorted((job for job in jobs if job.to_do), key=expected, reverse=len(devices) > 1)
 
 
 def take_job(waiting: list[Job], device: Device) -> Job | None:
@@ -83,12 +82,10 @@ class Batch:
 
     def __init__(self, comparisons: list[Comparison], jobs: list[Job], devices: list[Device], shared: Circumstances):
         self.folder = comparisons[0][0].folder
-        self.runs = [run for comparison in comparisons for run in comparison]
         self.waiting = list(jobs)
         self.slots = [Slot(device) for device in devices]
         self.shared = shared
         self.total = sum(len(run.run_ids) for job in jobs for run in job.to_do)
-        self.view = status.View(shared.study, self.total, [device.label for device in devices])
         self.seconds = status.read_seconds(self.folder)
         self.done: set[str] = set()  # the trainings that have ended
         self.losses: Counter[str] = Counter()  # GPUs that were lost under a run
@@ -100,7 +97,8 @@ class Batch:
     def make_all(self) -> None:
         """Make all runs. Whatever ends this also ends them: Ctrl-C, a full disk, or that the folder was removed."""
         threads = [threading.Thread(target=self.serve, args=(slot,), daemon=True) for slot in self.slots]
-        began, lock = time.monotonic(), lock_signature(self.folder)
+        began = told = time.monotonic()
+        lock = lock_signature(self.folder)
         try:
             for thread in threads:
                 thread.start()
@@ -108,58 +106,48 @@ class Batch:
                 time.sleep(0.1)
                 if lock_signature(self.folder) != lock:
                     raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(self.folder))
-                if self.view.due():
-                    self.draw()
+                if time.monotonic() - told > TELL_SECONDS:
+                    told = time.monotonic()
+                    for slot in (one for one in self.slots if one.run):
+                        say(f"{slot.device.label}  {slot.run and slot.run.name}  {slot.progress}")
         except KeyboardInterrupt:
-            self.drain(threads)
+            self.stopping.set()
+            say(f"stopping: running runs have {GRACE_SECONDS} s to end; Ctrl-C again stops at once")
+            until = time.monotonic() + GRACE_SECONDS
+            with suppress(KeyboardInterrupt):
+                while time.monotonic() < until and any(thread.is_alive() for thread in threads):
+                    time.sleep(0.1)
             raise
         finally:
-            self.halt.set()
             self.stopping.set()
+            self.halt.set()
             while any(thread.is_alive() for thread in threads):
                 with suppress(KeyboardInterrupt):  # what runs is being ended already
                     time.sleep(0.1)
-            self.view.close()
             if self.done and lock_signature(self.folder) == lock:
-                seconds, count = time.monotonic() - began, len(self.done)
+                seconds = time.monotonic() - began
                 with suppress(OSError):  # the records are what counts
-                    status.write_times(self.folder, self.seconds, trainings=count, makespan_seconds=seconds)
-                say(f"{count} trainings took {seconds:.0f} s")
+                    status.write_times(self.folder, self.seconds, trainings=len(self.done), makespan_seconds=seconds)
+                say(f"{len(self.done)} trainings took {seconds:.0f} s")
         if self.failure:
             raise self.failure
         if self.waiting:
             say("no device is left; the same command runs the rest when there is one again")
-
-    def drain(self, threads: list[threading.Thread]) -> None:
-        """After Ctrl-C begin nothing more, and give running runs a few seconds. A second Ctrl-C ends them at once."""
-        self.stopping.set()
-        until = time.monotonic() + GRACE_SECONDS
-        if names := [slot.run.name for slot in self.slots if slot.run]:
-            say(f"stopping: {GRACE_SECONDS} s for {', '.join(names)} to end; Ctrl-C again stops at once")
-        with suppress(KeyboardInterrupt):
-            while time.monotonic() < until and any(thread.is_alive() for thread in threads):
-                time.sleep(0.1)
-        if names := [slot.run.name for slot in self.slots if slot.run]:
-            say(f"stopped, and to be run again: {', '.join(names)}")
 
     def serve(self, slot: Slot) -> None:
         """Let a device take one comparison after the other, until none can come any more or the device is lost."""
         try:
             while not self.stopping.is_set() and not slot.lost:
                 with self.lock:
-                    slot.job = take_job(self.waiting, slot.device)
+                    slot.job = slot.job if slot.job and slot.job.to_do else take_job(self.waiting, slot.device)
                     if not any(one.job for one in self.slots):
                         return
-                while slot.job and slot.job.to_do and not self.stopping.is_set() and not slot.lost:
+                if slot.job:
                     self.make(slot, slot.job)
-                if not slot.job:
+                else:
                     self.stopping.wait(0.2)  # another device may be lost and leave its rest
-        except Interrupted:
-            pass
         except BaseException as error:  # for example a full disk, which the main thread says
             self.failure = self.failure or error
-            self.halt.set()
-            self.stopping.set()
         finally:
             slot.job = None
 
@@ -167,17 +155,13 @@ class Batch:
         """Make the next run of a job, and say what each of its trainings measured as soon as its record is there."""
         run, device = job.to_do[0], slot.device
         new = {path: signature(path) for path in run.record_paths.values()}  # and not yet said
-        slot.began = said = time.monotonic()
-        slot.run, slot.progress, slot.processes = run, "", set()
-        say(f"{device.label}  {run.name}  begins", to_terminal=self.view.quiet)
+        began = said = time.monotonic()
+        slot.run, slot.progress = run, ""
+        say(f"{device.label}  {run.name}  begins")
 
-        def note(progress: str, processes: set[psutil.Process]) -> None:
+        def note(progress: str) -> None:
             nonlocal said
-            slot.progress = progress
-            if processes != slot.processes:
-                slot.processes = set(processes)
-                with self.lock:
-                    note_started(self.folder, {process for one in self.slots for process in one.processes})
+            slot.progress = progress or "starting"
             changed = [path for path, before in new.items() if signature(path) not in (None, before)]
             written = [(record, path) for path in changed if (record := read_run(path))]
             for record, path in sorted(written, key=lambda one: str(one[0].get("finished_at"))):
@@ -188,32 +172,29 @@ class Batch:
         try:
             gpu = nvml.gpu_state(device.visible) if device.visible else None
             remark = execute(run, device, self.shared, self.halt, note)
-        except IsADirectoryError as error:
-            remark = f"  is left out: {error}; move it away and give the same command again"
         except nvml.GpuLost as error:
             remark = ""
             if not self.lose(slot, job, str(error)):
                 return
         finally:
             slot.run = None
-        note("", set())
+        if remark is None:
+            return
+        note("")
         job.to_do.pop(0)
         if remark:
             say(f"{device.label}  {run.name}{remark}")
         elif all((read_run(path) or {}).get("status") == "ok" for path in run.record_paths.values()):
-            self.seconds[run.name] = time.monotonic() - slot.began
+            self.seconds[run.name] = time.monotonic() - began
             for path in (run.log_path, run.log_path.with_suffix(".yaml")):
                 path.unlink(missing_ok=True)
-        until = time.monotonic() + CLEAR_SECONDS
-        while device.visible and not nvml.memory_is_free(device.visible, gpu) and not self.halt.wait(0.2):
-            if time.monotonic() > until:
-                say(f"{device.label}: memory of the last run, or of others, is still held; the next run notes how much")
-                return
+        for _ in range(5 * CLEAR_SECONDS):
+            if not device.visible or nvml.memory_is_free(device.visible, gpu) or self.halt.wait(0.2):
+                break
 
     def count(self, comparison: Comparison, device: Device, record: dict, seconds: float) -> None:
         """Count a training that has its record, and say how it ended."""
         with self.lock:
-            self.view.bar.update(record["run_id"] not in self.done)
             self.done.add(record["run_id"])
             counted = f"[{len(self.done):>{len(str(self.total))}}/{self.total}] {device.label}  {record['run_id']}"
         say(f"{counted}  {record['status']}  {seconds:.1f} s  {status.in_words(record)}")
@@ -229,29 +210,10 @@ class Batch:
         name = job.to_do[0].name
         with self.lock:
             slot.lost = True
-            self.losses[name] += bool(slot.processes)  # else it was lost before the run
+            self.losses[name] += bool(slot.progress)  # else it was lost before the run
             given_up = self.losses[name] >= MOST_LOST
             if rest := job.to_do[given_up:]:
                 self.waiting.insert(0, Job(job.comparison, rest, None))
             self.waiting[:] = [one._replace(home=None) if one.home == slot.device else one for one in self.waiting]
         say(f"{slot.device.label} stopped responding ({reason}); the rest of its queue waits for another GPU")
         return given_up
-
-    def draw(self) -> None:
-        """Draw the status view."""
-        expected = estimator(self.runs, self.seconds)
-        texts, busy = {}, []
-        for slot in self.slots:
-            run, job, left = slot.run, slot.job, 0.0
-            text = "stopped responding" if slot.lost else "-"
-            if run and job:
-                elapsed = time.monotonic() - slot.began
-                text = status.run_in_words(run, slot.progress, elapsed)
-                left = max(expected(run) - elapsed, elapsed / 10) + sum(map(expected, job.to_do[1:]))
-            with suppress(nvml.GpuLost):
-                text += status.gpu_in_words(nvml.gpu_state(slot.device.visible) if slot.device.visible else None)
-            texts[slot.device.label] = text
-            if not slot.lost:
-                busy.append(left)
-        waiting = [sum(map(expected, job.to_do)) for job in list(self.waiting)]
-        self.view.draw(texts, status.seconds_left(busy, waiting) if self.seconds else None)

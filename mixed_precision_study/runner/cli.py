@@ -8,7 +8,6 @@ something failed, 2 for a wrong request.
 import glob
 import io
 import math
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import psutil
 import yaml
@@ -28,13 +27,12 @@ from ..record import parsed, read_run, record_texts, wrong_field
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
-from .execute import Circumstances, papermill, start_process, surroundings
+from .execute import LEAN, Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records, unfinished
 from .folder import check_fresh, end, held, make
-from .paths import check_given, check_writable, expanded, relative_to_root, shown
 from .plan import Comparison, check_overrides, check_paths, plan
-from .status import TolerantStream, log_in, read_seconds, say, table
-from .studies import PATHS, chosen_studies, load_studies, notebooks_for, parse_overrides
+from .status import log_in, read_seconds, say, shown, table
+from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
 DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
@@ -42,53 +40,36 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "template"  # of th
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
 
-class PlannedStudy(NamedTuple):
-    """A study, its runs, and where they go."""
-
-    name: str
-    comparisons: list[Comparison]
-    folder: Path
-
-
 class Parser(ArgumentParser):
     """A parser whose errors are one sentence, like all others of run_all.py."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError with argparse's message, and where a parameter is meant, with how it is set."""
-        if unknown := re.fullmatch(r"unrecognized arguments: .*?(--?(\S+?))(=.*)?( .*)?", message):
-            name = unknown[2].replace("-", "_")
-            if any(name in declared.model_fields for declared in EXPERIMENTS.values()):
-                raise UserError(f"unknown option {unknown[1]}; set a parameter with -p, such as -p {name} VALUE.")
-            hint = did_you_mean(unknown[1], re.findall(r"--[a-z-]+", self.format_usage()), "possible are")
-            raise UserError(f"unknown option {unknown[1]}; {hint}")
-        message = re.sub(r": invalid \w+ value: ", " needs a number, not ", message.removeprefix("argument "))
-        raise UserError(f"{message}; --help explains every option.")
+        raise UserError(f"{message}; --help explains every option, and -p NAME VALUE sets a parameter.")
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
     parser = Parser(prog="run_all.py", description=DESCRIPTION)
-    studies = "a study (default: quick, or all of another file), or one notebook of it, as in quick/cifar_resnet"
-    parser.add_argument("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help=studies)
+    add = parser.add_argument
+    add("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="default: quick, or all of a file without it")
     given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions"
-    parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
-    gpus = "which GPUs (default: all); none: a smoke test on the CPU"
-    parser.add_argument("--gpus", default="all", metavar="all|none|0,1", help=gpus)
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")
-    parser.add_argument("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
-    parser.add_argument("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
+    add("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
+    add("--gpus", default="all", metavar="all|none|0,1", help="default: all; none: a smoke test on the CPU")
+    add("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")
+    add("--ray", metavar="ADDRESS", help="use a Ray cluster: its address, or auto: one that runs here")
+    add("--output-dir", metavar="DIR", help="default: outputs/STUDY; with several studies DIR/STUDY")
     limit = "end a run that takes longer; default: a day. A run without progress for an hour is ended, too"
-    parser.add_argument("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
+    add("--timeout", type=float, default=1440, metavar="MINUTES", help=limit)
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--retry-failed", action="store_true", help="run again what failed, timed out or was killed")
     again.add_argument("--fresh", action="store_true", help="set the old output folder aside and run everything")
-    parser.add_argument("--list", action="store_true", help="show the studies, their trainings and rough minutes")
-    parser.add_argument("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
-    parser.add_argument("--parameters", metavar="NOTEBOOK", help="show the parameters of a notebook and their defaults")
+    add("--list", action="store_true", help="show the studies, their trainings and rough minutes")
+    add("--dry-run", action="store_true", help="show the runs in their order, and start nothing")
+    add("--parameters", metavar="NOTEBOOK", help="show the parameters of a notebook and their defaults")
     report = "draw one report from folders or zips of records, into --output-dir or the folder itself, and run nothing"
-    parser.add_argument("--report", nargs="+", metavar="FOLDER", help=report)
+    add("--report", nargs="+", metavar="FOLDER", help=report)
     file = "another file of studies, such as notebooks/articles.yaml, or the study.yaml of an output folder"
-    parser.add_argument("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
+    add("--studies", type=Path, default=STUDIES_FILE, metavar="FILE", dest="file", help=file)
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
         raise UserError("--ray lets Ray choose the devices; leave --jobs out, and of --gpus only none is possible.")
@@ -116,36 +97,36 @@ def run_all(args: Namespace) -> int:
     args.notebooks = notebooks_for(args.file, known)
     overrides = parse_overrides(args.given)
     studies = known if args.list and not args.studies else chosen_studies(known, args.studies)
-    notices = check_overrides(studies.values(), args.notebooks, overrides)
+    check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
-        list_studies(studies, overrides, args.notebooks)
+        for name, study in studies.items():
+            runs = [run for comparison in plan(study, args.notebooks, ROOT, overrides, True)[0] for run in comparison]
+            about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
+            trainings = sum(len(run.run_ids) for run in runs)
+            say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
         return 0
     check_packages()
-    for study in studies if not args.dry_run else ():  # folders first, because to look at devices takes a while
-        check_writable(output_folder(args.output_dir, study, len(studies) > 1))
-    for name, path in overrides.items():
-        parameter = name.rpartition(".")[2]
-        if path and parameter in PATHS and not args.ray:  # with Ray it lies on the nodes
-            check_given(parameter, path)
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
         devices = cluster.devices() if cluster else choose_devices(args.gpus, args.jobs)
-        planned = plan_studies(studies, overrides, bool(devices[0].visible), args, notices)
-        if args.fresh and not args.dry_run:  # no folder is set aside where another one must not be
-            for one in planned:
-                check_fresh(one.folder)
-        for one in planned if not args.dry_run else ():
-            stack.enter_context(held(one.folder, args.fresh))
-        for notice in notices:
-            say(notice)
+        planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
         if args.dry_run:
-            for one in planned:
-                dry_run(one, devices, args)
+            for name, comparisons in planned.items():
+                seconds = read_seconds(comparisons[0][0].folder)
+                jobs = jobs_of(comparisons, devices, seconds, args.fresh, args.retry_failed)
+                names = [run.name for job in jobs for run in job.to_do]
+                finished = [run.name for runs in comparisons for run in runs if run.name not in names]
+                say("\n  ".join([f"{name}:", *names, *(f"{one}  (finished)" for one in finished)]))
             return 0
-        succeeded = []
-        for one in planned:  # whatever happens to one of them
-            with log_in(one.folder):
-                succeeded.append(run_study(one, devices, args, cluster))
+        folders = [comparisons[0][0].folder for comparisons in planned.values()]
+        for folder in folders if args.fresh else ():  # no folder is set aside where another one must not be
+            check_fresh(folder)
+        for folder in folders:
+            stack.enter_context(held(folder, args.fresh))
+        if not devices[0].visible:
+            say("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
+        # Each study runs, whatever happens to another one.
+        succeeded = [run_study(name, comparisons, devices, args, cluster) for name, comparisons in planned.items()]
         return 0 if all(succeeded) else 1
 
 
@@ -180,85 +161,55 @@ def check_packages() -> None:
         raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
 
 
-def list_studies(studies: dict[str, dict], overrides: dict, notebooks: Path) -> None:
-    """Print the studies, their trainings and rough minutes."""
+def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
+    """Return the runs of all studies. Raise UserError at the first study that cannot run."""
+    planned = {}
+    base = expanded(args.output_dir, "--output-dir") if args.output_dir else (ROOT / "outputs").resolve()
     for name, study in studies.items():
-        comparisons, _ = plan(study, notebooks, ROOT, overrides, on_gpu=True)
-        runs = [run for comparison in comparisons for run in comparison]
-        about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
-        trainings = sum(len(run.run_ids) for run in runs)
-        say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
-
-
-def plan_studies(
-    studies: dict[str, dict], overrides: dict, on_gpu: bool, args: Namespace, notices: list[str]
-) -> list[PlannedStudy]:
-    """Return the runs of all studies, and add to `notices`. Raise UserError at the first study that cannot run."""
-    planned = []
-    if not on_gpu:
-        notices.append("There is no GPU, so a smoke test runs on the CPU; its times mean nothing.")
-    for name, study in studies.items():
-        folder = output_folder(args.output_dir, name, len(studies) > 1)
-        comparisons, left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
-        if not comparisons:
+        folder = base / name if len(studies) > 1 or not args.output_dir else base
+        planned[name], left_out = plan(study, args.notebooks, folder, overrides, on_gpu)
+        if not planned[name]:
             raise UserError(f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick")
         if left_out:
-            notices.append(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
-        if not args.ray:
-            check_paths(comparisons)
-        planned.append(PlannedStudy(name, comparisons, folder))
+            say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
+        if not args.ray:  # with Ray they lie on the nodes
+            check_paths(planned[name])
     return planned
 
 
-def output_folder(wanted: str | None, study: str, several: bool) -> Path:
-    """Return the output folder of a study. Raise UserError where it cannot be a parameter or in a record."""
-    folder = expanded(wanted, "--output-dir") if wanted else (ROOT / "outputs").resolve()
-    return folder / study if several or not wanted else folder
-
-
-def dry_run(study: PlannedStudy, devices: list[Device], args: Namespace) -> None:
-    """Print the runs in the order in which the devices take them. What is compared with each other stays together."""
-    jobs = jobs_of(study.comparisons, devices, read_seconds(study.folder), args.fresh, args.retry_failed)
-    names = [run.name for job in jobs for run in job.to_do]
-    finished = [run.name for runs in study.comparisons for run in runs if run.name not in names]
-    say("\n  ".join([f"{study.name} on {labels(devices)}:", *names, *(f"{name}  (finished)" for name in finished)]))
-
-
-def labels(devices: list[Device]) -> str:
-    return ", ".join(f"{device.label} ({device.name})" for device in devices)
-
-
-def run_study(study: PlannedStudy, devices: list[Device], args: Namespace, cluster: Any) -> bool:
+def run_study(
+    name: str, comparisons: list[Comparison], devices: list[Device], args: Namespace, cluster: ray_tasks.Cluster | None
+) -> bool:
     """Run one study and draw its report. Return whether nothing failed."""
-    name, comparisons, folder = study
+    folder = comparisons[0][0].folder
     paths = [path for runs in comparisons for run in runs for path in run.record_paths.values()]
-    set_aside_records(comparisons)
-    jobs = jobs_of(comparisons, devices, read_seconds(folder), args.fresh, args.retry_failed)
-    waiting = sum(len(run.run_ids) for job in jobs for run in job.to_do)
-    where = f"{len(paths)} trainings into {shown(folder)} on {labels(devices)}"
-    say(f"{name}: {where}; {len(paths) - waiting} are finished already and are skipped")
-    with suppress(OSError, *MALFORMED):  # the records are what counts
-        keep_code(folder, {run.notebook for runs in comparisons for run in runs})
     shared = Circumstances(name, suite_commit(), 60 * args.timeout, share_of_cores(len(devices)))
-    try:
-        if cluster:
-            cluster.make_all(jobs, shared)
-        elif jobs:
-            Batch(comparisons, jobs, devices, shared).make_all()
-        say(table(comparisons))
-        report_drawn = summarise(name, folder, args.notebooks / "summary.ipynb")
-    except KeyboardInterrupt:
-        rest = [run for runs in comparisons for run in unfinished(runs, retry_failed=args.retry_failed)]
-        kept = len(paths) - sum(len(run.run_ids) for run in rest)
-        again = "the same command without --fresh" if args.fresh else "the same command"
-        then = "runs the rest" if rest else "draws the report"
-        say(f"interrupted: {kept} of {len(paths)} trainings of {name} are finished and kept; {again} {then}")
-        raise
-    records = [read_run(path) for path in paths]
-    if failed := sum(record["status"] in RETRIED for record in records if record):
-        logs = shown(folder / "logs")
-        say(f"{failed} of {len(paths)} trainings failed; their logs are in {logs}, and --retry-failed runs them again")
-    return report_drawn and not failed and all(records)
+    with log_in(folder):
+        set_aside_records(comparisons)
+        jobs = jobs_of(comparisons, devices, read_seconds(folder), args.fresh, args.retry_failed)
+        kept = len(paths) - sum(len(run.run_ids) for job in jobs for run in job.to_do)
+        where = f"{len(paths)} trainings into {shown(folder)} on {', '.join(device.label for device in devices)}"
+        say(f"{name}: {where}; {kept} are finished already and are skipped")
+        with suppress(OSError, *MALFORMED):  # the records are what counts
+            keep_code(folder, {run.notebook for runs in comparisons for run in runs})
+        try:
+            if cluster:
+                cluster.make_all(jobs, shared)
+            elif jobs:
+                Batch(comparisons, jobs, devices, shared).make_all()
+            say(table(comparisons))
+            report_drawn = summarise(name, folder, args.notebooks / "summary.ipynb")
+        except KeyboardInterrupt:
+            rest = [run for runs in comparisons for run in unfinished(runs, retry_failed=args.retry_failed)]
+            kept = len(paths) - sum(len(run.run_ids) for run in rest)
+            then = "the same command, without --fresh, runs the rest and draws the report"
+            say(f"interrupted: {kept} of {len(paths)} trainings of {name} are finished and kept; {then}")
+            raise
+        records = [read_run(path) for path in paths]
+        if failed := sum(record["status"] in RETRIED for record in records if record):
+            logs = shown(folder / "logs")
+            say(f"{failed} of {len(paths)} trainings failed, as {logs} tells; --retry-failed runs them again")
+        return report_drawn and not failed and all(records)
 
 
 def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[str]]:
@@ -267,7 +218,8 @@ def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[st
     execute = papermill(notebook, executed, "-k", "python3", "--cwd", str(ROOT), "-y", yaml.safe_dump(parameters))
     template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
     # Whole paths, because relative ones may begin with a dash.
-    page = ["-m", "nbconvert", "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
+    start = f"{LEAN}from nbconvert.nbconvertapp import main; main()"
+    page = ["-c", start, "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
     return [execute, page]
 
 
@@ -297,7 +249,7 @@ def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] =
 
 def ends_well(command: list[str], log: Any, study: str) -> bool:
     """Run Python on a step of the report, end all of it whatever happens, and return whether it succeeded."""
-    process = start_process(command, log, surroundings(None) | {"MIXED_PRECISION_STUDY": study})
+    process = start_process(command, log, None, {"MIXED_PRECISION_STUDY": study})
     family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
@@ -324,10 +276,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_as_program() -> None:
-    """Run the command line and exit. Output streams may close, and SIGTERM and SIGHUP act like Ctrl-C."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name) or io.TextIOWrapper(io.BytesIO())  # None: closed from the start
-        setattr(sys, name, TolerantStream(stream))
+    """Run the command line and exit. SIGTERM and SIGHUP act like Ctrl-C."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # None where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack a letter
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number and signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP

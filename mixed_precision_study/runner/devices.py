@@ -2,7 +2,6 @@
 
 import os
 import re
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -56,30 +55,11 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
     if jobs:
         raise UserError("--jobs is for the CPU (--gpus none); a GPU takes one run at a time, so that times compare.")
     devices = [there[word] for word in dict.fromkeys(wanted)]
-    if reason := reason_against(cuda_of_pytorch(), nvml.cuda_of_driver()):
-        raise UserError(f"PyTorch cannot use the GPU here: {reason}, or run on the CPU with --gpus none.")
-    return devices
-
-
-def cuda_of_pytorch() -> str | None:
-    """Return the CUDA version that PyTorch is built for, "" if none, None if that is not known.
-
-    It is read from PyTorch's source, because loading PyTorch takes many seconds.
-    """
     found = find_spec("torch")
-    for folder in (found and found.submodule_search_locations) or ():
-        with suppress(OSError):
-            text = Path(folder, "version.py").read_text(encoding="utf-8")
-            if line := re.search(r"^cuda\b[^=]*=\s*(.+?)\s*$", text, re.MULTILINE):
-                return "" if line[1] == "None" else line[1].strip("'\"")
-    return None
-
-
-def reason_against(wanted: str | None, driver: tuple[int, int] | None) -> str | None:
-    """Return why a PyTorch for CUDA `wanted` cannot use a GPU whose driver knows CUDA `driver`; None if it may."""
-    if wanted == "":
-        return "this PyTorch is built without CUDA; install its CUDA build"
-    if wanted and driver and int(wanted.partition(".")[0]) > driver[0]:
-        known = "{}.{}".format(*driver)
-        return f"this PyTorch is for CUDA {wanted} and the driver knows {known}; update the driver"
-    return None
+    if found and found.origin:  # its source is read, because loading PyTorch takes many seconds
+        text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+        built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
+        if not built or (driver and int(built[1]) > driver[0]):
+            reason = f"it is built for CUDA {built[1]} and the driver is older" if built else "it is built without CUDA"
+            raise UserError(f"PyTorch cannot use the GPU ({reason}); install another build, or use --gpus none.")
+    return devices

@@ -1,7 +1,5 @@
 """One run: papermill in a process of its own, watched until it ends, and a record for each training that left none."""
 
-import errno
-import itertools
 import json
 import os
 import re
@@ -25,30 +23,27 @@ from ..parameters import printable
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
 from .devices import Device
 from .finished import RETRIED, code_hash
-from .folder import end, read_small_file
-from .paths import python_path, relative_to_root
+from .folder import end, note_started, read_small_file
 from .plan import Run
+from .studies import relative_to_root
 from .watch import RUNNER_ENV
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
-PAPERMILL = (  # as python -m papermill, but importing the package lets it end without run_all.py, and a grammar that
-    # jsonschema would build for two seconds is left out, because nobody needs it
-    "import sys, mixed_precision_study; sys.modules['rfc3987_syntax'] = None; "
-    "from papermill.cli import papermill; papermill()"
-)
+# A grammar that jsonschema would build for two seconds is left out, because nobody needs it.
+LEAN = "import sys; sys.modules['rfc3987_syntax'] = None; "
+PAPERMILL = f"{LEAN}import mixed_precision_study; "  # so that it ends when run_all.py has ended
+PAPERMILL += "from papermill.cli import papermill; papermill()"
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 KERNEL_START_SECONDS = 120
-START_ATTEMPTS = 3
-NO_ROOM_FOR_PROCESS = (errno.EAGAIN, errno.ENOMEM)
+START_PAUSES = (2, 4, 0)  # seconds after each attempt to start a kernel
 CELL = "Executing Cell"  # in papermill's log, once the kernel has started
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
-POLL_SECONDS = 0.2
-LOOK_SECONDS = 5.0  # between two looks at what a run has started: on a large host each look takes some milliseconds
+LOOK_SECONDS = 1.0  # between two looks at how far a run is and what it has started
 LOG_BYTES = 2**18  # a notebook may print without end
 FULL_DISK = re.compile("No space left on device|[Qq]uota exceeded|File too large")
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
-Watcher = Callable[[str, set[psutil.Process]], None]  # is told how far a run is, and its processes
+Watcher = Callable[[str], None]  # is told how far a run is
 
 
 class Circumstances(NamedTuple):
@@ -60,44 +55,32 @@ class Circumstances(NamedTuple):
     threads: int | None = None  # cores of each, where several run at a time
 
 
-class Interrupted(Exception):
-    """The run was stopped because run_all.py is to end. It leaves no record for what it had not finished."""
-
-
-def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Event, watcher: Watcher) -> str:
+def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Event, watcher: Watcher) -> str | None:
     """Make a run, see that each of its trainings has a record, and return a remark on how it ended, or "".
 
-    Raises Interrupted when `halt` is set before it has ended, nvml.GpuLost where its GPU is gone, IsADirectoryError
-    where a file of the run has no place, OSError where the disk is full or the folder was removed.
+    Return None where `halt` ended it, so that what it had not finished has no record. Raise nvml.GpuLost where its GPU
+    is gone, and OSError where the disk is full or the folder was removed.
     """
     for path in (*run.record_paths.values(), run.executed, run.log_path):
         if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "a folder is in the place of a file of this run", str(path))
+            return f" is left out, because {path} is a folder; move it away and give the same command again"
     answered = bool(device.visible and nvml.gpu_state(device.visible))
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
     kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
-    for attempt in itertools.count(1):
-        try:
-            exit_status, stopped = watch(run, device, shared, code, halt, watcher)
-            if stopped or not exit_status or CELL in read_log(run) or attempt == START_ATTEMPTS:
-                break
-        except OSError as error:
-            if error.errno not in NO_ROOM_FOR_PROCESS or attempt == START_ATTEMPTS:
-                raise
-        if halt.wait(2**attempt):
-            raise Interrupted
+    for pause in START_PAUSES:
+        exit_status, stopped = watch(run, device, shared, code, halt, watcher)
+        if stopped or not exit_status or CELL in read_log(run) or halt.wait(pause):
+            break
     written = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
     records = {name: record for name, path in written.items() if (record := read_run(path))}
     missing = [precision for precision in before if precision not in records]
-    if not run.log_path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the output folder has been removed", str(run.folder))
     if halt.is_set() and exit_status:  # even where only its explanation is missing
-        raise Interrupted
+        return None
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
     if FULL_DISK.search(reason):
         with tempfile.TemporaryFile(dir=run.folder) as file:
             file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
-    if lost := gpu_lost(run, device, records, reason, answered):
+    if lost := device.visible and gpu_lost(run, device, records, reason, answered):
         status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
     for precision in missing:
         known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
@@ -109,7 +92,7 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Eve
     for precision, record in records.items():  # it ended while it explained, and would so again
         explained = {key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}
         write_flat(explained, run.record_paths[precision])
-    return f"; after the record: {reason}"
+    return f" went wrong after its record: {reason}"
 
 
 def watch(
@@ -120,20 +103,20 @@ def watch(
     family = {psutil.Process(process.pid)}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
-    looked, signs, stopped = 0.0, None, ""
+    signs, stopped = None, ""
     try:
-        watcher("", family)
-        while process.poll() is None and not stopped and not halt.is_set():
-            halt.wait(POLL_SECONDS)
-            now = time.monotonic()
-            if now - looked > LOOK_SECONDS or len(family) == 1:
-                looked = now
-                with suppress(psutil.Error):
-                    family.update(psutil.Process(process.pid).children(recursive=True))
-            progress = read_small_file(progress_file)
+        note_started(run.folder, *family)
+        watcher("")
+        while not stopped and not halt.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+                break
+            with suppress(psutil.Error):
+                family.update(psutil.Process(process.pid).children(recursive=True))
+            now, progress = time.monotonic(), read_small_file(progress_file)
             if (signature(run.log_path), progress) != signs:
                 signs, progressed = (signature(run.log_path), progress), now
-            watcher(progress, family)
+            watcher(progress)
             where = f" at {progress}" if progress else ""
             if now - began > shared.limit:
                 stopped = f"stopped after {(now - began) / 60:.3g} minutes (--timeout){where}"
@@ -155,10 +138,11 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         yaml.safe_dump(run.passed, file)
     home = os.path.expanduser("~")
     cache = home if os.access(home, os.W_OK) else run.folder / "logs"
-    environment = {
-        # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs into it.
-        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/.cache/mixed_precision_study/torchinductor",
-        **surroundings(device, shared.threads),
+    # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs into it.
+    compiled = f"{cache}/.cache/mixed_precision_study/torchinductor"
+    given = {
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(shared.threads) if shared.threads else None),
         "MIXED_PRECISION_STUDY": shared.study,
         "MIXED_PRECISION_COMMIT": shared.commit,
         "MIXED_PRECISION_PROGRESS": str(run.log_path.with_suffix(".progress")),
@@ -170,7 +154,7 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
     options = ["-f", str(parameter_file), "-k", "python3", "--cwd", str(ROOT)]
     command = papermill(run.notebook, run.executed, *options, "--start-timeout", str(KERNEL_START_SECONDS))
     with run.log_path.open("xb") as log:
-        return start_process(command, log, environment)
+        return start_process(command, log, device, given)
 
 
 def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
@@ -180,24 +164,23 @@ def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
     return ["-c", PAPERMILL, *paths, "--log-output", "--no-progress-bar", *options]
 
 
-def surroundings(device: Device | None, threads: int | None = None) -> dict[str, str | None]:
-    """Return the environment of a notebook, which sees one GPU or none and ends with this process."""
-    return {
-        **({"OMP_NUM_THREADS": str(threads)} if threads else {}),
+def start_process(command: list[str], log: IO, device: Device | None, given: dict[str, Any]) -> subprocess.Popen:
+    """Start Python in a session of its own, which sees one GPU or none, and ends with this process.
+
+    Its environment is this one's with `given`, where None takes a name away.
+    """
+    environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": python_path(),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
         "PYTHONSAFEPATH": None,  # with it the kernel would lose the suite, because that is its current folder
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
         "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
         "CUDA_VISIBLE_DEVICES": device.visible if device else "",
         RUNNER_ENV: str(os.getpid()),
+        **given,
     }
-
-
-def start_process(command: list[str], log: IO, environment: dict[str, str | None]) -> subprocess.Popen:
-    """Start Python in a session of its own, with its output in `log`. None in the environment takes a name away."""
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=ROOT,
@@ -218,30 +201,27 @@ def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
         return "killed", f"{name}{memory}"
     if not exit_status:
         return "failed", "the notebook ended without writing a record that can be used"
-    unstarted = "" if CELL in read_log(run) else f"the kernel did not start in {START_ATTEMPTS} attempts: "
-    return "failed", f"{unstarted}{failure_reason(run)}"
+    return "failed", failure_reason(run)
 
 
 def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, answered: bool) -> str | None:
     """Return what shows that the run's GPU is gone, or None. Without a GPU PyTorch would run on the CPU."""
-    if not device.visible:
-        return None
     if any(record.get("device_type") == "cpu" for record in records.values()):
         return "the notebook found none and ran on the CPU"
     reasons = [reason, *(str(record["reason"]) for record in records.values() if record["status"] in RETRIED)]
-    if len(reasons) == 1 and len(records) == len(run.record_paths):
-        return None
-    return reasons[-1] if nvml.is_lost(device.visible, "\n".join([*reasons, read_log(run)]), answered) else None
+    failed = len(reasons) > 1 or len(records) < len(run.record_paths)
+    text = "\n".join([*reasons, read_log(run)])
+    return reasons[-1] if failed and nvml.is_lost(device.visible, text, answered) else None
 
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
-    known = {"started_at": utc_now(), "order_in_comparison": run.order, "study": run.study, **known}
-    known |= {"status": status, "reason": reason, "finished_at": utc_now(), "device_type": "cpu"}
+    record = RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, status=status, **known)
+    record.reason, record.study, record.order_in_comparison = reason, run.study, run.order
+    record.started_at, record.finished_at = record.started_at or utc_now(), utc_now()
+    record.device_type = "cuda" if device.visible else "cpu"
     if device.visible:
-        uuid = device.visible.removeprefix("GPU-")
-        known |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": uuid}
-    record = RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, **known)
+        record.gpu_name, record.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
     write_record(record, run.folder)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ..measure.commit import MALFORMED, hash_of
+from ..measure.commit import MALFORMED, ROOT, hash_of
 from ..record import NOT_YET_EXPLAINED, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
-from .paths import ROOT, shown
 from .plan import Comparison, Run
-from .status import say
+from .status import say, shown
 
 RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 DATA_DIR_NON_DATA = ("cache", "published_results.csv")  # other things in a data_dir
@@ -36,36 +35,30 @@ def files_now(notebook: str, parameters: str) -> str | None:
     return data_files_hash(notebook, json.loads(parameters), ROOT)
 
 
-def outdated(run: Run, record: dict | None) -> tuple[str, str] | None:
+def outdated(run: Run, record: dict) -> tuple[str, str] | None:
     """Return (folder name, reason) where a record of a run no longer counts, else None.
 
     A record without a hash of its code, or of its files, was made by hand or is older than that. It counts.
     """
-    if not record:
-        return None
     known, now = record.get("code_hash"), code_hash(run.notebook)
     if known and now not in (None, known):
-        return f"other_code-{plain(known)}", "were measured by other code"
+        return f"other_code-{known}", "were measured by other code"
     if record.get("synthetic") and replaces_made_up_data(run, record):
         return "made_up_data", "are of made-up data, and data_dir is another one now"
     known = record.get("data_files_hash")
     if known and files_now(run.notebook.stem, json.dumps(run.parameters, sort_keys=True)) not in (None, known):
-        return f"other_data-{plain(known)}", "are of other data than the files hold now"
+        return f"other_data-{known}", "are of other data than the files hold now"
     return None
-
-
-def plain(text: object) -> str:
-    """Return a text of a record, which may have come from anywhere, as part of a folder's name."""
-    return re.sub(r"[^A-Za-z0-9]", "_", str(text))[:40]
 
 
 def replaces_made_up_data(run: Run, record: dict) -> bool:
     """Return whether data_dir is another one now and holds data. A failed download leaves an empty folder."""
     wanted = run.parameters
+    place = ROOT / wanted["data_dir"]
     if wanted["dataset"] != "auto" or "csv_path" in wanted or record.get("data_dir") == wanted["data_dir"]:
         return False
-    with suppress(OSError):
-        there = [path for path in (ROOT / wanted["data_dir"]).iterdir() if path.name not in DATA_DIR_NON_DATA]
+    with suppress(OSError):  # as at a folder that only root may enter
+        there = [path for path in place.iterdir() if path.name not in DATA_DIR_NON_DATA]
         return any(path.is_file() or any(path.iterdir()) for path in there)
     return False
 
@@ -78,27 +71,22 @@ def unfinished(
     Where a repetition has begun on a GPU that is not here, all of it is made again, as a ratio compares runs of one
     GPU. `fresh` makes every run, `retry_failed` those of which a training failed.
     """
-    records = {run.name: [read_run(path) for path in run.record_paths.values()] for run in comparison}
-    wanted = [
-        run for run in comparison if fresh or any(to_be_made(run, one, retry_failed) for one in records[run.name])
-    ]
-    if devices and devices[0].visible:
-        begun, home = {run.parameters.get("repeat") for run in wanted}, home_of(comparison, devices)
-
-        def is_away(run: Run) -> bool:
-            uuid = (records[run.name][0] or {}).get("gpu_uuid")
-            return bool(uuid and run.parameters.get("repeat") in begun and not (home and home.visible.endswith(uuid)))
-
-        return [run for run in comparison if run in wanted or is_away(run)]
-    return wanted
+    home = home_of(comparison, devices)
+    wanted, away = [], []
+    for run in comparison:
+        records = [read_run(path) for path in run.record_paths.values()]
+        if fresh or not all(record and counts(run, record, retry_failed) for record in records):
+            wanted.append(run)
+        elif devices and devices[0].visible and (uuid := (records[0] or {}).get("gpu_uuid")):
+            away += [run] if not (home and home.visible.endswith(uuid)) else []
+    begun = {run.parameters.get("repeat") for run in wanted}
+    return [run for run in comparison if run in wanted or (run in away and run.parameters.get("repeat") in begun)]
 
 
-def to_be_made(run: Run, record: dict | None, retry_failed: bool) -> bool:
-    """Return whether the record of one of its trainings asks for a run to be made again."""
-    if not record or outdated(run, record):
-        return True
+def counts(run: Run, record: dict, retry_failed: bool) -> bool:
+    """Return whether a record of one of its trainings lets a run stand."""
     unexplained = record["status"] == "ok" and record.get("profile_reason") == NOT_YET_EXPLAINED
-    return unexplained or (retry_failed and record["status"] in RETRIED)
+    return not (outdated(run, record) or unexplained or (retry_failed and record["status"] in RETRIED))
 
 
 def home_of(comparison: Comparison, devices: Sequence[Device]) -> Device | None:
@@ -119,18 +107,18 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     moved: Counter[tuple] = Counter()
     for path in sorted(comparisons[0][0].folder.glob("*.json")):
         record = read_run(path)
-        run = asked.get(path) or notebooks.get(record["notebook"] if record else "")
-        aside = outdated(run, record) if run else None
-        if not run or aside is None or not (path in asked or aside[0].startswith("other_code")):
+        run = asked.get(path) or (record and notebooks.get(record["notebook"]))
+        aside = run and record and outdated(run, record)
+        if not run or not aside or not (path in asked or aside[0].startswith("other_code")):
             continue
-        name, reason = aside
-        names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        name, reason = re.sub(r"[^\w-]", "_", aside[0])[:60], aside[1]  # a record may have come from anywhere
+        names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
         folder = next(run.folder / one for one in names if not (run.folder / one / path.name).exists())
         folder.mkdir(exist_ok=True)
         notebooks_of_it = {path.with_suffix(".ipynb"), *([run.executed] if path in asked else [])}
         for old in filter(os.path.exists, notebooks_of_it):
             old.replace(folder / old.name)
         path.replace(folder / path.name)  # the record last: it is what counts
-        moved[folder, reason, "and their runs are made again" if path in asked else "without being run again"] += 1
-    for (folder, reason, then), count in moved.items():
-        say(f"{count} records {reason}; they are kept in {shown(folder)} {then}")
+        moved[folder, reason] += 1
+    for (folder, reason), count in moved.items():
+        say(f"{count} records {reason}; they are kept in {shown(folder)}")

@@ -1,7 +1,6 @@
 """The output folder of a study: made, locked while one run_all.py writes to it, cleared of leftovers, or set aside."""
 
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -12,33 +11,30 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
-from ..measure.files import written_whole
+from ..measure.commit import ROOT
+from ..measure.files import opened_to_append
 from ..parameters import UserError
-from ..record import utc_now
-from .paths import ROOT, shown
-from .status import read_seconds, say, write_times
+from .status import say, shown
 from .watch import is_alive
 
-TRACES = (".lock", "batch.log")  # files in logs/ that show that run_all.py made the folder
 LOCK_MODE = 0o600  # whoever can open the file can hold the lock
 HALF_WRITTEN = ".*.[0-9]*.tmp"  # temporary files of written_whole()
 OTHER = "choose another folder with --output-dir DIR"
-STARTED = ".started"  # in logs/: the processes that run_all.py has started and not yet seen ending
+STARTED = "logs/.started"  # below the folder: this run_all.py, then what it has started
 
 
 @contextmanager
 def held(folder: Path, fresh: bool) -> Iterator[None]:
-    """Hold the output folder for one study. With `fresh` an old folder is set aside first.
-
-    The operating system holds the lock (flock, or its like on Windows), so it ends with this process.
-    """
-    if fresh:
-        check_fresh(folder)
-        if os.path.exists(folder):  # unlike Path.exists, no error where the name is too long
-            set_aside(folder)
-    make(folder)
+    """Hold the output folder for one study. With `fresh`, and after check_fresh(), an old folder is renamed first."""
+    if fresh and os.path.isdir(folder):  # unlike Path.is_dir(), no error where the name is too long
+        with locked(folder):
+            end_leftovers(folder)
+        archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
+        folder.rename(archive)  # after the lock, because Windows renames no folder in which a file is open
+        say(f"the old results are kept in {shown(archive)}")
     with locked(folder):
         end_leftovers(folder)
+        note_started(folder, psutil.Process())
         yield
 
 
@@ -60,24 +56,18 @@ def end_leftovers(folder: Path) -> None:
 
     Where that run_all.py still lives, this folder is a copy of the one that it works in.
     """
-    started = folder / "logs" / STARTED
-    runner, *left = map(living, read_small_file(started).splitlines() or [""])
+    runner, *left = map(living, read_small_file(folder / STARTED).splitlines() or [""])
     if alive := [process for process in left if process and not runner]:
         end(alive)
         say(f"ended {len(alive)} processes that an interrupted run_all.py had left")
-    with suppress(OSError):
-        for path in (started, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
-            path.unlink(missing_ok=True)
+    for path in (folder / STARTED, *folder.glob(HALF_WRITTEN), *folder.glob(f"logs/{HALF_WRITTEN}")):
+        path.unlink(missing_ok=True)
 
 
-def note_started(folder: Path, processes: Iterable[psutil.Process]) -> None:
-    """Note this process and those that it has started, so that the next start can end them if this one is killed."""
-    lines = []
-    for process in (psutil.Process(), *processes):
-        with suppress(psutil.Error):
-            lines.append(f"{identity(process)}\n")
-    with suppress(OSError), written_whole(folder / "logs" / STARTED) as temporary:
-        temporary.write_text("".join(lines), encoding="utf-8")
+def note_started(folder: Path, process: psutil.Process) -> None:
+    """Note a process, so that the next start can end it and what it has started if this run_all.py is killed."""
+    with suppress(psutil.Error), opened_to_append(folder / STARTED) as file:
+        file.write(f"{identity(process)}\n")
 
 
 def read_small_file(path: Path) -> str:
@@ -103,13 +93,12 @@ def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:
 
 
 def check_fresh(folder: Path) -> None:
-    """Raise UserError where the folder must not be set aside: the user stands in it, it is not ours, or in use."""
+    """Raise UserError where the folder must not be renamed: the user stands in it, it is not ours, or in use."""
     if any(path.is_relative_to(folder) for path in (ROOT, Path.cwd())):
         raise UserError(f"--fresh would move {folder} away from under you; choose another --output-dir.")
     if os.path.isdir(folder) and any(folder.iterdir()):
-        if not any((folder / "logs" / name).exists() for name in TRACES):
+        if not any((folder / "logs" / name).exists() for name in (".lock", "batch.log")):
             raise UserError(f"--fresh would rename {folder}, which run_all.py did not make; {OTHER}.")
-        make(folder)
         with locked(folder):
             pass
 
@@ -128,26 +117,22 @@ def make(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of an output folder. Raise UserError naming the process that holds it."""
-    path, owner = folder / "logs" / ".lock", folder / "logs" / ".lock_owner"
-    holder = f"process {os.getpid()} on {socket.gethostname()} since {utc_now()}"
-    lock = FileLock(path, mode=LOCK_MODE)
+    """Make an output folder and hold its lock, which the operating system ends with this process.
+
+    Raise UserError naming the process that holds it.
+    """
+    make(folder)
+    lock = FileLock(folder / "logs" / ".lock", mode=LOCK_MODE)
     try:
         lock.acquire(timeout=0)
     except Timeout:  # before OSError: it is one
-        who = read_small_file(owner) or "just beginning or ending"
-        raise UserError(f"{folder} is in use by another run_all.py ({who}); wait for it, or {OTHER}.") from None
+        who = read_small_file(folder / STARTED).partition(" ")[0] or "just beginning"
+        raise UserError(f"{folder} is in use by another run_all.py (process {who} here); wait, or {OTHER}.") from None
     except (OSError, NotImplementedError) as error:  # another user's lock, or a file system without locks
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"the output folder {folder} cannot be locked ({reason}); {OTHER}.") from None
+        raise UserError(f"the output folder {folder} cannot be locked ({error}); {OTHER}.") from None
     try:
-        with suppress(OSError), written_whole(owner) as temporary:
-            temporary.write_text(holder)
         yield
     finally:
-        if read_small_file(owner) == holder:  # else the folder was removed, and another run_all.py has made it again
-            with suppress(OSError):
-                owner.unlink()
         lock.release()
 
 
@@ -157,21 +142,3 @@ def lock_signature(folder: Path) -> tuple[int, int] | None:
         found = (folder / "logs" / ".lock").stat()
         return found.st_dev, found.st_ino
     return None
-
-
-def set_aside(folder: Path) -> None:
-    """Rename an output folder, so that its results are kept. The new folder gets the seconds that its runs took."""
-    archive = folder.with_name(f"{folder.name}.archived-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}")
-    seconds = read_seconds(folder)
-    make(folder)
-    try:
-        with locked(folder):
-            end_leftovers(folder)
-        folder.rename(archive)  # after the lock, because Windows renames no folder in which a file is open
-        say(f"the old results are kept in {shown(archive)}")
-        make(folder)
-        if seconds:
-            write_times(folder, seconds)
-    except OSError as error:  # for example a mount point
-        advice = f"leave --fresh out, because finished runs are kept, or {OTHER}"
-        raise UserError(f"--fresh cannot rename {folder} ({error.strerror}); {advice}.") from None

@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -9,12 +10,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import create_model
 
-from ..measure.commit import MALFORMED, code_cells
+from ..measure.commit import MALFORMED, ROOT, code_cells
 from ..measure.order import in_turn
 from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, checked, did_you_mean
 from ..record import run_id_of
-from .paths import check_given, relative_to_root
-from .studies import MOST_REPEATS, PATHS, notebooks_of, shortened
+from .studies import MOST_REPEATS, notebooks_of, relative_to_root, shortened
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
@@ -100,28 +100,17 @@ def overrides_of(notebook: str, declared: type[Parameters], overrides: Mapping[s
     return for_all | {name: value for (owner, name), value in split.items() if owner == notebook}
 
 
-def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each -p that only some notebooks of the studies know. Raise UserError where none does."""
+def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
+    """Raise UserError at a -p that none of the studies' notebooks knows."""
     known = {name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields for name in notebooks_of(studies)}
-    notices = []
-    for name in overrides:
-        if name == "repeats":  # how often run_all.py makes each run
-            continue
+    for name in (one for one in overrides if one != "repeats"):
         owner, _, parameter = name.rpartition(".")
         if owner and owner not in known:
-            hint = did_you_mean(owner, known, "possible are")
-            raise UserError(f"-p {name}: no notebook {owner} is asked for; {hint}")
-        asked = [owner] if owner else list(known)
-        knowing = [notebook for notebook in asked if parameter in known[notebook]]
-        if not knowing:
-            hint = did_you_mean(parameter, sorted({one for notebook in asked for one in known[notebook]}), "there are")
-            raise UserError(
-                f"-p {name}: {', '.join(asked)} {'has' if len(asked) == 1 else 'have'} no such parameter; {hint}"
-            )
-        if len(knowing) < len(asked):
-            others = ", ".join(notebook for notebook in asked if notebook not in knowing)
-            notices.append(f"-p {name} is for {', '.join(knowing)}; without such a parameter: {others}")
-    return notices
+            raise UserError(f"-p {name}: no such notebook is asked for; {did_you_mean(owner, known, 'possible are')}")
+        possible = {one for notebook in ([owner] if owner else known) for one in known[notebook]}
+        if parameter not in possible:
+            hint = did_you_mean(parameter, sorted(possible), "there are")
+            raise UserError(f"-p {name}: there is no such parameter; {hint}")
 
 
 def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
@@ -197,9 +186,7 @@ def plan(
             unchanged = [checked(name, given | one, declared) for one in combinations_of(sweep)]
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
         except UserError as error:
-            for_all = str(error).partition(" ")[0] in overrides.keys() & {"dataset", "model"}
-            hint = " Set it in one notebook alone with -p NOTEBOOK.NAME VALUE." if for_all else ""
-            raise UserError(f"notebook {name}: {error}{hint}") from None
+            raise UserError(f"notebook {name}: {error}") from None
         trainings = sum(len(one.precisions) for one in unchanged) * repeats_of(entry, {}, on_gpu)
         for combination, parameters in zip(combinations, values, strict=True):
             each = [[one] for one in parameters["precisions"]]
@@ -226,8 +213,10 @@ def plan(
 
 
 def check_paths(comparisons: Iterable[Comparison]) -> None:
-    """Raise UserError at the first csv_path or data_dir that is none on this machine."""
+    """Raise UserError at the first csv_path that is no file, or data_dir that is something else than a folder."""
     for run, *_ in comparisons:
-        for name in PATHS:
-            if path := run.parameters.get(name):
-                check_given(name, path)
+        csv, data = run.parameters.get("csv_path"), run.parameters["data_dir"]
+        if csv and not os.path.isfile(ROOT / csv):
+            raise UserError(f"csv_path {csv} is no file here; give the CSV that names your images.")
+        if os.path.exists(ROOT / data) and not os.path.isdir(ROOT / data):
+            raise UserError(f"data_dir {data} is no folder; give the folder of the data sets, or leave data_dir out.")

@@ -44,7 +44,7 @@ def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circum
             own = {"data_dir": str(data if data.is_dir() else own_data), "output_dir": name}
             run = asked._replace(notebook=there, folder=folder, parameters={**asked.parameters, **own})
             with suppress(nvml.GpuLost):  # the records say it
-                execute(run, devices[0], shared, threading.Event(), lambda progress, processes: None)
+                execute(run, devices[0], shared, threading.Event(), lambda progress: None)
             for path in run.record_paths.values():
                 if record := read_run(path):
                     write_flat(record | {key: asked.parameters[key] for key in own}, path)

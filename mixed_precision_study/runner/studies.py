@@ -1,4 +1,4 @@
-"""What is asked for: the studies of a studies file and the -p options of the command line."""
+"""What is asked for: the studies of a studies file, the -p options of the command line, and paths."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ..measure.commit import ROOT
 from ..parameters import UserError, did_you_mean
 from ..report.study import checked_study
-from .paths import expanded, relative_to_root
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 MOST_REPEATS = 1000
-HELP = "notebooks/studies.yaml explains the form at its head"
 FORM = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Settings = dict[str, Any]
@@ -58,7 +56,7 @@ def load_studies(path: Path) -> dict[str, dict]:
     if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
         studies = {studies.get("name", "study"): studies}
     if not isinstance(studies, dict) or not studies:
-        raise UserError(f"{path} must map names to studies; {HELP}.")
+        raise UserError(f"{path} must map names to studies; see the head of notebooks/studies.yaml.")
     found = {}
     for name, study in studies.items():
         where = f"study {name} in {path}"
@@ -67,11 +65,13 @@ def load_studies(path: Path) -> dict[str, dict]:
         except ValidationError as error:
             first = error.errors()[0]
             place = ", ".join(f"entry {one + 1}" if isinstance(one, int) else f"`{one}`" for one in first["loc"])
-            raise UserError(f"{where} is wrong{place and ' at ' + place}: {first['msg']}; {HELP}.") from None
+            raise UserError(
+                f"{where} is wrong{place and ' at ' + place}: {first['msg']}; see the head of notebooks/studies.yaml."
+            ) from None
         for number, entry in enumerate(form.runs, 1):
             if "precisions" in entry.sweep or "repeat" in {*entry.parameters, *entry.sweep, *entry.cpu}:
                 reason = "must neither sweep `precisions` nor set `repeat`, which run_all.py counts up to `repeats`"
-                raise UserError(f"entry {number} of {where} {reason}; {HELP}.")
+                raise UserError(f"entry {number} of {where} {reason}; see the head of notebooks/studies.yaml.")
         about = checked_study({**study, "name": str(name)}, where)._asdict()
         found[str(name)] = {**form.model_dump(exclude_unset=True), "about": about}
     return found
@@ -92,8 +92,6 @@ def chosen_studies(studies: dict[str, dict], words: Iterable[str]) -> dict[str, 
     for word in list(words) or (["quick"] if "quick" in studies else studies):
         name, _, notebook = word.removesuffix(".ipynb").partition("/")
         if name not in studies:
-            if name in notebooks_of(studies.values()):
-                raise UserError(f"{name} is a notebook, not a study; write STUDY/{name}, such as quick/{name}.")
             raise UserError(f"unknown study {name}; {did_you_mean(name, studies, 'possible are')}")
         there = notebooks_of([studies[name]])
         if "/" in word and notebook not in there:
@@ -124,10 +122,8 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
-        if parameter == "output_dir":
-            raise UserError("output_dir cannot be set with -p; use --output-dir DIR.")
-        if parameter == "repeat":
-            raise UserError("repeat cannot be set with -p, because run_all.py counts repetitions; use -p repeats N.")
+        if instead := {"output_dir": "--output-dir DIR", "repeat": "-p repeats N"}.get(parameter):
+            raise UserError(f"{parameter} cannot be set with -p, because run_all.py sets it; use {instead}.")
         if parameter == "data_dir" and not text:
             raise UserError(f"data_dir is empty; give a folder, or leave -p {name} out.")
         try:
@@ -138,3 +134,18 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         except (ValueError, RecursionError, yaml.YAMLError):
             raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
     return overrides
+
+
+def relative_to_root(path: str | Path) -> str:
+    """Return a path relative to ROOT where it lies below, so that no record names a folder of this machine."""
+    path = Path(path).resolve()
+    return (path.relative_to(ROOT) if path.is_relative_to(ROOT) else path).as_posix()
+
+
+def expanded(text: str, option: str) -> Path:
+    """Return the whole path that the user gave. Raise UserError where it cannot be a parameter or in a record."""
+    try:
+        text.encode()
+        return Path(text).expanduser().resolve()
+    except (UnicodeEncodeError, RuntimeError) as error:  # RuntimeError: no such home, or a link to itself
+        raise UserError(f"{option} {text!a} cannot be used ({error}); write another path.") from None

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.runner import devices
+from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 
 
@@ -40,19 +40,35 @@ def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
 def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    monkeypatch.setattr(devices, "cuda_of_pytorch", lambda: "")
-    for gpus, jobs in (("1", None), ("0,5", None), ("all", 2)):
-        with pytest.raises(UserError):
+    for gpus, jobs in (("2", None), ("0,5", None), ("all", 2)):
+        with pytest.raises(UserError, match=gpus.rpartition(",")[2] if jobs is None else "--jobs"):
             choose_devices(gpus, jobs)
     assert [device.label for device in choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
-    builds = {("13.2", (12, 8)): True, ("12.6", (13, 0)): False, ("", (13, 0)): True, (None, None): False}
-    assert {pair: bool(devices.reason_against(*pair)) for pair in builds} == builds
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="no GPU 0"):
+        choose_devices("0", None)
 
 
-@pytest.mark.parametrize(("line", "cuda"), [("'12.6'", "12.6"), ("None", ""), (None, None)])
-def test_cuda_of_pytorch_is_read_and_not_loaded(monkeypatch, tmp_path, line, cuda):
-    if line:
-        (tmp_path / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {line}\n")
-    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
+    monkeypatch.setattr(batch.os, "sched_getaffinity", lambda pid: range(8))
+    assert [batch.share_of_cores(count) for count in (1, 2, 3, 100)] == [None, 4, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "usable"),
+    [("'12.6'", (12, 8), True), ("'13.2'", (12, 8), False), ("'13.2'", None, True), ("None", (13, 0), False)],
+)
+def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch, tmp_path, cuda, driver, usable):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    monkeypatch.setattr(devices.nvml, "cuda_of_driver", lambda: driver)
+    (tmp_path / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {cuda}\n")
+    found = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(devices, "find_spec", lambda name: found)
-    assert devices.cuda_of_pytorch() == cuda
+    if usable:
+        assert [device.number for device in choose_devices("1,0,1", None)] == [1, 0]
+        monkeypatch.setattr(devices, "find_spec", lambda name: None)  # not installed, which a run then says
+        assert [device.label for device in choose_devices("all", None)] == ["gpu0", "gpu1"]
+    else:
+        with pytest.raises(UserError, match="CUDA"):
+            choose_devices("all", None)

@@ -5,7 +5,6 @@ what is missing.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -25,7 +24,9 @@ import nbformat
 import pytest
 from made_up_nvml import NvmlError, fake_nvml
 from tiny_suite import (
+    LIGHT,
     ON_CPU,
+    ROOT,
     begun,
     call,
     command,
@@ -38,8 +39,7 @@ from tiny_suite import (
     write_suite,
 )
 
-from mixed_precision_study.runner import cli, execute
-from mixed_precision_study.runner.batch import GRACE_SECONDS
+from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import plan
 
@@ -62,7 +62,7 @@ STUDIES = {
     "hang": [entry("hang")],
     "stall": [entry("stall"), entry("memory")],
     "wait": [entry("second", precisions=BOTH), entry("explain", seed=1), entry(seed=2)],
-    "starts": [entry(seed=seed) for seed in range(3)],
+    "starts": [entry(seed=seed) for seed in range(2)],
     "places": [entry(seed=seed) for seed in range(6)],
     "full": [entry(), entry("fill")],
     "edited": [entry("wait")],
@@ -77,6 +77,12 @@ STUDIES = {
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     return write_suite(tmp_path_factory.mktemp("faults"), STUDIES)
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Runs start at once, because they are made without papermill."""
+    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
 
 
 def write_times(folder):
@@ -113,6 +119,7 @@ def ended(suite, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_PATH", str(data))
         patch.setattr(execute, "OOM_COUNTERS", (str(data / "absent"), str(data / "events")))
+        patch.setattr(batch, "TELL_SECONDS", 0.5)
         words = (*ON_CPU, "--output-dir", output, "-p", "data_dir", data)
         assert main(suite, "hang", *words, "--timeout", 0.05) == 1
         watcher = threading.Thread(target=end_the_stalled)
@@ -144,11 +151,13 @@ def test_nothing_is_left_after_these_ends_and_what_was_measured_stays(ended):
     assert (ended.data / "babbled").read_text() == "x"  # a long log does not hide that the kernel had started
     assert records_of(ended.output)["late"]["profile_reason"] == "RuntimeError: the chart broke"
     assert "memory" not in records_of(ended.output)["kill"]["reason"]
+    said = (ended.output / "logs" / "batch.log").read_text().splitlines()
+    assert any(line.endswith("  fp32, epoch 2/2, step 30/40") for line in said)  # while it ran
     half = {one["precision"]: one["status"] for one in read_records(ended.output) if one["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}
 
 
-def test_the_same_command_makes_only_what_was_spoilt(suite, ended):
+def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
     before = write_times(ended.output)
     paths = {mode: ended.output / f"{record['run_id']}.json" for mode, record in records_of(ended.output).items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
@@ -167,13 +176,14 @@ def test_the_same_command_makes_only_what_was_spoilt(suite, ended):
 
 
 @contextlib.contextmanager
-def started(suite, data, **options):
+def started(suite, data, light=True, **options):
     """Start the study `wait` and yield (process, output folder) when two runs wait: one has half of its records.
 
     The other has its record and explains it. A third has not begun.
     """
-    words = command(suite, "wait", "--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data)
+    words = command(suite, "wait", "--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data, light=light)
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    options["env"] = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(words, **{**pipes, **options}) as runner:
         try:
             wait_for(lambda: len(begun(data)) == 2)
@@ -188,7 +198,7 @@ def complete(suite, data, missing):
     (data / "second" / "go").touch()
     before = write_times(data / "out")
     words = ("--output-dir", data / "out", "--jobs", 2, "-p", "data_dir", data / "second")
-    assert call(suite, "wait", *words).returncode == 0
+    assert call(suite, "wait", *words, light=True).returncode == 0
     assert trainings(data / "out") == missing
     after = write_times(data / "out")
     assert len(before.items() & after.items()) == 4 - missing
@@ -198,7 +208,7 @@ def complete(suite, data, missing):
 @pytest.mark.parametrize("frozen", [False, True])
 def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     """By itself within ten seconds, and where it is stopped as by Ctrl-Z, by the next start at once."""
-    with started(suite, tmp_path) as (runner, _):
+    with started(suite, tmp_path, light=False) as (runner, _):
         left = survivors("wait")
         for process in left if frozen else ():
             process.suspend()
@@ -226,7 +236,7 @@ def burst(runner):
     ids=["once", "SIGTERM", "burst"],
 )
 def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing):
-    with started(suite, tmp_path, start_new_session=True) as (runner, _):
+    with started(suite, tmp_path, light=go != "go-1", start_new_session=True) as (runner, _):
         began = time.monotonic()
         send(runner)
         if go:
@@ -235,7 +245,7 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing
         seconds = time.monotonic() - began
     assert runner.returncode in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the very end of Python
     assert errors == ""
-    assert seconds < (GRACE_SECONDS + 10 if go else GRACE_SECONDS)
+    assert seconds < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
     assert not survivors("wait")
     complete(suite, tmp_path, missing)
 
@@ -252,10 +262,7 @@ def test_closed_terminal_is_like_an_interrupt(suite, tmp_path):
     with started(suite, tmp_path, stdin=other, stdout=other, stderr=other, preexec_fn=take_terminal) as (runner, _):
         signal.signal(signal.SIGHUP, before)
         os.close(other)
-        shown = b""
-        while b"cpu0  tiny" not in shown or b"cpu1  tiny" not in shown:  # the lines of the devices
-            assert select.select([terminal], [], [], 60)[0]
-            shown += os.read(terminal, 4096)
+        assert select.select([terminal], [], [], 60)[0] and b"wait: " in os.read(terminal, 4096)
         os.close(terminal)
         (tmp_path / "go").touch()
         assert runner.wait(timeout=120) == 1
@@ -271,7 +278,8 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
             refused = call(suite, "wait", "--output-dir", output, *words)
             assert refused.returncode == 2 and f"process {runner.pid} " in refused.stderr
         shutil.copytree(output, tmp_path / "copy")
-        assert call(suite, "wait", "--output-dir", tmp_path / "copy", "-p", "data_dir", data).returncode == 0
+        words = ("--output-dir", tmp_path / "copy", "-p", "data_dir", data)
+        assert call(suite, "wait", *words, light=True).returncode == 0
         (tmp_path / "go").touch()
         assert runner.wait(timeout=120) == 0
     assert not list(tmp_path.glob("out.archived*"))
@@ -296,37 +304,20 @@ def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_one
 
 
 def test_start_that_fails_is_tried_again(suite, tmp_path, monkeypatch):
-    """Of three kernels one dies at its first start, one at each, and one process finds no room at first."""
-    start = execute.start_process
-    full = []
-
-    def start_process(command, log, environment):
-        if "-s2-" in log.name and len(full) < full_for:
-            full.append(log.name)
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return start(command, log, environment)
-
+    """Of two kernels one dies at its first start, and one at each."""
     spec = tmp_path / "kernels" / "python3" / "kernel.json"
     spec.parent.mkdir(parents=True)
     dies = f"case $MIXED_PRECISION_PROGRESS in *-s1-*) exit 1;; *-s0-*) mkdir {tmp_path}/died && exit 1;; esac; "
     argv = ["sh", "-c", f"{dies} exec {sys.executable} -m ipykernel_launcher -f {{connection_file}}"]
     spec.write_text(json.dumps({"argv": argv, "display_name": "Dying", "language": "python"}))
     monkeypatch.setattr(execute, "KERNELSPECS", tmp_path)
-    monkeypatch.setattr(execute, "START_ATTEMPTS", 2)
-    monkeypatch.setattr(execute, "start_process", start_process)
-    full_for = 1
-    words = (*ON_CPU, "--output-dir", tmp_path / "out", "--jobs", 3)
-    assert main(suite, "starts", *words) == 1
+    monkeypatch.setattr(execute, "START_PAUSES", (0, 0))
+    assert main(suite, "starts", *ON_CPU, "--output-dir", tmp_path / "out", "--jobs", 2) == 1
     statuses = {record["seed"]: record["status"] for record in read_records(tmp_path / "out")}
-    assert statuses == {0: "ok", 1: "failed", 2: "ok"}
-    full_for = 3
-    (again,) = (tmp_path / "out").glob("*-s2-*.json")
-    again.unlink()
-    assert main(suite, "starts", *words) == 1  # there is never room, so the batch stops and can be resumed
-    assert (len(full), again.exists()) == (3, False)
+    assert statuses == {0: "ok", 1: "failed"}
 
 
-def test_what_is_in_the_place_of_a_file_costs_at_most_its_own_run(suite, tmp_path):
+def test_what_is_in_the_place_of_a_file_costs_at_most_its_own_run(suite, tmp_path, light):
     """A folder is left alone; a pipe is not waited for, and a link is not followed."""
     output, precious = tmp_path / "out", tmp_path / "precious"
     precious.write_text("mine")
@@ -385,18 +376,17 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
     """The notebook is edited, then half saved, then a module of the package is edited."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(execute.ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
-    shutil.copy(execute.ROOT / "run_all.py", tmp_path)
     notebook = write_suite(tmp_path, STUDIES) / "tiny.ipynb"
     text, output = notebook.read_text().replace("1234.0", "5678.0"), tmp_path / "out"
-    words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path)
-    words[1] = str(tmp_path / "run_all.py")
+    words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path, light=True)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     edited = []
     for path, content in (
         (notebook, text),
         (notebook, text[:200]),
         (tmp_path / "mixed_precision_study/measure/files.py", ""),
     ):
-        with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as runner:
+        with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as runner:
             wait_for(lambda: begun(tmp_path))
             path.write_text(content or f"{path.read_text()}\nedited = True\n")
             (tmp_path / "go").touch()
@@ -406,7 +396,7 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
         for mark in (*begun(tmp_path), tmp_path / "go"):
             mark.unlink()
     (tmp_path / "go").touch()
-    subprocess.run(words, cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, check=True)
     assert len(edited) == 3 and all(one.endswith("-edited") for one in edited)
     (record,) = read_records(output)
     assert (len(record["code_hash"]), record["samples_per_second"]) == (12, 5678.0)
@@ -431,7 +421,7 @@ def gpus(monkeypatch, tmp_path):
     return place
 
 
-def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tmp_path, gpus):
+def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tmp_path, gpus, light):
     """Four GPUs are lost in three ways, two of them under one run. The fifth makes the rest."""
     gpus(5)
     assert main(suite, "gpus", "--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path) == 1
@@ -443,6 +433,14 @@ def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tm
     assert trainings(tmp_path / "out") == 4
 
 
+def test_a_ratio_is_said_as_soon_as_it_is_known(suite, tmp_path, gpus, light, capsys):
+    gpus(1)
+    words = ("--output-dir", tmp_path / "out", "-p", "data_dir", tmp_path, "-p", "precisions", "fp32, tf32")
+    assert main(suite, "gpu", *words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("gpu0") and "tf32 1.00x (n = 1)" in line]) >= 2
+
+
 @pytest.mark.parametrize(
     ("count", "gone", "mode", "ends"),
     [
@@ -451,7 +449,7 @@ def test_runs_of_a_lost_gpu_go_to_another_until_two_are_lost_under_one(suite, tm
         (3, (0, 1), "ok", ["ok", "ok"]),  # GPUs that are lost before a run are not its fault
     ],
 )
-def test_without_a_gpu_the_rest_waits(suite, tmp_path, gpus, count, gone, mode, ends):
+def test_without_a_gpu_the_rest_waits(suite, tmp_path, gpus, light, count, gone, mode, ends):
     gpus(count)
     for number in gone:
         (tmp_path / f"lost-GPU-{number}").touch()

@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from conftest import NOTEBOOKS
 from tiny_suite import PARAMETERS, entry, write_notebook, write_run, write_suite
 
 from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, write_record
@@ -28,16 +29,9 @@ def one_run(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"metric": 0.5},
-        {"notebook": ["tiny"]},
         {"precision": "fp4"},
         {"seed": [1]},
-        {"epoch_seconds": []},
-        {"tensor_core_fraction": 10**400},
-        {"metric": ["good"], "metric_better": "higher"},
-        {"samples_per_second": "fast"},
         {"status": "failed", "reason": 7},
-        {"gpu_uuid": 1},
         {"profile_reason": NOT_YET_EXPLAINED},  # it was ended before it explained
     ],
     ids=lambda changes: " ".join(changes),
@@ -106,6 +100,18 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     (tmp_path / "pets/train/cat/0.png").unlink()
     set_aside_records([comparison])
     assert not unfinished(comparison)
+
+
+@pytest.mark.parametrize("uuid", ["0", "9"])
+def test_a_repetition_that_began_on_a_gpu_elsewhere_is_made_again_whole(tmp_path, uuid):
+    entry = {"notebook": "cifar_resnet", "parameters": {"precisions": ["fp32", "tf32"]}, "repeats": 2}
+    ((*made, begun, missing),), _ = plan({"runs": [entry]}, NOTEBOOKS, tmp_path, {}, on_gpu=True)
+    for run in made:
+        write_run(run, gpu_uuid="0")
+    write_run(begun, gpu_uuid=uuid)
+    comparison = [*made, begun, missing]
+    assert home_of(comparison, GPUS) == GPUS[0]
+    assert unfinished(comparison, GPUS) == ([begun, missing] if uuid == "9" else [missing])
 
 
 def test_what_takes_longest_begins_first_and_on_one_device_last(one_run, tmp_path):

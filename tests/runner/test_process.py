@@ -98,21 +98,22 @@ def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
 @pytest.mark.parametrize("owner_lives", [False, True])
 def test_next_start_ends_what_a_killed_runner_has_left(tmp_path, owner_lives):
     """The noted process ends where its runner is gone. One that only has the number of a dead one goes on."""
-    logs, started = tmp_path / "logs", tmp_path / "logs" / folder.STARTED
+    logs, started = tmp_path / "logs", tmp_path / folder.STARTED
     logs.mkdir()
     half = [tmp_path / ".a-run.json.4711.tmp", tmp_path / ".a-run.ipynb.4711.tmp", logs / ".batch.json.4711.tmp"]
     for path in (*half, tmp_path / ".my.tmp"):
         path.touch()
     noted, other = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
     try:
-        folder.note_started(tmp_path, [psutil.Process(noted.pid)])
+        for process in (psutil.Process(), psutil.Process(noted.pid)):
+            folder.note_started(tmp_path, process)
         runner, line = started.read_text().splitlines()
-        runner = runner if owner_lives else f"{runner}9"
-        started.write_text(f"{runner}\n{line}\n{other.pid} 1.00\nspoilt\n")
+        started.write_text(f"{runner}{'' if owner_lives else '9'}\n{line}\n{other.pid} 1.00\nspoilt\n")
         with folder.held(tmp_path, False):
             assert (noted.poll() is None) == owner_lives
             assert other.poll() is None
-            assert not any(path.exists() for path in (*half, started))
+            assert not any(path.exists() for path in half)
+            assert started.read_text() == f"{runner}\n"
     finally:
         noted.kill()
         other.kill()
@@ -126,12 +127,11 @@ def test_what_the_runner_writes_into_its_logs_follows_no_link(tmp_path):
     precious, logs = tmp_path / "precious", tmp_path / "out" / "logs"
     precious.write_text("mine")
     logs.mkdir(parents=True)
-    for name in (".lock_owner", f"..lock_owner.{os.getpid()}.tmp", "batch.log", folder.STARTED):
+    for name in ("batch.log", ".started"):
         (logs / name).symlink_to(precious)
-    with folder.held(tmp_path / "out", False), pytest.raises(UserError, match=f"process {os.getpid()} on"):
+    with folder.held(tmp_path / "out", False), pytest.raises(UserError, match=f"process {os.getpid()} "):
         folder.held(tmp_path / "out", False).__enter__()
     assert (logs / ".lock").stat().st_mode & 0o777 == 0o600  # whoever can open it can hold it
-    folder.note_started(tmp_path / "out", ())
     with status.log_in(tmp_path / "out"):
         status.say("one line")
     assert precious.read_text() == "mine" and "one line" in (logs / "batch.log").read_text()

@@ -1,8 +1,6 @@
 """What run_all.py says of runs that go on and of those that have ended."""
 
-import io
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from made_up_records import CPU, make, make_failed
 from mixed_precision_study.record import record_in, write_record
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import View, in_words, log_in, ratios_in_words, run_in_words, say, table
+from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, say, table
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 NOTEBOOK = Path("cifar_resnet.ipynb")
@@ -88,30 +86,6 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
     assert line.split()[:2] == [record["run_id"], "ok"]
     comparison.append(comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]}))
     assert len(table([comparison]).splitlines()) == 2  # one is not run
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_line_for_each_device_fits_a_terminal_and_is_plain_text_elsewhere(terminal, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
-    monkeypatch.setenv("COLUMNS", "80")
-    given = {"model": "tf_efficientnet_b0", "batch_size": 32, "precisions": ["amp_bf16"], "repeat": 1}
-    text = run_in_words(Run(NOTEBOOK, given, Path(), 1.0), "amp_bf16, epoch 2/2, step 30/40 " + "x" * 99, 61.0)
-    view = View("quick", 4, ["gpu0", "gpu1"])
-    view.draw({"gpu0": text, "gpu1": "a\x1bcb"}, 90.0)
-    view.close()
-    said = sys.stderr.getvalue() if terminal else capsys.readouterr().out
-    lines = [line for line in re.split(r"[\r\n]|\x1b\[A", said) if line.startswith("gpu")]
-    assert any(line.startswith("gpu0  tf_efficientnet_b0 b32") and "step 30/40" in line for line in lines)
-    assert "gpu1  ab" in [line.strip() for line in lines] and "01:30" in said
-    if terminal:
-        assert max(map(len, lines)) <= 80
-    else:
-        assert sys.stderr.getvalue() == "" and "01:01" in said
 
 
 OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"

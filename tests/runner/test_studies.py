@@ -9,9 +9,8 @@ from conftest import NOTEBOOKS, ROOT
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import STUDY_ENV, RunRecord, comparison_key, read_records, write_record
 from mixed_precision_study.report.study import study_of
-from mixed_precision_study.runner.paths import expanded
 from mixed_precision_study.runner.plan import plan
-from mixed_precision_study.runner.studies import chosen_studies, load_studies, notebooks_for, parse_overrides
+from mixed_precision_study.runner.studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES
@@ -65,7 +64,7 @@ ENTRY = {"notebook": "cifar_resnet"}
         ({"runs": [{**ENTRY, "repeats": 0}]}, "`repeats`"),
         ({"runs": [{**ENTRY, "sweep": {"lr": []}}]}, "`lr`"),
         ({"runs": [{**ENTRY, "sweep": {"precisions": [["fp32"]]}}]}, "`precisions`"),
-        ({"runs": [{**ENTRY, "cpu": {"repeat": 1}}]}, "`repeats`"),
+        ({"runs": [ENTRY, {**ENTRY, "cpu": {"repeat": 1}}]}, "entry 2 of"),
     ],
     ids=str,
 )
@@ -112,7 +111,7 @@ def test_a_study_can_be_limited_to_notebooks(words, notebooks):
 
 @pytest.mark.parametrize(
     ("word", "hint"),
-    [("quik", "did you mean quick?"), ("cifar_resnet", "quick/cifar_resnet"), ("quick/cifar_resnt", "cifar_resnet?")],
+    [("quik", "did you mean quick?"), ("cifar_resnet", "quick"), ("quick/cifar_resnt", "cifar_resnet?")],
 )
 def test_a_wrong_word_is_answered_with_the_right_one(word, hint):
     with pytest.raises(UserError) as stopped:

@@ -98,6 +98,7 @@ for precision in precisions if mode != "silent" else ():
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
     record.metric = [0.2, 0.9]
     record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
+    record.device_type = "cuda" if record.gpu_uuid else record.device_type
     if mode == "blind" and not Path(data_dir, "seen").exists():
         Path(data_dir, "seen").touch()
         record.device_type = "cpu"
@@ -112,6 +113,18 @@ if mode == "explain":
 """
 AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
 ON_CPU = ("--gpus", "none")
+LIGHT = """
+import json, shutil, sys, yaml
+from pathlib import Path
+
+notebook, executed = (path.replace("{{", "{").replace("}}", "}") for path in sys.argv[1:3])
+print("Executing Cell 1", flush=True)
+names = {}
+for number, cell in enumerate(json.loads(Path(notebook).read_text())["cells"]):
+    exec("".join(cell["source"]), names)
+    names |= {} if number else yaml.safe_load(Path(sys.argv[sys.argv.index("-f") + 1]).read_text())
+shutil.copy(notebook, executed)
+"""  # in place of papermill and its kernel, which take seconds to start, where a test is of what lies around them
 
 
 def write_notebook(path, *sources):
@@ -134,15 +147,18 @@ def write_suite(folder, studies):
     return folder
 
 
-def command(folder, *words):
-    """Return run_all.py with these words, on the CPU, as a person types it."""
+def command(folder, *words, light=False):
+    """Return run_all.py with these words, on the CPU, as a person types it; `light` with LIGHT."""
     options = ["--studies", folder / "studies.yaml", *ON_CPU, *one_job(words)]
-    return [sys.executable, str(ROOT / "run_all.py"), *map(str, [*options, *words])]
+    lit = "import sys; from mixed_precision_study.runner import cli, execute; execute.PAPERMILL = sys.argv.pop(1); "
+    start = ["-c", f"{lit}cli.run_as_program()", LIGHT] if light else [str(ROOT / "run_all.py")]
+    return [sys.executable, *start, *map(str, [*options, *words])]
 
 
-def call(folder, *words, **options):
+def call(folder, *words, light=False, **options):
     """Run the command line in a process of its own and return what became of it."""
-    return subprocess.run(command(folder, *words), capture_output=True, text=True, timeout=240, **options)
+    options |= {"env": {**options.get("env", os.environ), "PYTHONPATH": str(ROOT)}} if light else {}
+    return subprocess.run(command(folder, *words, light=light), capture_output=True, text=True, timeout=240, **options)
 
 
 def main(folder, *words):
