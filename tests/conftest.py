@@ -35,6 +35,7 @@ SLOW_FIXTURES = {"images_alone", "misspelt", "tiny", "wheel", "words_alone", "wo
 LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
+
 from mixed_precision_study.runner.standalone import build_wheel  # noqa: E402
 
 

@@ -3,9 +3,8 @@
 import sys
 from types import ModuleType
 
-from mixed_precision_study.measure.commit import code_cells
-
 from mixed_precision_study.experiment import Experiment
+from mixed_precision_study.measure.commit import code_cells
 from mixed_precision_study.parameters import EXPERIMENTS
 
 

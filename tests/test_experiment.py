@@ -1,12 +1,10 @@
 """A fourth experiment from plain functions, and the guard around a run: whatever ends it becomes its record."""
 
 import gc
-import inspect
 import json
 import math
 import subprocess
 import sys
-import textwrap
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,6 @@ from small_training import CPU, make_record, plain_step
 from mixed_precision_study import experiment
 from mixed_precision_study import record as records
 from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded
-from mixed_precision_study.measure.environment import choose_device
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
 from mixed_precision_study.tasks.batches import TrainingData
@@ -82,10 +79,10 @@ def test_no_traceback_keeps_tensors_alive():
 def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch, device, expected):
     """A device that is lost when its memory is released costs no record."""
     calls = []
-    replaced = {"clear_workspaces": "clear", "reset_peaks": "peaks", "describe_environment": "described"}
+    replaced = {"clear_workspaces": "clear", "memory.reset_peaks": "peaks", "describe_environment": "described"}
     for name, word in replaced.items():
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, word=word: calls.append(word))
-    monkeypatch.setattr(f"{PACKAGE}.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
+    monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
     record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
     with guarded(record, "out", device):
         assert calls == [*expected, "described"]
@@ -172,15 +169,6 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert data.judged == [16, 16] and {epoch for epoch, *_ in data.asked} == {0, 1}
     written, left_out = read_records("outputs")
     assert ([record["batch_size"] for record in written], left_out) == ([16, 16], [])
-
-
-def test_the_example_in_the_docstring_runs():
-    example = inspect.getdoc(Experiment).partition("Example:\n")[2]
-    names = {"torch": torch, "TrainingData": TrainingData, "Experiment": Experiment, "choose_device": choose_device}
-    exec(textwrap.dedent(example), names)
-    for record in names["records"]:
-        assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-        assert record.train_loss[-1] < record.train_loss[0]
 
 
 @pytest.mark.parametrize("given", [0, 7])

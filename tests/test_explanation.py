@@ -19,7 +19,7 @@ def test_on_the_cpu_every_explanation_has_a_reason_and_nothing_is_run(tmp_path):
 
 
 PARTS = (
-    "read_memory_breakdown",
+    "memory.read_memory_breakdown",
     "profile_steps",
     "count_work",
     "measure_limits",
@@ -37,7 +37,7 @@ def explain_on_gpu(monkeypatch, failing=(), captured=None, folder=".", taking=No
         ran.append(name)
         if name == "measure_limits":
             assert batches == folder  # which keeps them beside the records
-        if taking is not None and name in ("read_memory_breakdown", "profile_steps"):
+        if taking is not None and name in ("memory.read_memory_breakdown", "profile_steps"):
             taking.extend(next(batches) for _ in range(2))
         if name in failing:
             raise RuntimeError(f"{name} is forbidden\nwith a long story\n")
@@ -61,5 +61,5 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
 def test_a_graph_is_replayed_before_steps_are_taken_outside_it_and_batches_begin_again(monkeypatch):
     taken = []
     _, ran = explain_on_gpu(monkeypatch, captured=object(), taking=taken)
-    assert ran == ["profile_steps", "read_memory_breakdown", *PARTS[2:]]
+    assert ran == ["profile_steps", "memory.read_memory_breakdown", *PARTS[2:]]
     assert taken == ["a", "b", "c", "a"]

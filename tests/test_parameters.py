@@ -10,9 +10,9 @@ from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
     OwnExperiment,
     UserError,
-    check_output_dir,
     check_parameters,
     checked,
+    own_parameters,
     parameters_cell,
 )
 
@@ -115,8 +115,8 @@ def test_timm_models_are_timms_own_and_are_read_without_loading_it(monkeypatch):
 def test_an_output_folder_is_made_and_one_that_cannot_be_written_stops(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="output_dir"):
-        check_output_dir(str(tmp_path / "file"))
-    check_output_dir(str(tmp_path / "new" / "folder"))
+        own_parameters("own", {"output_dir": str(tmp_path / "file")})
+    own_parameters("own", {"output_dir": str(tmp_path / "new" / "folder")})
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS
-from mixed_precision_study.measure.order import in_turn
 from tiny_suite import entry, write_notebook, write_suite
 
+from mixed_precision_study.measure.order import in_turn
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
 from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.record import run_id_of

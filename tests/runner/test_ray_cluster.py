@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mixed_precision_study.measure.commit import packed_package
 from tiny_suite import (
     begun,
     call,
@@ -27,6 +26,8 @@ from tiny_suite import (
     wait_for,
     write_suite,
 )
+
+from mixed_precision_study.measure.commit import packed_package
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
