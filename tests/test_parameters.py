@@ -42,6 +42,7 @@ def test_every_default_passes_its_own_check_and_has_a_help_of_one_line(name):
         ({"loss_scale": "128"}, 128.0),
         ({"batch_size": "max"}, "max"),
         ({"precisions": "tf32, fp32,tf32"}, ["tf32", "fp32"]),
+        ({"model": "wide_resnet28_10"}, "wide_resnet28_10"),  # the suite's own, which timm does not have
     ],
     ids=str,
 )
@@ -84,14 +85,23 @@ def test_what_a_person_means_is_converted(given, value):
         ({"compile_mode": "fast"}, "coordinate-descent"),
         ({"channels_last": 1}, "True or False"),
         ({"model": "resnet19"}, "resnet18"),
+        ({"model": "resnet19", "image_width": 64}, "resnet18"),
+        ({"schedule": "cosine"}, "triangle"),
+        ({"image_size": 0}, "1"),
+        ({"log_every": -1}, "0"),
+        ({"heads": 2.0}, "whole"),
+        ({"generate_words": -1}, "0"),
+        ({"temperature": 0}, "0"),
+        ({"model": "bert", "layers": 1}, "lstm"),
         ({"batchsize": 4}, "did you mean batch_size?"),
     ],
     ids=lambda given: str(given)[:40].encode("ascii", "replace").decode(),
 )
 def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
-    (name,) = wrong
+    name = next(iter(wrong))
+    owners = [one for one in EXPERIMENTS if wrong.keys() <= parameters.EXPERIMENTS[one].model_fields.keys()]
     with pytest.raises(UserError) as stopped:
-        checked("cifar_resnet", wrong)
+        checked((owners or EXPERIMENTS)[0], wrong)
     said = str(stopped.value)
     assert name in said and hint in said and "\n" not in said
     assert len(said) < 600 and len(stopped.value._render_traceback_()) == 1
