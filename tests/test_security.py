@@ -146,18 +146,13 @@ def spoil(folder, kept):
             path.write_text(json.dumps(record), encoding="utf-8")
 
 
-@pytest.fixture(scope="module", params=["every text", "what decides kept"])
-def spoiled_report(request, tmp_path_factory):
-    """(process, executed notebook, folder) of the report on records with markup in every text, or in most."""
-    folder = tmp_path_factory.mktemp("spoiled")
-    for name in ("cifar", "others", "pool"):
-        getattr(made_up, f"write_{name}")(folder / name)
-    spoil(folder, NEEDED if request.param == "every text" else DECIDING)
-    return execute(folder)
-
-
-def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):
-    process, notebook, _ = spoiled_report
+def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
+    """Half of the records have markup in every text, and the others keep what decides how they are compared."""
+    for half, kept in (("every", NEEDED), ("most", DECIDING)):
+        for name in ("cifar", "others", "pool"):
+            getattr(made_up, f"write_{name}")(tmp_path / half / name)
+        spoil(tmp_path / half, kept)
+    process, notebook, _ = execute(tmp_path)
     assert process.returncode == 0, process.stderr
     page, _ = HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(notebook), as_version=4))
     effects = Effects(page)
