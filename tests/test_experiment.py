@@ -17,7 +17,7 @@ from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import experiment
 from mixed_precision_study import record as records
-from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded
+from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
 from mixed_precision_study.tasks.batches import TrainingData
@@ -264,40 +264,46 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     assert len(resets) >= 2  # before each
 
 
-def test_a_precision_that_fails_is_a_record_and_the_next_one_goes_on():
-    def failing(model, batch, hidden):
-        if not torch.is_autocast_enabled("cpu"):
-            raise ValueError("no such shape")
-        return point_loss(model, batch, hidden)
+def failing(model, batch, hidden):
+    if not torch.is_autocast_enabled("cpu"):
+        raise ValueError("no such shape")
+    return point_loss(model, batch, hidden)
 
-    wanted = ["fp32", "tf32", "amp_bf16"]
-    records = make_experiment(loss=failing, parameters={"precisions": wanted}).run()
-    assert [record.status for record in records] == ["failed", "unsupported", "ok"]
-    assert records[0].reason == "ValueError: no such shape"
-    assert "needs an NVIDIA GPU" in records[1].reason
-    assert len(records[2].epoch_seconds) == 2
+
+def diverging(model, batch, hidden):
+    return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
+
+
+def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
+    loss, hidden = compute_loss(model, batch, hidden)
+    loss.backward()
+    return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
+
+
+class TooSmall(Points):
+    def steps_per_epoch(self, size):
+        raise UserError("batch_size 16 is larger than the training set.")
+
+
+@pytest.mark.parametrize(
+    ("options", "statuses"),
+    [
+        ({"loss": failing}, ["failed", "unsupported", "ok"]),
+        ({"loss": diverging}, ["diverged", "unsupported", "diverged"]),
+        ({"training_step": forgetful}, ["diverged", "unsupported", "diverged"]),
+    ],
+)
+def test_what_goes_wrong_within_a_training_is_its_status_and_the_next_one_goes_on(options, statuses):
+    records = make_experiment(**options, parameters={"precisions": ["fp32", "tf32", "amp_bf16"]}).run()
+    assert [record.status for record in records] == statuses
+    assert all(bool(record.reason) == (record.status != "ok") for record in records)
     assert len(list(Path("outputs").glob("*.json"))) == 3
 
 
-def test_what_goes_wrong_within_a_training_is_its_status_and_a_user_error_ends_the_experiment():
-    def diverging(model, batch, hidden):
-        return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
-
-    def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-        loss, hidden = compute_loss(model, batch, hidden)
-        loss.backward()
-        return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
-
-    class TooSmall(Points):
-        def steps_per_epoch(self, size):
-            raise UserError("batch_size 16 is larger than the training set.")
-
-    for options in ({"loss": diverging}, {"training_step": forgetful}):
-        assert [record.status for record in make_experiment(**options).run()] == ["diverged", "diverged"]
-    count = len(list(Path("outputs").iterdir()))
+def test_a_user_error_within_a_training_ends_the_experiment_without_a_record():
     with pytest.raises(UserError):
-        make_experiment(TooSmall(), parameters={"seed": 1}).run()
-    assert len(list(Path("outputs").iterdir())) == count
+        make_experiment(TooSmall()).run()
+    assert list(Path("outputs").iterdir()) == []
 
 
 def test_step_schedule_and_what_comes_after_training_are_those_that_are_given():
@@ -514,3 +520,59 @@ def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_tr
         assert there() is None
     finally:
         gc.unfreeze()
+
+
+def test_on_the_cpu_every_explanation_has_a_reason_and_nothing_is_run(tmp_path):
+    record, trainer = make_record(), make_experiment().make_trainer("fp32")
+    before = vars(record).copy()
+    explain(record, trainer, lambda: pytest.fail("no batch is needed"), tmp_path)
+    reasons = {f"{part}_reason": "no GPU" for part in ("profile", "limit", "ledger")}
+    assert vars(record) == before | reasons
+    assert trainer.steps == 0
+
+
+PARTS = (
+    "memory.read_memory_breakdown",
+    "profile_steps",
+    "count_work",
+    "measure_limits",
+    "read_gradients",
+    "read_lost_updates",
+)
+REASONS = ("ledger_reason", "profile_reason", "limit_reason", "limit_reason", "gradient_reason", "update_reason")
+
+
+def explain_on_gpu(monkeypatch, failing=(), captured=None, folder=".", taking=None):
+    """Explain a training whose parts are made up; those in `failing` raise. Return (record, what was run)."""
+    ran, record = [], make_record()
+
+    def part(name, batches):
+        ran.append(name)
+        if name == "measure_limits":
+            assert batches == folder  # which keeps them beside the records
+        if taking is not None and name in ("memory.read_memory_breakdown", "profile_steps"):
+            taking.extend(next(batches) for _ in range(2))
+        if name in failing:
+            raise RuntimeError(f"{name} is forbidden\nwith a long story\n")
+
+    for name in PARTS:
+        replaced = lambda record, trainer, batches, *_, name=name: part(name, batches)  # noqa: E731
+        monkeypatch.setattr(f"{PACKAGE}.{name}", replaced)
+    trainer = SimpleNamespace(device=torch.device("cuda"), captured=captured)
+    explain(record, trainer, lambda: iter("abc"), folder)
+    return record, ran
+
+
+@pytest.mark.parametrize("failing", [*([name] for name in PARTS), PARTS])
+def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(monkeypatch, failing):
+    record, ran = explain_on_gpu(monkeypatch, failing)
+    assert ran == list(PARTS)
+    expected = {REASONS[PARTS.index(name)]: f"RuntimeError: {name} is forbidden" for name in failing}
+    assert {name: getattr(record, name) for name in REASONS} == dict.fromkeys(REASONS) | expected
+
+
+def test_a_graph_is_replayed_before_steps_are_taken_outside_it_and_batches_begin_again(monkeypatch):
+    taken = []
+    _, ran = explain_on_gpu(monkeypatch, captured=object(), taking=taken)
+    assert ran == ["profile_steps", "memory.read_memory_breakdown", *PARTS[2:]]
+    assert taken == ["a", "b", "c", "a"]

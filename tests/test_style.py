@@ -20,7 +20,7 @@ SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb
         ["ruff", "check", "."],
         ["ruff", "format", "--check", "."],
         pytest.param(["mypy"], marks=pytest.mark.slow),
-        ["nbstripout", "--keep-id", "--verify", *SOURCES],
+        pytest.param(["nbstripout", "--keep-id", "--verify", *SOURCES], marks=pytest.mark.slow),
         ["pre_commit", "validate-config"],
     ],
     ids=lambda command: " ".join(command[:2]),
