@@ -1,6 +1,5 @@
 """The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and each running alone."""
 
-import itertools
 import json
 import math
 import sys
@@ -96,13 +95,7 @@ MODELS = ("resnet18", "resnet50", "wide_resnet28_10", "mobilenetv3_small_050", "
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_cifar_model_builds_and_steps(cifar, model):
-    network = with_model(cifar, model)
-    if model.startswith("resnet"):
-        assert network.conv1.kernel_size == (3, 3)
-        assert network.conv1.stride == (1, 1)
-        assert isinstance(network.maxpool, torch.nn.Identity)
-        assert network.layer4(torch.zeros(1, network.layer4[0].conv1.in_channels, 8, 8)).shape[-1] == 4
-    assert_steps(cifar, network, (torch.randn(2, 3, 32, 32), torch.tensor([0, 9])))
+    assert_steps(cifar, with_model(cifar, model), (torch.randn(2, 3, 32, 32), torch.tensor([0, 9])))
 
 
 @pytest.mark.parametrize("model", ["dpn92", "resnet18"])
@@ -153,12 +146,10 @@ def test_accuracy_is_the_share_of_right_answers(cifar):
     assert cifar["evaluate"](lambda images: images, batches) == 0.75
 
 
-@pytest.mark.parametrize(("log_every", "noted"), [(2, [[1, 2], [2, 2]]), (0, [])])
-def test_the_training_log_counts_what_was_right(log_every, noted):
-    names = cells_of("cifar_resnet", "run", max_steps=3, epochs=2, log_every=log_every, precisions=["fp32"])
-    (record,) = names["records"]
+def test_the_training_log_counts_what_was_right():
+    (record,) = cells_of("cifar_resnet", "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])["records"]
     assert record.status == "ok"
-    assert [entry[:2] for entry in record.training_log] == noted
+    assert [entry[:2] for entry in record.training_log] == [[1, 2], [2, 2]]
     for _, _, loss, accuracy in record.training_log:
         assert loss > 0
         assert accuracy * 8 in range(9)  # of two batches of four
@@ -240,61 +231,26 @@ def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better(language)
     assert rate(math.inf) == 5.0
 
 
-def make_files(folder, names=("train", "valid", "test")):
-    """Write a small text in WikiText's form; a third of the lines are empty."""
-    lines = [f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60)]
-    write_texts(folder, **{name: " \n".join(lines) for name in names})
-
-
-def run_language(**parameters):
-    options = {"model": "transformer", "epochs": 2, "precisions": ["fp32"], "lr": 5.0, **parameters}
-    return cells_of("lstm_language_model", "results", **options)
-
-
-def texts_of(output):
-    """Return [(head, text)] of what each precision has written."""
-    parts = output.split("It writes:\n")
-    return [(before.strip().splitlines()[-1], text) for before, text in itertools.pairwise(parts)]
-
-
-def test_a_whole_run_of_the_transformer_is_ok_and_shows_its_text(capsys):
-    names = run_language(precisions=["fp32", "amp_bf16", "o3_fp16"], generate_words=9)
-    statuses = {record.precision: record.status for record in names["records"]}
-    assert statuses == {"fp32": "ok", "amp_bf16": "ok", "o3_fp16": "unsupported"}
-    shown = {head.partition(":")[0]: (head, text) for head, text in texts_of(capsys.readouterr().out)}
-    assert set(shown) == {"fp32", "amp_bf16"}
-    for record in names["records"][:2]:
-        head, text = shown[record.precision]
-        assert f"{record.metric[-1]:.5g}" in head and len(record.metric) == 2
-        words = names["written"][record.precision]
-        assert (len(words), text.split()[:9]) == (9, words)
-        assert set(words) <= set(names["data"].vocabulary)
-
-
-def test_the_test_text_is_read_where_it_is_there(tmp_path, capsys):
-    make_files(tmp_path / "data" / "wikitext-2")
-    options = {"dataset": "auto", "data_dir": str(tmp_path / "data"), "bptt": 3, "max_steps": 30}
-    names = run_language(**options, generate_words=60, epochs=1)
-    data, written, test_perplexity = names["data"], names["written"]["fp32"], names["records"][0].test_metric
-    assert (data.source, len(data.words.test)) == ("folder", 60 * 8 + 59)
-    assert data.vocabulary[data.words.test[0]] == "the"
-    assert 1 < test_perplexity < 20  # of 15 words
-    assert test_perplexity == pytest.approx(names["records"][0].metric[-1])  # of the same text
-    assert len(written) == 60
-    ((head, text),) = texts_of(capsys.readouterr().out)
-    assert head.endswith(f" on the validation text, test {test_perplexity:.5g}.")
-    assert text.split() == written
-    assert all(len(line) <= 100 for line in text.splitlines())
-
-
-def test_without_a_test_text_training_goes_on(tmp_path, capsys):
-    make_files(tmp_path / "data" / "wikitext-2", ("train", "valid"))
-    options = {"dataset": "wikitext-2", "data_dir": str(tmp_path / "data"), "bptt": 3}
-    names = run_language(**options, generate_words=3, epochs=1)
-    (record,) = names["records"]
-    assert (names["data"].source, len(names["data"].words.test)) == ("folder", 0)
-    assert (record.status, record.test_metric) == ("ok", None)
-    assert [", test" in head for head, _ in texts_of(capsys.readouterr().out)] == [False]
+@pytest.mark.parametrize("files", [("train", "valid", "test"), ("train", "valid")])
+def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is_one(files, tmp_path, capsys):
+    lines = [f" the cat {number % 7} sat on mat {number % 3} \n" for number in range(60)]  # a third of them are empty
+    write_texts(tmp_path / "data" / "wikitext-2", **{name: " \n".join(lines) for name in files})
+    tested = "test" in files
+    options = {"dataset": "auto" if tested else "wikitext-2", "data_dir": str(tmp_path / "data"), "bptt": 3}
+    options |= {"model": "transformer", "epochs": 1, "max_steps": 30, "lr": 5.0, "precisions": ["fp32", "amp_bf16"]}
+    names = cells_of("lstm_language_model", "results", **options, generate_words=60)
+    data, parts = names["data"], capsys.readouterr().out.split("It writes:\n")
+    assert (data.source, len(data.words.test)) == ("folder", (60 * 8 + 59) * tested)
+    assert not tested or data.vocabulary[data.words.test[0]] == "the"
+    heads = {part.strip().splitlines()[-1].partition(":")[0]: part.strip().splitlines()[-1] for part in parts[:-1]}
+    records = {record.precision: record for record in names["records"]}
+    for (precision, head), text in zip(heads.items(), parts[1:], strict=True):
+        record, written = records[precision], names["written"][precision]
+        assert record.status == "ok" and record.metric[-1] < 20  # of 15 words
+        assert f"{record.metric[-1]:.5g}" in head and (", test " in head) == tested
+        assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)  # of the same text
+        assert len(written) == 60 and text.split()[:60] == written and set(written) <= set(data.vocabulary)
+        assert all(len(line) <= 100 for line in text.splitlines())
 
 
 # Each notebook as a person runs it
@@ -335,7 +291,7 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
             assert record[f"{what}_reason"] == "no GPU"
         for what in ("energy_joules", "gpu_busy_fraction", "flops_per_step", "ledger_activations_mib", "throttled"):
             assert record[what] is None  # never zero
-        assert record["peak_allocated_mib"] is None
+        assert record["peak_allocated_mib"] is None and record["training_log"] == []
     assert records["amp_bf16"]["autocast_dtype"] == "bfloat16"
     first, *_, last = sorted(records.values(), key=lambda record: record["order_in_comparison"])
     assert last["runs_before_in_process"] - first["runs_before_in_process"] == len(MODES) - 1
