@@ -90,7 +90,8 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
     """
     device = choose_device()
-    if without_gpu and device.type == "cpu" and not parameters.max_steps and not os.environ.get("MIXED_PRECISION_RUN"):
+    chosen = parameters.max_steps or os.environ.get("MIXED_PRECISION_RUNNER")  # which run_all.py sets
+    if without_gpu and device.type == "cpu" and not chosen:
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
         print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")

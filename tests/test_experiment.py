@@ -20,6 +20,7 @@ from mixed_precision_study import record as records
 from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
+from mixed_precision_study.runner.watch import RUNNER_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
@@ -197,6 +198,7 @@ def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(monkey
 LOSSES = """
 import json, multiprocessing, torch, torch._dynamo  # which every first step would load
 from mixed_precision_study.experiment import Experiment
+from mixed_precision_study.runner.watch import RUNNER_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 
@@ -401,21 +403,6 @@ def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
         assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
 
 
-@pytest.fixture
-def explained(monkeypatch):
-    """The (precision, steps taken) of every run that is explained. The explanation is made up."""
-    seen = []
-
-    def explain(record, trainer, *_):
-        seen.append((trainer.precision, trainer.steps))
-        record.kernels_per_step = 100.0
-        record.gpu_busy_fraction = record.step_ms_median
-        return {}
-
-    monkeypatch.setattr(f"{PACKAGE}.explain", explain)
-    return seen
-
-
 @pytest.mark.parametrize("repeat", [0, 1])
 def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, monkeypatch):
     done = []
@@ -433,11 +420,18 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
     assert done == ["timed", "timed"] + ["explained"] * (0 if repeat else 2)
 
 
-@pytest.mark.parametrize(("allowed", "steps"), [(100, 4), (3, 3)])
-def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(allowed, steps, explained, monkeypatch):
-    """It trains a new model a little and judges nothing."""
-    monkeypatch.setattr(f"{PACKAGE}.EXPLAINED_STEPS", allowed)
-    asked, tried = [], []
+def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatch):
+    """It trains a new model a little and judges nothing. What explains it is made up here."""
+    asked, tried, explained = [], [], []
+
+    def explain(record, trainer, *_):
+        explained.append((trainer.precision, trainer.steps))
+        record.kernels_per_step = 100.0
+        record.gpu_busy_fraction = record.step_ms_median
+        return {}
+
+    monkeypatch.setattr(f"{PACKAGE}.explain", explain)
+    monkeypatch.setattr(f"{PACKAGE}.EXPLAINED_STEPS", 3)
     schedule = {"schedule": lambda step, *_, **__: asked.append(step) or 0.1}
     experiment = make_experiment(after_training=lambda *_: tried.append(1), **schedule)
     record, _ = experiment.run()
@@ -448,7 +442,7 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(allowed, s
     after = records.flat_record(record)
     changed = {name for name in after if after[name] != before[name]}
     assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= set(records.EXPLANATION)
-    assert (explained, asked, len(tried)) == ([("fp32", steps)], list(range(steps)), 2)
+    assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
     assert record.gpu_busy_fraction == record.step_ms_median  # of the timed run, not of the short one
     assert record.profile_reason is None
     assert json.loads((Path("outputs") / f"{record.run_id}.json").read_text())["kernels_per_step"] == 100
@@ -478,33 +472,29 @@ def test_trying_out_changes_no_weight_and_no_random_state():
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     wrapped = []
     monkeypatch.setattr(f"{PACKAGE}.prefetch_to_device", lambda given, side: wrapped.append(1) or given)
-    data, other = Points(), Points()
-    other.prefetch = True
-    for one in (data, other):
-        list(make_experiment(one).batches(0, "fp32", 16))
-    assert len(wrapped) == 1
-    list(make_experiment(other).batches(0, "fp32", 16, ahead=False))
+    made = make_experiment()
+    for asked, ahead in ((False, True), (True, False), (True, True)):
+        made.data.prefetch = asked
+        assert len(list(made.batches(0, "fp32", 16, ahead=ahead))) == 4
     assert len(wrapped) == 1
 
 
-@pytest.mark.parametrize(("max_steps", "under_run_all", "batch_size"), [(0, False, 4), (5, False, 128), (0, True, 128)])
-def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(
-    monkeypatch, capsys, max_steps, under_run_all, batch_size
-):
-    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
-    if under_run_all:
-        monkeypatch.setenv("MIXED_PRECISION_RUN", "run-ab")
-    else:
-        monkeypatch.delenv("MIXED_PRECISION_RUN", raising=False)
-    asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+def asked_of_cpu(monkeypatch, max_steps=1):
+    """Return the parameters that a preflight reads, on a machine without a GPU."""
+    monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
+    return SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+
+
+@pytest.mark.parametrize(("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)])
+def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(monkeypatch, max_steps, run, reduced):
+    monkeypatch.setenv(RUNNER_ENV, run)
+    asked = asked_of_cpu(monkeypatch, max_steps)
     experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
-    assert (asked.batch_size, asked.max_steps) == (batch_size, 2 if batch_size == 4 else max_steps)
-    assert ("reduced" in capsys.readouterr().out) == (batch_size == 4)
+    assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
 
 
 def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_training(monkeypatch):
-    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
-    asked = SimpleNamespace(batch_size=128, max_steps=1, execution="eager", memory_limit_gib=0.0)
+    asked = asked_of_cpu(monkeypatch)
     gc.unfreeze()
     try:
         experiment.preflight(asked)
