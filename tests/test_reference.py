@@ -2,10 +2,8 @@
 
 import functools
 import itertools
-import json
 import os
 import re
-import statistics
 import subprocess
 import zipfile
 
@@ -15,7 +13,7 @@ from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate
 
 import outputs
-from mixed_precision_study.judge.ratios import block_ratios, paired_ratio, paired_runs
+from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import DIFFERENT, NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT, judge
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 from mixed_precision_study.report.growth import families_of, judge_loss, pairs_of
@@ -24,11 +22,6 @@ from mixed_precision_study.report.tables import group, read_tables
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine
 NO_OUTCOME = {NOT_TRAINED, OTHER_CONDITIONS, TOO_SHORT}
-# What explains a run: the fields that the rules of a verdict read.
-EXPLANATION = {"gpu_busy_fraction", "kernel_family_fractions", "tensor_core_fraction", "misaligned_flops_fraction"}
-EXPLANATION |= {"compute_limit_fraction", "bandwidth_limit_fraction", "throttle_fractions", "throttled", "gpu_shared"}
-EXPLANATION |= {"ledger_activations_mib", "energy_joules", "profile_reason", "limit_reason", "ledger_reason"}
-LADDERS = [("resnet18", "amp_bf16", 512), ("tf_efficientnet_b0", "amp_fp16", 128), ("lstm", "amp_bf16", 80)]
 
 
 @functools.cache
@@ -37,22 +30,6 @@ def read_folder(name):
     records, left_out = read_records(results(name))
     assert left_out == []
     return records
-
-
-def batch(name, part):
-    """Return the records of one of several batches of the same study."""
-    return [record for record in read_folder(name) if record["path"].startswith(f"{name}.zip/{part}/")]
-
-
-def published(**fields):
-    """Return the records of the published experiments that have these values."""
-    return [record for record in read_folder("published") if all(record[name] == fields[name] for name in fields)]
-
-
-def only(model, batch_size, precision, execution="eager", **fields):
-    """Return the one record of the published experiments that has these values."""
-    (record,) = published(model=model, batch_size=batch_size, precision=precision, execution=execution, **fields)
-    return record
 
 
 def test_there_are_few_files_and_each_folder_has_a_report_and_a_short_readme():
@@ -244,64 +221,6 @@ def test_cuda_graphs_repeat_within_two_percent_and_amp_gains_over_tf32(folder):
     assert (graphs.runs >= 3).all() and ((graphs.seconds_high / graphs.seconds_low).astype(float) < 1.021).all()
     best = graphs[graphs.precision.isin(figures.AMP)].sort_values("ratio").groupby("model").tail(1)
     assert len(best) == 3 and (best.low > 1.25).all() and (best.high < 1.55).all()
-
-
-def test_runs_under_ray_are_those_without_it():
-    local, ray = ({one["run_id"]: one for one in batch("batches-h100", name)} for name in ("local", "ray"))
-    assert len(local) == 4 and set(local) == set(ray)
-    for run_id, own in local.items():
-        assert set(own) == set(ray[run_id])
-        assert own["status"] == ray[run_id]["status"] == "ok"
-        assert own["code_hash"] == ray[run_id]["code_hash"]
-        assert own["device_used_before_mib"] == ray[run_id]["device_used_before_mib"] == 0  # the card was free again
-
-
-def test_the_same_comparison_three_times_agrees_within_a_percent():
-    base, own = sorted(read_folder("repeatability"), key=lambda record: record["precision"])
-    assert (base["precision"], own["precision"], base["repeats"]) == ("fp32", "tf32", 3)
-    assert base["gpu_uuid"] == own["gpu_uuid"]
-    for record in (base, own):
-        runs = [record["epoch_seconds"][6 * number : 6 * number + 6] for number in range(3)]
-        assert min(map(sum, runs)) >= 20
-        assert (record["throttled"], record["gpu_shared"]) == (False, False)
-    ratios = [statistics.median(repeat.flat) for repeat in block_ratios(own, base).reshape(3, 6, -1)]
-    assert max(ratios) / min(ratios) - 1 < 0.01
-
-
-def test_16_bits_take_less_time_at_every_depth_as_a_graph():
-    """One process each, so these are numbers without an interval."""
-    for depth in (18, 34, 50, 101, 152):
-        eager, graphs = (
-            {mode: only(f"resnet{depth}", 128, mode, way, dataset_used="cifar100") for mode in ("fp32", "amp_fp16")}
-            for way in ("eager", "cuda_graph")
-        )
-        assert {(run["epochs"], run["steps_per_epoch"]) for run in graphs.values()} == {(3, 390)}  # whole epochs
-        speedups = [paired_ratio([(runs["amp_fp16"], runs["fp32"])]) for runs in (eager, graphs)]
-        assert speedups[0]["ratio"] < 1.1 < 1.18 < speedups[1]["ratio"]
-        assert {judge(speedup) for speedup in speedups} == {"one process"}
-
-
-def test_a_published_ladder_is_faster_at_its_top_than_in_tf32():
-    for model, half in (("resnet18", "amp_bf16"), ("tf_efficientnet_b0", "amp_fp16")):
-        runs = [run for run in read_folder("ladder-h200") if run["model"] == model and run["batch_size"] in (32, 128)]
-        top = [run for run in runs if run["precision"] == half and run["execution"] == "compile_cuda_graph"]
-        below = [run for run in runs if (run["precision"], run["execution"]) == ("tf32", "eager")]
-        assert len({run["gpu_uuid"] for run in (*top, *below)}) == 1
-        assert paired_ratio(paired_runs(top, below))["low"] > 1
-
-
-def test_studies_on_several_gpus_ran_near_the_ideal_and_did_not_slow_each_other():
-    archive = zipfile.ZipFile(results("batches-h200"))
-    for count, name in ((1, "one"), (2, "two"), (4, "four")):
-        facts = json.loads(archive.read(f"{name}/logs/batch.json"))
-        assert len(facts["devices"]) == count and facts["runs_executed"] == 8
-        assert facts["ideal_seconds"] / facts["makespan_seconds"] > 0.97
-    for model in ("resnet18", "lstm"):
-        alone, among = (
-            [statistics.median(run["epoch_seconds"]) for run in batch("batches-h200", name) if run["model"] == model]
-            for name in ("alone", "four")
-        )
-        assert len(among) == 4 and max(among) / min(alone) < 1.03
 
 
 def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatch):
