@@ -172,6 +172,11 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert ([record["batch_size"] for record in written], left_out) == ([16, 16], [])
 
 
+def test_without_evaluate_there_is_no_metric():
+    for record in make_experiment(evaluate=None, metric=None).run():
+        assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
+
+
 def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before it."""
     names, rows, before = ["tf32", "fp32", "amp_fp16", "amp_bf16"], [], []
