@@ -6,8 +6,8 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,41 +19,16 @@ from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.profile import count_work, profile_steps
 from .explain.roofline import measure_limits
+from .measure import memory
 from .measure.energy import summarise_gpu
 from .measure.environment import choose_device, describe_environment
-from .measure.memory import (
-    clear_tracebacks,
-    is_out_of_memory,
-    read_memory_breakdown,
-    read_peaks,
-    release_memory,
-    reset_peaks,
-)
 from .measure.nvml import MIB
 from .measure.order import in_turn
 from .measure.preflight import clear_workspaces, show_preflight
 from .measure.progress import progress
 from .measure.timing import startup, summarise_times
-from .parameters import (
-    Diverged,
-    OwnExperiment,
-    Unsupported,
-    UserError,
-    check_output_dir,
-    checked,
-    error_line,
-    shown_traceback,
-)
-from .record import (
-    EXPLANATION,
-    NOT_YET_EXPLAINED,
-    RunRecord,
-    given_order,
-    new_record,
-    run_id_of,
-    utc_now,
-    write_record,
-)
+from .parameters import Diverged, Unsupported, UserError, error_line, own_parameters, shown_traceback
+from .record import EXPLANATION, NOT_YET_EXPLAINED, RunRecord, given_order, new_record, run_id_of, utc_now, write_record
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.batch_size import largest_batch, limit_memory
@@ -75,6 +50,15 @@ EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most o
 ONLY_THE_FIRST = "only the first repetition is explained, because its steps stand for those of the others"
 SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
 BEGUN = itertools.count()  # the trainings of this process
+FOR_TRAINER = (
+    "execution",
+    "compile_mode",
+    "scaler",
+    "rounding",
+    "fp8_scaling",
+    "loss_scale",
+    "keep_batchnorm_fp32",
+)
 
 
 @dataclass(frozen=True)
@@ -106,25 +90,18 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
     """
     device = choose_device()
-    if without_gpu and device.type == "cpu" and not parameters.max_steps and not os.environ.get("MIXED_PRECISION_RUN"):
+    chosen = parameters.max_steps or os.environ.get("MIXED_PRECISION_RUNNER")  # which run_all.py sets
+    if without_gpu and device.type == "cpu" and not chosen:
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
         print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")
     startup.lap("import")
-    keep_modules_out_of_collections()
+    if not gc.get_freeze_count():  # later there may be trainings among the objects, which must be freed
+        gc.freeze()  # a collection took 0.2 s to look through half a million objects of what was imported
     fields = show_preflight(device, parameters.execution, PRECISIONS, check_supported)
     limit_memory(parameters.memory_limit_gib, device)
     startup.lap("preflight")
     return Gpu(device, fields)
-
-
-def keep_modules_out_of_collections() -> None:
-    """Let Python's garbage collector pass over what has been imported: half a million objects, 0.2 s each time.
-
-    Only the first call in a process does so. Later there may be trainings among the objects, which must be freed.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
 
 
 def describe(model: torch.nn.Module, batch: tuple) -> None:
@@ -175,30 +152,6 @@ class Experiment:
     gpu: what preflight() returned. Without it the preflight runs here.
 
     Raises UserError if a parameter is wrong. A run that fails is no error: its record has the status and the reason.
-
-    Example:
-        device = choose_device()  # of environment.py
-
-        class Squares(TrainingData):
-            train_samples = 640
-
-            def steps_per_epoch(self, size):
-                return self.train_samples // size
-
-            def train_batches(self, epoch, dtype, size):
-                for _ in range(self.steps_per_epoch(size)):
-                    x = torch.randn(size, 1, device=device)
-                    yield x.to(dtype), x.square()
-
-        def make_model():
-            return torch.nn.Sequential(torch.nn.Linear(1, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-
-        def compute_loss(model, batch, hidden):
-            x, y = batch
-            return torch.nn.functional.mse_loss(model(x).float(), y), None
-
-        parameters = {"precisions": ["fp32", "amp_bf16"], "batch_size": 64, "lr": 0.01}
-        records = Experiment("squares", parameters, Squares(), make_model, compute_loss).run()
     """
 
     name: str
@@ -233,13 +186,15 @@ class Experiment:
         """
         if self.device.type == "cuda":
             clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
-        release_memory(self.device)
+        memory.release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
-        with never_eager_unawares(settings.execution):
+        # A compiled training fails where Dynamo would give up and run it eagerly. Loading Dynamo takes seconds.
+        compiled = "compile" in settings.execution
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True) if compiled else nullcontext():
             for place, precision in enumerate(order, given_order() or 0):
                 record = records[precision]
                 record.order_in_comparison = place
@@ -250,13 +205,12 @@ class Experiment:
                 if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
                     self.explain_afterwards(record)
                     with suppress(RuntimeError):  # a lost device must not cost the records
-                        release_memory(self.device)
+                        memory.release_memory(self.device)
         return list(records.values())
 
     def facts(self) -> dict:
         """Return the fields of a record that are known before a run."""
-        data = self.data
-        metric = self.metric or Metric()
+        data, metric = self.data, self.metric or Metric()
         return {
             "dataset_used": data.used,
             "dataset_source": data.source,
@@ -284,36 +238,14 @@ class Experiment:
         if self.device.type == "cpu" and any(isinstance(part, torch.nn.RNNBase) for part in model.modules()):
             # oneDNN's recurrent networks support 16-bit types on some processors only.
             torch.backends.mkldnn.set_flags(_enabled=PRECISIONS[precision]["autocast"] is None)
-        return Trainer(
-            model,
-            precision,
-            self.compute_loss,
-            device=self.device,
-            step_function=self.training_step,
-            make_optimizer=self.make_optimizer,
-            execution=settings.execution,
-            compile_mode=settings.compile_mode,
-            scaler=settings.scaler,
-            rounding=settings.rounding,
-            fp8_scaling=getattr(settings, "fp8_scaling", "tensorwise"),
-            loss_scale=settings.loss_scale,
-            keep_batchnorm_fp32=getattr(settings, "keep_batchnorm_fp32", False),
-            data=self.data,
-        )
+        options = {name: getattr(settings, name) for name in FOR_TRAINER if hasattr(settings, name)}
+        options |= {"step_function": self.training_step, "make_optimizer": self.make_optimizer, "data": self.data}
+        return Trainer(model, precision, self.compute_loss, device=self.device, **options)
 
     def batches(self, epoch: int, precision: str, size: int, ahead: bool = True) -> Iterator[tuple]:
         """Return an epoch's batches in the type of the weights; `ahead`: prefetched if the data ask for it."""
         batches = self.data.train_batches(epoch, PRECISIONS[precision]["weights"], size)
         return prefetch_to_device(batches, side_stream(self.device)) if ahead and self.data.prefetch else batches
-
-    def choose_batch_size(self, record: RunRecord, precision: str) -> int:
-        """Return batch_size, or for "max" the largest that fits in memory."""
-        data = self.data
-        if self.parameters.batch_size != "max":
-            return self.parameters.batch_size
-        make_trainer = partial(self.make_trainer, precision)
-        batches = partial(self.batches, 0, precision)
-        return largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
 
     def train_and_evaluate(self, record: RunRecord, precision: str) -> None:
         """Train a new model in `precision`, measure it and fill in the record."""
@@ -335,8 +267,7 @@ class Experiment:
 
     def warmed_up(self, record: RunRecord, precision: str) -> tuple[Trainer, int]:
         """Return a Trainer that is ready for its first timed step, and its batch size."""
-        settings = self.parameters
-        data = self.data
+        settings, data = self.parameters, self.data
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         if "compile" in settings.execution:
             torch._dynamo.reset()  # no precision runs code that was compiled for another
@@ -345,7 +276,10 @@ class Experiment:
         matmul.allow_fp16_accumulation = False  # PyTorch's default
         record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
         allow_search(several_shapes=bool(data.shapes))
-        size = record.batch_size_used or self.choose_batch_size(record, precision)
+        size = record.batch_size_used or settings.batch_size
+        if size == "max":
+            make_trainer, batches = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
+            size = largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
         record.batch_size_used = size
         data.set_batch_size(size)
         record.steps_per_epoch = data.steps_per_epoch(size)
@@ -390,7 +324,7 @@ class Experiment:
                 clear_workspaces()  # those of the run before would count as data
             next(BEGUN)
             trainer, size = self.warmed_up(other, record.precision)
-            lr_at = self.lr_at(other, [])
+            lr_at = partial(self.schedule, steps_per_epoch=other.steps_per_epoch, metrics=[]) if self.schedule else None
             other.steps_per_epoch = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
             batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
             if self.log is not None:
@@ -401,23 +335,17 @@ class Experiment:
                 setattr(record, name, getattr(other, name))
         except Exception as error:  # the run itself is measured and must not be lost
             leave_unexplained(record, error_line(error))
-            clear_tracebacks(error)
+            memory.clear_tracebacks(error)
         write_record(record, self.parameters.output_dir)
-
-    def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
-        """Return the schedule as a function of the step, or None where the rate is constant."""
-        if self.schedule is None:
-            return None
-        return partial(self.schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics)
 
     def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Train and evaluate for all epochs."""
-        settings = self.parameters
-        epochs = settings.epochs
+        settings, epochs = self.parameters, self.parameters.epochs
         checkpoints = Checkpoints(record, trainer, settings.output_dir, settings.checkpoint_minutes)
         done = checkpoints.resume()
         metrics: list[float] = list(record.metric) if done else []
-        lr_at = self.lr_at(record, metrics)
+        steps = record.steps_per_epoch
+        lr_at = partial(self.schedule, steps_per_epoch=steps, metrics=metrics) if self.schedule else None
         for epoch in range(done, epochs):
             if self.log is not None:
                 self.log.begin(size)
@@ -447,25 +375,6 @@ class Experiment:
             record.test_metric = self.measure(record, trainer, batches, size)
 
 
-@contextmanager
-def never_eager_unawares(execution: str) -> Iterator[None]:
-    """Let a compiled training fail where Dynamo would give up and run it eagerly, because that measures nothing."""
-    if "compile" not in execution:  # Dynamo takes seconds to load
-        yield
-        return
-    import torch._dynamo
-
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        yield
-
-
-def own_parameters(name: str, given: dict) -> OwnExperiment:
-    """Return a dict of parameters, completed with the defaults and checked, as attributes."""
-    settings = checked(name, given, OwnExperiment)
-    check_output_dir(settings.output_dir)
-    return settings
-
-
 def leave_unexplained(record: RunRecord, reason: str | None) -> None:
     """Note why nothing explains the run. None forgets such a reason."""
     parts = ["inference", "profile", "limit", "ledger"]
@@ -477,9 +386,7 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
         setattr(record, f"{part}_reason", reason)
 
 
-def explain(
-    record: RunRecord, trainer: Trainer, batches: Callable[[], Iterable], folder: str | Path
-) -> dict[str, float]:
+def explain(record: RunRecord, trainer: Trainer, batches: Callable, folder: str | Path) -> dict[str, float]:
     """Measure what explains the run: memory breakdown, profile, roofline, lost gradients. A failure leaves its reason.
 
     `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
@@ -490,21 +397,20 @@ def explain(
         return {}
     seconds = {}
     given = cycle_batches(batches)
-    memory = ("memory breakdown", "ledger_reason", read_memory_breakdown)
-    profile = ("profile", "profile_reason", profile_steps)
-    # The profile leaves workspaces behind, so memory comes first. A graph must be profiled first, because
-    # the memory breakdown takes steps outside the graph, which drop it.
-    stages: list[tuple[str, str, Callable]] = [profile, memory] if trainer.captured else [memory, profile]
-    stages += [
+    stages: list[tuple[str, str, Callable]] = [  # the profile leaves workspaces behind, so memory comes first
+        ("memory breakdown", "ledger_reason", memory.read_memory_breakdown),
+        ("profile", "profile_reason", profile_steps),
         ("operations of a step", "limit_reason", count_work),
         ("limits of the GPU", "limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
         ("lost gradients", "gradient_reason", read_gradients),
         ("lost updates", "update_reason", read_lost_updates),
     ]
+    if trainer.captured:  # the memory breakdown takes steps outside the graph, which drop it
+        stages[:2] = reversed(stages[:2])
     for what, reason, measure in stages:
         began = time.perf_counter()
         try:
-            release_memory(trainer.device)
+            memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given, None)
         except Exception as error:  # the run itself is measured and must not be lost
@@ -522,7 +428,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     record.started_at = utc_now()
     if device.type == "cuda":
         clear_workspaces()
-    reset_peaks(device)  # else the peak of the run before would count
+    memory.reset_peaks(device)  # else the peak of the run before would count
     described = None
     try:
         describe_environment(record, device)
@@ -533,13 +439,13 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     except (Unsupported, Diverged) as error:
         record.status, record.reason = type(error).__name__.lower(), str(error)
     except Exception as error:
-        record.status = "oom" if is_out_of_memory(error) else "failed"
+        record.status = "oom" if memory.is_out_of_memory(error) else "failed"
         record.reason = error_line(error)
-        read_peaks(record, device, "_with_warmup")  # how far it came
+        memory.read_peaks(record, device, "_with_warmup")  # how far it came
         described = shown_traceback(error) if record.status == "failed" else None
-        clear_tracebacks(error)
+        memory.clear_tracebacks(error)
     with suppress(RuntimeError):  # a lost device must not cost the record
-        release_memory(device)
+        memory.release_memory(device)
     record.finished_at = utc_now()
     write_record(record, output_dir)
     if described:

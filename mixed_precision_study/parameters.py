@@ -13,7 +13,7 @@ import reprlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,8 @@ from pydantic_core import PydanticCustomError
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
+CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
+LanguageModel = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"]
 PRECISION_NAMES: tuple[str, ...] = get_args(Precision)
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
@@ -53,6 +55,8 @@ Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(ge=1, lt=2**63)]
 FromZero = Annotated[float, Field(ge=0, le=MAX_NUMBER), BeforeValidator(number_in)]
 AboveZero = Annotated[float, Field(gt=0, le=MAX_NUMBER), BeforeValidator(number_in)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+BatchSize = Count | Literal["max"]
 Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number_in)]
 Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in)]
 
@@ -78,38 +82,26 @@ class Common(Parameters):
 
     dataset: Text = shown("own", "name of the data")
     model: Text = shown("own", "name of the model")
-    precisions: Precisions = shown(
-        ["fp32", "tf32", "amp_fp16", "amp_bf16"], "run one after the other; also o2_fp16, o3_fp16, bf16_true, fp8"
-    )
-    batch_size: Count | Literal["max"] = shown(1, "samples per step")
+    precisions: Precisions = shown(["fp32", "tf32", "amp_fp16", "amp_bf16"], "also o2_fp16, o3_fp16, bf16_true, fp8")
+    batch_size: BatchSize = shown(1, "samples per step")
     epochs: Count = shown(3, "passes through the training data")
     max_steps: Whole = shown(0, "steps per epoch, and evaluation batches, at most; 0 for all")
     lr: AboveZero = shown(0.1, "learning rate of SGD")
     loss_scale: AboveZero | Literal["dynamic"] = shown("dynamic", 'for fp16: "dynamic", or a fixed number such as 128')
-    execution: Execution = shown(
-        "eager", 'or "compile" (torch.compile), "cuda_graph" (a step in one launch), "compile_cuda_graph" (both)'
-    )
+    execution: Execution = shown("eager", 'or "compile", "cuda_graph" (a step in one launch), "compile_cuda_graph"')
     memory_limit_gib: FromZero = shown(0.0, "GiB of the GPU that PyTorch may take; 0 for the whole GPU")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights")
+    seed: Seed = shown(0, "of weights")
     data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
     output_dir: Text = shown("outputs", "folder for the run records")
-    compile_mode: Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"] = hidden(
-        "default", 'or "coordinate-descent", "max-autotune-no-cudagraphs": longer searches for faster kernels'
-    )
-    scaler: Literal["pytorch", "device"] = hidden(
-        "pytorch", 'or "device": no step waits to read whether a gradient overflowed, as in a CUDA graph'
-    )
-    rounding: Literal["nearest", "stochastic"] = hidden(
-        "nearest", 'in bf16_true: or "stochastic", so that small updates are not lost'
-    )
+    compile_mode: CompileMode = hidden("default", 'longer searches: "coordinate-descent", "max-autotune-no-cudagraphs"')
+    scaler: Literal["pytorch", "device"] = hidden("pytorch", 'or "device": no step waits to read about overflows')
+    rounding: Literal["nearest", "stochastic"] = hidden("nearest", '"stochastic" keeps small updates in bf16_true')
     checkpoint_minutes: FromZero = hidden(0.0, "between checkpoints, from which an ended training goes on; 0 for none")
     repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")
 
 
 CHANNELS_LAST = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
-FP8_SCALING = hidden(
-    "tensorwise", 'in fp8: one scale for each matrix, or "rowwise": one for each row, which is more exact'
-)
+FP8_SCALING = hidden("tensorwise", 'in fp8: a scale for each matrix, or "rowwise": for each row, which is more exact')
 OPTIMIZER = shown("sgd", 'or "adamw", which wants a smaller lr')
 LOADER = hidden("gpu", '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader')
 NUM_WORKERS = hidden(2, 'worker processes of the loader "workers"')
@@ -131,10 +123,10 @@ class CifarResnet(Common):
         "auto", '"cifar10", "cifar100", "synthetic", "folder" (your images); "auto": CIFAR-10, else synthetic'
     )
     model: Text = shown("resnet18", "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm")
-    batch_size: Count | Literal["max"] = shown(128, IMAGES_PER_STEP)
+    batch_size: BatchSize = shown(128, IMAGES_PER_STEP)
     epochs: Count = shown(5, "passes through the training images")
     lr: AboveZero = shown(0.1, "peak learning rate; SGD has momentum 0.9")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights, batch order and augmentation")
+    seed: Seed = shown(0, "of weights, batch order and augmentation")
     optimizer: Literal["sgd", "adamw"] = OPTIMIZER
     image_size: Count = shown(32, "pixels; other than 32: images are resized, and ResNets keep ImageNet's stem")
     channels_last: bool = CHANNELS_LAST
@@ -156,21 +148,15 @@ class EfficientnetRegression(Common):
         "auto", '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic'
     )
     model: Text = shown("tf_efficientnet_b0", "any model of timm; it gets one output")
-    batch_size: Count | Literal["max"] = shown(32, IMAGES_PER_STEP)
+    batch_size: BatchSize = shown(32, IMAGES_PER_STEP)
     epochs: Count = shown(3, "passes through the training images")
     lr: AboveZero = shown(0.001, "learning rate; SGD has momentum 0.9")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(
-        0, "of weights and batch order; the held-out images are the same for every seed"
-    )
+    seed: Seed = shown(0, "of weights and batch order, but not of which images are held out")
     optimizer: Literal["sgd", "adamw"] = OPTIMIZER
-    csv_path: Text = shown(
-        "", "your own images: a CSV with the columns path (folder), image (file name), label (number)"
-    )
+    csv_path: Text = shown("", "your images: a CSV with columns path (folder), image (file name), label (number)")
     image_height: Count = shown(384, "pixels; images are resized to this")
     image_width: Count = shown(512, "pixels")
-    loss_function: Literal["bce_with_logits", "mse"] = shown(
-        "bce_with_logits", 'for labels from 0 to 1; "mse" for any other range'
-    )
+    loss_function: Literal["bce_with_logits", "mse"] = shown("bce_with_logits", 'for labels from 0 to 1; else "mse"')
     channels_last: bool = CHANNELS_LAST
     loader: Literal["gpu", "workers"] = LOADER
     num_workers: Whole = NUM_WORKERS
@@ -180,13 +166,11 @@ class LstmLanguageModel(Common):
     dataset: Literal["auto", "wikitext-2", "synthetic"] = shown(
         "auto", '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic'
     )
-    model: Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"] = shown(
-        "lstm", 'or "gru", "rnn_tanh", "rnn_relu", "transformer"'
-    )
-    batch_size: Count | Literal["max"] = shown(20, 'columns of text; "max": the largest that fits, for each precision')
+    model: LanguageModel = shown("lstm", 'or "gru", "rnn_tanh", "rnn_relu", "transformer"')
+    batch_size: BatchSize = shown(20, 'columns of text; "max": the largest that fits, for each precision')
     epochs: Count = shown(6, "passes through the training text")
     lr: AboveZero = shown(20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5")
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = shown(0, "of weights and dropout")
+    seed: Seed = shown(0, "of weights and dropout")
     optimizer: Literal["sgd", "adamw"] = OPTIMIZER
     bptt: Count = shown(35, "words per step and column: the length of truncated back-propagation")
     units: Count = shown(200, "size of the word vectors, the hidden state and a Transformer's feed-forward layers")
@@ -275,20 +259,11 @@ def timm_models() -> list[str]:
 def check_parameters(notebook: str, namespace: dict) -> Any:
     """Return the checked parameters of a notebook as attributes; raise UserError at the first wrong one.
 
-    `namespace` is the notebook's globals(). Only names count that the parameters cell assigns, or the cell that
+    `namespace` is the notebook's globals(). Only names count that the last parameters cell assigns, or the cell that
     papermill adds after it; the cells run so far are in `In`. Other parameters have their defaults.
     """
-    declared = EXPERIMENTS[notebook]
-    names = names_set_by(namespace["In"]) if "In" in namespace else declared.model_fields
-    settings = checked(notebook, {name: namespace[name] for name in names if name in namespace}, declared)
-    check_output_dir(settings.output_dir)
-    return settings
-
-
-def names_set_by(cells: Iterable[str]) -> list[str]:
-    """Return the names assigned by the last parameters cell and by the cell that papermill adds after it."""
-    names: list[str] = []
-    for source in cells:
+    names: list[str] = [] if "In" in namespace else list(EXPERIMENTS[notebook].model_fields)
+    for source in namespace.get("In", ()):
         found = assigned(source)
         if "precisions" in found and "batch_size" in found:
             names = found  # the parameters cell, perhaps run once more
@@ -296,7 +271,12 @@ def names_set_by(cells: Iterable[str]) -> list[str]:
             names = names + found
     if not names:
         raise UserError("the parameters cell was not run; it must assign precisions and batch_size in plain Python.")
-    return names
+    return writable(checked(notebook, {name: namespace[name] for name in names if name in namespace}))
+
+
+def own_parameters(name: str, given: dict) -> OwnExperiment:
+    """Return the parameters of an experiment of one's own, completed with the defaults and checked."""
+    return writable(checked(name, given, OwnExperiment))
 
 
 def assigned(source: str) -> list[str]:
@@ -309,15 +289,15 @@ def assigned(source: str) -> list[str]:
     return []
 
 
-def check_output_dir(output_dir: str) -> None:
-    """Make the folder if need be; raise UserError if no record can be written there."""
+def writable(settings: Any) -> Any:
+    """Return the settings once their output_dir is there; raise UserError if no record can be written into it."""
     try:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output_dir):
-            return
+        Path(settings.output_dir).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=settings.output_dir):
+            return settings
     except OSError as error:
         reason = f"cannot be written ({error.strerror}); choose another folder"
-        raise UserError(f"output_dir {output_dir!r} {reason}.") from None
+        raise UserError(f"output_dir {settings.output_dir!r} {reason}.") from None
 
 
 PLAIN_WORDS = {  # for those of pydantic
@@ -371,10 +351,8 @@ def error_line(error: BaseException) -> str:
     """Return the class of an error and the first line of its message, at most 400 characters, in whole sentences."""
     first_line = printable(str(error).strip().partition("\n")[0])
     line = f"{type(error).__name__}: {first_line}"
-    if len(line) <= 400:
-        return line
     sentences, full_stop, _ = line[:400].rpartition(". ")
-    return f"{sentences}." if full_stop else line[:400]
+    return f"{sentences}." if full_stop and len(line) > 400 else line[:400]
 
 
 def nearest(name: str, names: Collection[str], count: int = 1) -> list[str]:
@@ -400,9 +378,8 @@ def said_of(error: ValidationError, what: str, known: Collection[str]) -> str:
     if not name:
         return first["msg"]
     wanted = [one["msg"] for one in (first, *others) if one["loc"][0] == name and one["input"] is first["input"]]
-    words = " or ".join(
-        dict.fromkeys(re.sub("^(Input should be|String should|List should) ", "", one) for one in wanted)
-    )
+    said = [re.sub("^(Input should be|String should|List should) ", "", one) for one in wanted]
+    words = " or ".join(dict.fromkeys(said))
     must = "must be" if first["msg"].startswith("Input") else "must"
     for word, plain in PLAIN_WORDS.items():
         words = words.replace(word, plain)

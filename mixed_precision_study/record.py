@@ -9,10 +9,11 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path, PurePath
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -139,12 +140,10 @@ FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the others 
     *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason"),
 )
 # Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
-NOT_COMPARED = (
-    *("precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"),
-    *(*NO_EFFECT, *FIELDS_OF_OLD_RECORDS),
-)
-DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
+NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"}
+NOT_COMPARED |= {*NO_EFFECT, *FIELDS_OF_OLD_RECORDS}
 IN_FP8 = {"fp8_scaling": "tensorwise"}
+DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
     "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False, "clip": 0.0, "batchnorm_momentum": 0.1},
     "efficientnet_regression": DEFAULTS,
@@ -156,10 +155,7 @@ MAX_FILE_BYTES = 2**23  # of a record, or of a file in an archive; the largest r
 MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 NO_RECORD = "it is no record"
-BESIDE_RECORDS = (  # JSON files of run_all.py that are no records
-    *("logs/batch.json", "code-*/code.json", "mixed_precision_study/report/template/study/conf.json"),
-    "mixed_precision_study/runner/jupyter/kernels/python3/kernel.json",
-)
+BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
 
 
 @dataclass
@@ -246,12 +242,9 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     """Return a readable name, unique for the notebook, the precision and every parameter but the folders.
 
-    Images of one's own (dataset "folder") are named after the folder that holds them. The usual purpose is left out:
-    older records have the same name without it.
+    Images of one's own (dataset "folder") are named after the folder that holds them.
     """
     kept = {name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")}
-    if kept.get("purpose") == "all":
-        del kept["purpose"]
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     text = json.dumps([notebook, precision, kept], sort_keys=True)
@@ -273,7 +266,6 @@ def given_order() -> int | None:
 
 
 def utc_now() -> str:
-    """Return the time as ISO 8601 in UTC."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -283,10 +275,16 @@ def flat_record(record: RunRecord) -> dict:
 
 
 def write_record(record: RunRecord, output_dir: str | Path) -> Path:
-    """Write `output_dir/<run_id>.json`, whole or not at all, and return its path."""
+    """Write `output_dir/<run_id>.json`, whole or not at all, and return its path.
+
+    A measured record of other data in its place is renamed, so that the fingerprint of its data ends its name.
+    """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    keep_other_data(record, path)
+    old = record_in(path) if record.data_fingerprint else None
+    if old and old["status"] in ("ok", "diverged") and old.get("data_fingerprint") != record.data_fingerprint:
+        old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
+        write_flat(old, path.with_name(f"{old['run_id']}.json"))
     record.code_hash = record.code_hash or hash_that_ran()
     if record.order_in_comparison is None:
         record.order_in_comparison = given_order()
@@ -295,28 +293,11 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     return path
 
 
-def keep_other_data(record: RunRecord, path: Path) -> None:
-    """Rename a measured record of other data at `path`: the fingerprint of its data is added to its name."""
-    old = record_in(path) if record.data_fingerprint and path.exists() else None
-    if not old or old["status"] not in ("ok", "diverged") or old.get("data_fingerprint") == record.data_fingerprint:
-        return
-    old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
-    write_flat(old, path.with_name(f"{old['run_id']}.json"))
-
-
 def write_flat(flat: dict, path: str | Path) -> None:
-    """Write a dict as JSON, whole or not at all. Numbers that are not finite become null."""
+    """Write a dict as JSON, whole or not at all. Numbers that are not finite become null, as JSON has none."""
+    written = json.loads(json.dumps(flat), parse_constant=lambda _: None)
     with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(finite(flat), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def finite(value: Any) -> Any:
-    """Return `value` with None for every NaN and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
 EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in
@@ -329,16 +310,16 @@ EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.star
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 NamedShare = Annotated[tuple[Text, Number], Strict(False)]  # a list of the two, because JSON has no other sequences
-LISTS: dict[str, Any] = {
+TYPES: dict[str, Any] = {
+    **{name: spec.type for name, spec in FIELDS.items()},
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), list[Number | None]),
     **dict.fromkeys(("block_seconds", "overflow_steps", "resumed_at_epochs"), list[Number]),
     **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), list[NamedShare]),
     "loss_scale_trace": list[Annotated[tuple[Number, Number | None], Strict(False)]],
     "training_log": list[Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]],
     "batch_probes": list[Annotated[tuple[Number, Text, Number | None, Number | None], Strict(False)]],
+    **{"status": Status, "precision": Precision, "parameters": dict[Text, Plain]},
 }
-OTHERS: dict[str, Any] = {"status": Status, "precision": Precision, "parameters": dict[Text, Plain]}
-TYPES: dict[str, Any] = {name: spec.type for name, spec in FIELDS.items()} | LISTS | OTHERS
 MAY_BE_MISSING: dict[str, Any] = {name: (kind, None) for name, kind in TYPES.items()}
 FlatRecord = create_model("FlatRecord", __config__=CONFIG, **MAY_BE_MISSING)
 SETTINGS = TypeAdapter(dict[Text, Scalar], config=CONFIG)  # in which runs are compared
@@ -353,27 +334,21 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     """
     records: list[dict] = []
     left_out: list[tuple[str, str]] = []
-    for name, text in record_texts(Path(folder), left_out):
+    for name, read in json_files(Path(folder), left_out):
         try:
-            value = parsed(text)
-        except ValueError as error:
-            left_out.append((name, str(error)))
+            value = json.loads(within_limit(read()))
+        except Exception as error:  # a broken archive raises whatever it likes
+            left_out.append((name, f"not readable ({error})"))
             continue
-        if not is_meant_as_record(value):
-            if not any(PurePath(name).match(pattern) for pattern in BESIDE_RECORDS):
-                left_out.append((name, NO_RECORD))
+        is_record = isinstance(value, dict) and ("run_id" in value or {"notebook", "precision", "status"} <= set(value))
+        if not is_record and PurePath(name).name in BESIDE_RECORDS:
             continue
-        if reason := wrong_field({**value, "path": name}):
+        if reason := wrong_field({**value, "path": name}) if is_record else NO_RECORD:
             left_out.append((name, reason))
         else:
             kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
             records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], {}), **kept, "path": name})
     return records, left_out
-
-
-def is_meant_as_record(value: Any) -> bool:
-    """Return whether a JSON value looks like a record, sound or not."""
-    return isinstance(value, dict) and ("run_id" in value or {"notebook", "precision", "status"} <= set(value))
 
 
 def flaw(record: Any) -> str | None:
@@ -384,7 +359,7 @@ def flaw(record: Any) -> str | None:
 def wrong_field(record: Any) -> str | None:
     """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
 
-    A field may be missing, as in older records.
+    A field may be missing, as in older records. A choice that is unknown may be one of another version.
     """
     if not isinstance(record, dict):
         return NO_RECORD
@@ -401,7 +376,6 @@ def wrong_field(record: Any) -> str | None:
     try:
         declared.model_validate({name: record[name] for name in declared.model_fields if name in record})
     except ValidationError as error:
-        # A choice that is unknown may be one of another version.
         if any(one["type"] != "literal_error" or not isinstance(one["input"], str) for one in error.errors()):
             return said_of(error, "a record", ()).rstrip(".")
     return None
@@ -419,23 +393,24 @@ def contradiction(record: dict) -> str | None:
         return "metric_better must be higher or lower where there is a metric"
     if not all(size >= 1 for size, *_ in record.get("batch_probes", ())):
         return "batch_probes holds a batch size below 1"
-    if record["status"] == "ok" and not isinstance(record.get("batch_size_used") or record["batch_size"], int):
+    if record["status"] != "ok":
+        return None
+    if not isinstance(record.get("batch_size_used") or record["batch_size"], int):
         return "status ok, but no batch_size_used"
     peak = record.get("peak_allocated_mib")
-    if record["status"] == "ok" and peak is not None and peak <= (record.get("data_on_device_mib") or 0):
+    if peak is not None and peak <= (record.get("data_on_device_mib") or 0):
         return "status ok, but no peak_allocated_mib above 0 and above data_on_device_mib"
-    for name in ("epoch_seconds", "block_seconds") if record["status"] == "ok" else ():
-        seconds = record.get(name, [])
-        if (name == "epoch_seconds" and not seconds) or not all((one or 0) > 0 for one in seconds):
-            return f"status ok, but no usable {name}"
-    return None
+    seconds = record.get("epoch_seconds")
+    if not seconds or not all((one or 0) > 0 for one in seconds):
+        return "status ok, but no usable epoch_seconds"
+    return None if all(one > 0 for one in record.get("block_seconds", ())) else "status ok, but no usable block_seconds"
 
 
 def record_in(path: Path) -> dict | None:
     """Return the record in a file as a flat dict, or None where there is none that can be used."""
     try:
-        value = parsed(read_file(path))
-    except (OSError, ValueError):
+        value = json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError):
         return None
     return None if flaw(value) else value
 
@@ -446,51 +421,41 @@ def read_run(path: Path) -> dict | None:
     return record if record and record["run_id"] == path.stem else None
 
 
-def record_texts(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
-    """Yield (name, text) of every JSON file below `folder`, also in zips; add unreadable files to `left_out`.
+def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips to `left_out`.
 
-    In a zip hidden files are ignored, because macOS adds them.
+    In a zip hidden files are ignored, because macOS adds them. Higher files come first, and files before archives,
+    because the order decides which of several copies of a record stands, see sort_out().
     """
-    for path in paths_below(folder) if folder.is_dir() else [folder]:
+    paths = paths_below(folder) if folder.is_dir() else [folder]
+    for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):
         name = str(path.relative_to(folder)) if path != folder else path.name
-        try:
-            if path.suffix == ".json":
-                yield name, read_file(path)
-            elif path.suffix == ".zip":
+        if path.suffix == ".json":
+            yield name, partial(read_file, path)
+        elif path.suffix == ".zip":
+            try:
                 check_is_file(path, links=False)
                 with zipfile.ZipFile(path) as archive:
                     entries = sorted(archive.infolist(), key=lambda one: one.filename)
                     entries = [one for one in entries if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
                     if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
                         raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
-                    for entry in entries:
-                        try:
-                            with archive.open(entry) as opened:  # which never reads more than entry.file_size
-                                text = within_limit(opened.read(MAX_FILE_BYTES + 1))
-                        except Exception as error:  # a broken archive raises whatever it likes
-                            left_out.append((f"{name}/{entry.filename}", f"not readable ({error})"))
-                        else:
-                            yield f"{name}/{entry.filename}", text
-        except Exception as error:
-            left_out.append((name, f"not readable ({error})"))
+                    for one in entries:  # reading one never gives more than its file_size
+                        yield f"{name}/{one.filename}", partial(archive.read, one)
+            except Exception as error:  # a broken archive raises whatever it likes
+                left_out.append((name, f"not readable ({error})"))
 
 
 def paths_below(folder: Path) -> list[Path]:
-    """Return all paths below a folder but for hidden ones: higher ones come first, and files before archives.
-
-    Links to folders are not followed. The order decides which of several copies of a record stands, see sort_out().
-    """
-    found = []
+    """Return all paths below a folder but for hidden ones, however deep. Links to folders are not followed."""
+    found: list[Path] = []
     folders = [folder]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                found.append(Path(entry.path))
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(found[-1])
-    return sorted(found, key=lambda path: (len(path.parts), path.suffix == ".zip", path))
+    for place in folders:  # which grows on the way
+        with suppress(OSError), os.scandir(place) as entries:
+            below = [entry for entry in entries if not entry.name.startswith(".")]
+            found += [Path(entry.path) for entry in below]
+            folders += [Path(entry.path) for entry in below if entry.is_dir(follow_symlinks=False)]
+    return found
 
 
 def read_file(path: Path) -> bytes:
@@ -504,20 +469,9 @@ def read_file(path: Path) -> bytes:
 
 
 def within_limit(text: bytes) -> bytes:
-    """Return the text; raise ValueError if it is too large for a record."""
     if len(text) > MAX_FILE_BYTES:
         raise ValueError(f"larger than {MAX_FILE_BYTES // 2**20} MiB")
     return text
-
-
-def parsed(text: bytes) -> Any:
-    """Return the value of a JSON text; raise ValueError with the reason if it has none."""
-    try:
-        return json.loads(text.decode("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"not readable as JSON ({error})") from None
-    except RecursionError:
-        raise ValueError("not readable as JSON (lists nested too deeply)") from None
 
 
 def data_asked_for(record: dict) -> str | None:
@@ -528,7 +482,7 @@ def data_asked_for(record: dict) -> str | None:
 
 def compared_settings(record: dict) -> set[str]:
     """Return the names of a record's parameters that must be equal before two runs are compared."""
-    return record.keys() - RunRecord.__dataclass_fields__.keys() - set(NOT_COMPARED)
+    return record.keys() - RunRecord.__dataclass_fields__.keys() - NOT_COMPARED
 
 
 def comparison_key(record: dict) -> tuple:
@@ -537,11 +491,10 @@ def comparison_key(record: dict) -> tuple:
     It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
     Data are compared by name and contents. Records without a fingerprint are compared among themselves only.
     """
-    parameters = sorted(compared_settings(record))
     used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
-    same = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint", *parameters)
-    return tuple((name, json.dumps(values.get(name))) for name in same)
+    same = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
+    return tuple((name, json.dumps(values.get(name))) for name in (*same, *sorted(compared_settings(record))))
 
 
 def samples_in_epoch(record: dict) -> float:
@@ -551,15 +504,13 @@ def samples_in_epoch(record: dict) -> float:
 
 def is_explanation(record: dict) -> bool:
     """Return whether a record is of the untimed process that only explains a precision. Its times count nowhere."""
-    parameters = record.get("parameters") or {}
-    return (record.get("purpose") or parameters.get("purpose")) == "explain"
+    return record.get("purpose") == "explain"
 
 
 def too_short_for_energy(seconds: float) -> str | None:
     """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
-    if seconds >= SHORTEST_FOR_ENERGY:
-        return None
-    return f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
+    short = f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
+    return short if seconds < SHORTEST_FOR_ENERGY else None
 
 
 def without_short_energy(record: dict) -> dict:

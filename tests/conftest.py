@@ -30,7 +30,7 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
 # Fixtures that make a test slow: they run notebooks or build the wheel.
-SLOW_FIXTURES = {"images_alone", "misspelt", "tiny", "wheel", "words_alone", "words_alone_compiled"}
+SLOW_FIXTURES = {"images_alone", "tiny", "wheel", "words_alone", "words_alone_compiled"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))
@@ -64,30 +64,19 @@ def experiment_of(name, **parameters):
     return notebook_cells.experiment_of(NOTEBOOKS / f"{name}.ipynb", parameters)
 
 
-def subject(item):
-    """Return what a test's file is about: its name without test_."""
-    return item.path.stem.removeprefix("test_")
-
-
-def why_skipped(item):
-    """Return why a test that needs a GPU cannot run here, or None."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        return "no GPU"
-    if item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
-        return "it needs the GPU to itself: python tests/on_gpu.py"
-    return None
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark what is slow, skip what cannot run here, and put first what takes longest."""
+    places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     for item in items:
-        slow = subject(item) in SLOW or SLOW_FIXTURES & set(item.fixturenames)
+        slow = item.path.stem.removeprefix("test_") in SLOW or SLOW_FIXTURES & set(item.fixturenames)
         if slow or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
-        if reason := why_skipped(item):
-            item.add_marker(pytest.mark.skip(reason=reason))
-    items.sort(key=lambda item: LONGEST.index(subject(item)) if subject(item) in LONGEST else len(LONGEST))
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no GPU"))
+        elif item.get_closest_marker("alone") and "PYTEST_XDIST_WORKER" in os.environ:
+            item.add_marker(pytest.mark.skip(reason="it needs the GPU to itself: python tests/on_gpu.py"))
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
     items.sort(key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow")))
 
 

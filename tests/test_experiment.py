@@ -1,12 +1,10 @@
 """A fourth experiment from plain functions, and the guard around a run: whatever ends it becomes its record."""
 
 import gc
-import inspect
 import json
 import math
 import subprocess
 import sys
-import textwrap
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,10 +17,10 @@ from small_training import CPU, make_record, plain_step
 
 from mixed_precision_study import experiment
 from mixed_precision_study import record as records
-from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, guarded
-from mixed_precision_study.measure.environment import choose_device
+from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
+from mixed_precision_study.runner.watch import RUNNER_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
@@ -82,10 +80,10 @@ def test_no_traceback_keeps_tensors_alive():
 def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch, device, expected):
     """A device that is lost when its memory is released costs no record."""
     calls = []
-    replaced = {"clear_workspaces": "clear", "reset_peaks": "peaks", "describe_environment": "described"}
+    replaced = {"clear_workspaces": "clear", "memory.reset_peaks": "peaks", "describe_environment": "described"}
     for name, word in replaced.items():
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, word=word: calls.append(word))
-    monkeypatch.setattr(f"{PACKAGE}.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
+    monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
     record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
     with guarded(record, "out", device):
         assert calls == [*expected, "described"]
@@ -174,20 +172,15 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert ([record["batch_size"] for record in written], left_out) == ([16, 16], [])
 
 
-def test_the_example_in_the_docstring_runs():
-    example = inspect.getdoc(Experiment).partition("Example:\n")[2]
-    names = {"torch": torch, "TrainingData": TrainingData, "Experiment": Experiment, "choose_device": choose_device}
-    exec(textwrap.dedent(example), names)
-    for record in names["records"]:
+def test_without_evaluate_there_is_no_metric():
+    for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
-        assert record.train_loss[-1] < record.train_loss[0]
 
 
-@pytest.mark.parametrize("given", [0, 7])
-def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(given, monkeypatch):
+def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(monkeypatch):
     """A record is there before the next training begins, and knows its place and what ran before it."""
     names, rows, before = ["tf32", "fp32", "amp_fp16", "amp_bf16"], [], []
-    monkeypatch.setenv("MIXED_PRECISION_ORDER", str(given))  # as run_all.py sets it
+    monkeypatch.setenv("MIXED_PRECISION_ORDER", "7")  # as run_all.py sets it
 
     def note(self, record, precision):
         assert len(list(Path("outputs").glob("*.json"))) == 4 * len(rows) + len(trained)
@@ -200,7 +193,7 @@ def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(given,
         records = make_experiment(parameters={"precisions": names, "repeat": repeat}).run()
         assert [record.precision for record in records] == names
         own = {record.precision: record for record in records}
-        assert [own[name].order_in_comparison for name in trained] == [given, given + 1, given + 2, given + 3]
+        assert [own[name].order_in_comparison for name in trained] == [7, 8, 9, 10]
         before += [own[name].runs_before_in_process for name in trained]
         rows.append(trained)
     assert all(sorted(column) == sorted(names) for column in [*rows, *zip(*rows, strict=True)])
@@ -208,10 +201,10 @@ def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(given,
 
 
 LOSSES = """
-import json, sys
-import torch
-from mixed_precision_study.tasks.batches import TrainingData
+import json, multiprocessing, torch, torch._dynamo  # which every first step would load
 from mixed_precision_study.experiment import Experiment
+from mixed_precision_study.runner.watch import RUNNER_ENV
+from mixed_precision_study.tasks.batches import TrainingData
 
 
 class Noise(TrainingData):
@@ -234,23 +227,29 @@ def loss(model, batch, hidden):
     return torch.nn.functional.mse_loss(model(batch[0]).float().flatten(), batch[1]), None
 
 
-given = {"precisions": sys.argv[1].split(","), "batch_size": 8, "epochs": 2, "lr": 0.1}
-records = Experiment("noise", given, Noise(), make_model, loss).run()
-print(json.dumps({record.precision: [loss.hex() for loss in record.train_loss] for record in records}))
+def train(precisions):
+    given = {"precisions": precisions, "batch_size": 8, "epochs": 2, "lr": 0.1}
+    records = Experiment("noise", given, Noise(), make_model, loss).run()
+    print("\\n" + json.dumps({record.precision: [loss.hex() for loss in record.train_loss] for record in records}))
+
+
+for precisions in (["fp32", "amp_bf16"], ["fp32"], ["amp_bf16"]):
+    process = multiprocessing.get_context("fork").Process(target=train, args=(precisions,))
+    process.start()
+    process.join()
 """
 
 
+@pytest.mark.slow
 def test_precisions_of_one_process_have_the_losses_of_processes_of_their_own_to_the_bit():
-    def losses(precisions):
-        command = [sys.executable, "-c", LOSSES, precisions]
-        done = subprocess.run(command, env=ENVIRONMENT | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-        return json.loads(done.stdout.splitlines()[-1])
-
-    together = losses("fp32,amp_bf16")
-    assert together == losses("fp32") | losses("amp_bf16")
+    environment = ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LOSSES], env=environment, capture_output=True, text=True)
+    together, *alone = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert together == alone[0] | alone[1]
     assert together["fp32"] != together["amp_bf16"] and len(set(together["fp32"])) == 2
 
 
+@pytest.mark.slow
 def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     """Where Dynamo has compiled as often as it may, it runs the rest eagerly, which measures nothing."""
     import torch._dynamo
@@ -272,40 +271,46 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     assert len(resets) >= 2  # before each
 
 
-def test_a_precision_that_fails_is_a_record_and_the_next_one_goes_on():
-    def failing(model, batch, hidden):
-        if not torch.is_autocast_enabled("cpu"):
-            raise ValueError("no such shape")
-        return point_loss(model, batch, hidden)
+def failing(model, batch, hidden):
+    if not torch.is_autocast_enabled("cpu"):
+        raise ValueError("no such shape")
+    return point_loss(model, batch, hidden)
 
-    wanted = ["fp32", "tf32", "amp_bf16"]
-    records = make_experiment(loss=failing, parameters={"precisions": wanted}).run()
-    assert [record.status for record in records] == ["failed", "unsupported", "ok"]
-    assert records[0].reason == "ValueError: no such shape"
-    assert "needs an NVIDIA GPU" in records[1].reason
-    assert len(records[2].epoch_seconds) == 2
+
+def diverging(model, batch, hidden):
+    return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
+
+
+def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
+    loss, hidden = compute_loss(model, batch, hidden)
+    loss.backward()
+    return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
+
+
+class TooSmall(Points):
+    def steps_per_epoch(self, size):
+        raise UserError("batch_size 16 is larger than the training set.")
+
+
+@pytest.mark.parametrize(
+    ("options", "statuses"),
+    [
+        ({"loss": failing}, ["failed", "unsupported", "ok"]),
+        ({"loss": diverging}, ["diverged", "unsupported", "diverged"]),
+        ({"training_step": forgetful}, ["diverged", "unsupported", "diverged"]),
+    ],
+)
+def test_what_goes_wrong_within_a_training_is_its_status_and_the_next_one_goes_on(options, statuses):
+    records = make_experiment(**options, parameters={"precisions": ["fp32", "tf32", "amp_bf16"]}).run()
+    assert [record.status for record in records] == statuses
+    assert all(bool(record.reason) == (record.status != "ok") for record in records)
     assert len(list(Path("outputs").glob("*.json"))) == 3
 
 
-def test_what_goes_wrong_within_a_training_is_its_status_and_a_user_error_ends_the_experiment():
-    def diverging(model, batch, hidden):
-        return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
-
-    def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-        loss, hidden = compute_loss(model, batch, hidden)
-        loss.backward()
-        return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
-
-    class TooSmall(Points):
-        def steps_per_epoch(self, size):
-            raise UserError("batch_size 16 is larger than the training set.")
-
-    for options in ({"loss": diverging}, {"training_step": forgetful}):
-        assert [record.status for record in make_experiment(**options).run()] == ["diverged", "diverged"]
-    count = len(list(Path("outputs").iterdir()))
+def test_a_user_error_within_a_training_ends_the_experiment_without_a_record():
     with pytest.raises(UserError):
-        make_experiment(TooSmall(), parameters={"seed": 1}).run()
-    assert len(list(Path("outputs").iterdir())) == count
+        make_experiment(TooSmall()).run()
+    assert list(Path("outputs").iterdir()) == []
 
 
 def test_step_schedule_and_what_comes_after_training_are_those_that_are_given():
@@ -403,21 +408,6 @@ def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
         assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
 
 
-@pytest.fixture
-def explained(monkeypatch):
-    """The (precision, steps taken) of every run that is explained. The explanation is made up."""
-    seen = []
-
-    def explain(record, trainer, *_):
-        seen.append((trainer.precision, trainer.steps))
-        record.kernels_per_step = 100.0
-        record.gpu_busy_fraction = record.step_ms_median
-        return {}
-
-    monkeypatch.setattr(f"{PACKAGE}.explain", explain)
-    return seen
-
-
 @pytest.mark.parametrize("repeat", [0, 1])
 def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, monkeypatch):
     done = []
@@ -435,11 +425,18 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
     assert done == ["timed", "timed"] + ["explained"] * (0 if repeat else 2)
 
 
-@pytest.mark.parametrize(("allowed", "steps"), [(100, 4), (3, 3)])
-def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(allowed, steps, explained, monkeypatch):
-    """It trains a new model a little and judges nothing."""
-    monkeypatch.setattr(f"{PACKAGE}.EXPLAINED_STEPS", allowed)
-    asked, tried = [], []
+def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatch):
+    """It trains a new model a little and judges nothing. What explains it is made up here."""
+    asked, tried, explained = [], [], []
+
+    def explain(record, trainer, *_):
+        explained.append((trainer.precision, trainer.steps))
+        record.kernels_per_step = 100.0
+        record.gpu_busy_fraction = record.step_ms_median
+        return {}
+
+    monkeypatch.setattr(f"{PACKAGE}.explain", explain)
+    monkeypatch.setattr(f"{PACKAGE}.EXPLAINED_STEPS", 3)
     schedule = {"schedule": lambda step, *_, **__: asked.append(step) or 0.1}
     experiment = make_experiment(after_training=lambda *_: tried.append(1), **schedule)
     record, _ = experiment.run()
@@ -450,7 +447,7 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(allowed, s
     after = records.flat_record(record)
     changed = {name for name in after if after[name] != before[name]}
     assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= set(records.EXPLANATION)
-    assert (explained, asked, len(tried)) == ([("fp32", steps)], list(range(steps)), 2)
+    assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
     assert record.gpu_busy_fraction == record.step_ms_median  # of the timed run, not of the short one
     assert record.profile_reason is None
     assert json.loads((Path("outputs") / f"{record.run_id}.json").read_text())["kernels_per_step"] == 100
@@ -480,33 +477,29 @@ def test_trying_out_changes_no_weight_and_no_random_state():
 def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     wrapped = []
     monkeypatch.setattr(f"{PACKAGE}.prefetch_to_device", lambda given, side: wrapped.append(1) or given)
-    data, other = Points(), Points()
-    other.prefetch = True
-    for one in (data, other):
-        list(make_experiment(one).batches(0, "fp32", 16))
-    assert len(wrapped) == 1
-    list(make_experiment(other).batches(0, "fp32", 16, ahead=False))
+    made = make_experiment()
+    for asked, ahead in ((False, True), (True, False), (True, True)):
+        made.data.prefetch = asked
+        assert len(list(made.batches(0, "fp32", 16, ahead=ahead))) == 4
     assert len(wrapped) == 1
 
 
-@pytest.mark.parametrize(("max_steps", "under_run_all", "batch_size"), [(0, False, 4), (5, False, 128), (0, True, 128)])
-def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(
-    monkeypatch, capsys, max_steps, under_run_all, batch_size
-):
-    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
-    if under_run_all:
-        monkeypatch.setenv("MIXED_PRECISION_RUN", "run-ab")
-    else:
-        monkeypatch.delenv("MIXED_PRECISION_RUN", raising=False)
-    asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+def asked_of_cpu(monkeypatch, max_steps=1):
+    """Return the parameters that a preflight reads, on a machine without a GPU."""
+    monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
+    return SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
+
+
+@pytest.mark.parametrize(("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)])
+def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(monkeypatch, max_steps, run, reduced):
+    monkeypatch.setenv(RUNNER_ENV, run)
+    asked = asked_of_cpu(monkeypatch, max_steps)
     experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
-    assert (asked.batch_size, asked.max_steps) == (batch_size, 2 if batch_size == 4 else max_steps)
-    assert ("reduced" in capsys.readouterr().out) == (batch_size == 4)
+    assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
 
 
 def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_training(monkeypatch):
-    monkeypatch.setattr(experiment, "choose_device", lambda: torch.device("cpu"))
-    asked = SimpleNamespace(batch_size=128, max_steps=1, execution="eager", memory_limit_gib=0.0)
+    asked = asked_of_cpu(monkeypatch)
     gc.unfreeze()
     try:
         experiment.preflight(asked)
@@ -522,3 +515,59 @@ def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_tr
         assert there() is None
     finally:
         gc.unfreeze()
+
+
+def test_on_the_cpu_every_explanation_has_a_reason_and_nothing_is_run(tmp_path):
+    record, trainer = make_record(), make_experiment().make_trainer("fp32")
+    before = vars(record).copy()
+    explain(record, trainer, lambda: pytest.fail("no batch is needed"), tmp_path)
+    reasons = {f"{part}_reason": "no GPU" for part in ("profile", "limit", "ledger")}
+    assert vars(record) == before | reasons
+    assert trainer.steps == 0
+
+
+PARTS = (
+    "memory.read_memory_breakdown",
+    "profile_steps",
+    "count_work",
+    "measure_limits",
+    "read_gradients",
+    "read_lost_updates",
+)
+REASONS = ("ledger_reason", "profile_reason", "limit_reason", "limit_reason", "gradient_reason", "update_reason")
+
+
+def explain_on_gpu(monkeypatch, failing=(), captured=None, folder=".", taking=None):
+    """Explain a training whose parts are made up; those in `failing` raise. Return (record, what was run)."""
+    ran, record = [], make_record()
+
+    def part(name, batches):
+        ran.append(name)
+        if name == "measure_limits":
+            assert batches == folder  # which keeps them beside the records
+        if taking is not None and name in ("memory.read_memory_breakdown", "profile_steps"):
+            taking.extend(next(batches) for _ in range(2))
+        if name in failing:
+            raise RuntimeError(f"{name} is forbidden\nwith a long story\n")
+
+    for name in PARTS:
+        replaced = lambda record, trainer, batches, *_, name=name: part(name, batches)  # noqa: E731
+        monkeypatch.setattr(f"{PACKAGE}.{name}", replaced)
+    trainer = SimpleNamespace(device=torch.device("cuda"), captured=captured)
+    explain(record, trainer, lambda: iter("abc"), folder)
+    return record, ran
+
+
+@pytest.mark.parametrize("failing", [*([name] for name in PARTS), PARTS])
+def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(monkeypatch, failing):
+    record, ran = explain_on_gpu(monkeypatch, failing)
+    assert ran == list(PARTS)
+    expected = {REASONS[PARTS.index(name)]: f"RuntimeError: {name} is forbidden" for name in failing}
+    assert {name: getattr(record, name) for name in REASONS} == dict.fromkeys(REASONS) | expected
+
+
+def test_a_graph_is_replayed_before_steps_are_taken_outside_it_and_batches_begin_again(monkeypatch):
+    taken = []
+    _, ran = explain_on_gpu(monkeypatch, captured=object(), taking=taken)
+    assert ran == ["profile_steps", "memory.read_memory_breakdown", *PARTS[2:]]
+    assert taken == ["a", "b", "c", "a"]

@@ -93,21 +93,19 @@ def test_studies_file_cannot_make_objects(tmp_path):
 SHELL = "$(touch made) `touch made`; touch made"
 
 
-@pytest.fixture(scope="module")
-def study_of_scripts(tmp_path_factory):
-    """(process, folder) of a study whose parameters and reasons are HTML and commands of a shell."""
-    folder = tmp_path_factory.mktemp("scripts")
+def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
+    """Parameters and reasons go from the command line through a run, its record and the report to the page.
+
+    They are HTML and commands of a shell.
+    """
+    folder = tmp_path / "scripts"
+    folder.mkdir()
     write_suite(folder, {"pages": [entry("ok"), entry("script")]})
     act = ACT + f"\nif mode == 'script':\n    raise UserError({SCRIPT.replace('1', '2')!r})"
     write_notebook(folder / "tiny.ipynb", PARAMETERS, START, act, WRITE, AFTER)
     (folder / "summary.ipynb").write_bytes((NOTEBOOKS / "summary.ipynb").read_bytes())
     words = ("pages", "--output-dir", folder / "out", "-p", "model", SCRIPT, "-p", "data_dir", f"{folder}/{SHELL}")
-    return call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT), folder
-
-
-def test_text_of_a_record_is_no_part_of_the_exported_page(study_of_scripts):
-    """Parameters and reasons go from the command line through a run, its record and the report to the page."""
-    done, folder = study_of_scripts
+    done = call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT)
     records = records_of(folder / "out")
     assert records["script"]["reason"] == SCRIPT.replace("1", "2"), done.stdout + done.stderr
     assert records["ok"]["model"] == SCRIPT
@@ -146,18 +144,13 @@ def spoil(folder, kept):
             path.write_text(json.dumps(record), encoding="utf-8")
 
 
-@pytest.fixture(scope="module", params=["every text", "what decides kept"])
-def spoiled_report(request, tmp_path_factory):
-    """(process, executed notebook, folder) of the report on records with markup in every text, or in most."""
-    folder = tmp_path_factory.mktemp("spoiled")
-    for name in ("cifar", "others", "pool"):
-        getattr(made_up, f"write_{name}")(folder / name)
-    spoil(folder, NEEDED if request.param == "every text" else DECIDING)
-    return execute(folder)
-
-
-def test_no_text_of_a_record_takes_effect_in_the_report(spoiled_report):
-    process, notebook, _ = spoiled_report
+def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
+    """Half of the records have markup in every text, and the others keep what decides how they are compared."""
+    for half, kept in (("every", NEEDED), ("most", DECIDING)):
+        for name in ("cifar", "others", "pool"):
+            getattr(made_up, f"write_{name}")(tmp_path / half / name)
+        spoil(tmp_path / half, kept)
+    process, notebook, _ = execute(tmp_path)
     assert process.returncode == 0, process.stderr
     page, _ = HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(notebook), as_version=4))
     effects = Effects(page)
