@@ -7,6 +7,7 @@ something failed, 2 for a wrong request.
 
 import glob
 import io
+import json
 import math
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import yaml
 
 from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
-from ..record import parsed, read_run, record_texts, wrong_field
+from ..record import json_files, read_run, within_limit, wrong_field
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
@@ -137,9 +138,9 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     for place, word in zip(places, given, strict=True):
         if not place.exists():
             raise UserError(f"--report {word}: there is no such folder.")
-        for _, text in record_texts(place, []):  # up to the first record, because the notebook reads all of them
-            with suppress(ValueError):
-                if not wrong_field(parsed(text)):
+        for _, read in json_files(place, []):  # up to the first record, because the notebook reads all of them
+            with suppress(Exception):  # a broken archive raises whatever it likes
+                if not wrong_field(json.loads(within_limit(read()))):
                     break
         else:
             raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
