@@ -271,7 +271,7 @@ def write_not_used(folder):
         f"cpu/{old.run_id}.json": "CPU",
         f"fake/{fake.run_id}.json": "synthetic",
         f"old/{old.run_id}.json": "copy of",
-        "truncated.json": "JSON",
+        "truncated.json": "not readable",
         "status.json": "status is",
         "precision.json": "precision is",
         "number.json": "peak_allocated_mib",

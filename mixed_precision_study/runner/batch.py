@@ -1,6 +1,7 @@
 """The runs of a study on the devices of this machine: a thread for each device, which makes one run after the other."""
 
 import errno
+import math
 import os
 import threading
 import time
@@ -110,6 +111,8 @@ class Batch:
                     told = time.monotonic()
                     for slot in (one for one in self.slots if one.run):
                         say(f"{slot.device.label}  {slot.run and slot.run.name}  {slot.progress}")
+                    if minutes := self.minutes_left(told - began):
+                        say(f"about {minutes} min left")
         except KeyboardInterrupt:
             self.stopping.set()
             say(f"stopping: running runs have {GRACE_SECONDS} s to end; Ctrl-C again stops at once")
@@ -133,6 +136,11 @@ class Batch:
             raise self.failure
         if self.waiting:
             say("no device is left; the same command runs the rest when there is one again")
+
+    def minutes_left(self, elapsed: float) -> int:
+        """Return the minutes until all ends, as if each training took the mean of those that have; 0: not known."""
+        rest = max(0, self.total - len(self.done))
+        return math.ceil(elapsed * rest / len(self.done) / 60) if self.done else 0
 
     def serve(self, slot: Slot) -> None:
         """Let a device take one comparison after the other, until none can come any more or the device is lost."""

@@ -19,7 +19,6 @@ def run(precision, metric, better="higher", chance=0.1, status="ok"):
         ([run("a", []), run("b", [0.1], chance=None)], set()),
         ([run("a", [0.9]), run("b", [0.1], status="oom")], set()),
         ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),  # what only explains learns nothing
-        ([run("a", [0.9]), run("b", [0.1]) | {"parameters": {"purpose": "explain"}}], set()),  # as an experiment has it
         ([{"run_id": "a", "status": "failed", "metric": [0.1], "chance_metric": 0.1}], set()),  # it may lack the rest
     ],
 )

@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from made_up_records import CPU, make, make_failed
 
 from mixed_precision_study.record import record_in, write_record
 from mixed_precision_study.report.section import Table
+from mixed_precision_study.runner.batch import Batch
 from mixed_precision_study.runner.plan import Run
 from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, say, table
 
@@ -111,3 +113,8 @@ def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, cap
     assert capsys.readouterr().out == f"a{left}b\n"
     assert (tmp_path / "logs" / "batch.log").read_text(encoding="utf-8").endswith(f"  a{left}b\n")
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
+
+
+@pytest.mark.parametrize(("ended", "seconds", "minutes"), [(0, 90, 0), (3, 90, 5), (11, 338, 1), (12, 340, 0)])
+def test_the_time_left_is_never_zero_before_all_has_ended(ended, seconds, minutes):
+    assert Batch.minutes_left(SimpleNamespace(total=12, done=set(range(ended))), seconds) == minutes
