@@ -344,6 +344,7 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
     assert seen == [(weights, weights, torch.int64), (torch.float32, torch.float32, torch.int64)]
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_as_it_stands_and_with_another_number_of_steps():
     parameters = {"precisions": ["fp32"], "batch_size": 8, "epochs": 1}
     for given, steps in (({}, STEPS_WITHOUT_GPU), ({"max_steps": 3}, 3)):
@@ -365,6 +366,7 @@ evaluate = lambda model, batches: torch.stack([model(**batch).loss for batch in 
 """
 
 
+@pytest.mark.slow
 def test_the_notebook_trains_a_model_of_hugging_face_in_ten_lines(tmp_path):
     pytest.importorskip("transformers")
     notebook = json.loads((NOTEBOOKS / "your_model.ipynb").read_text(encoding="utf-8"))

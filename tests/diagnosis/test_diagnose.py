@@ -114,6 +114,7 @@ def test_start_and_stop_need_no_block():
     assert len(reports) == 1 and watch.stop() is watch.stop() is reports[0] and len(reports) == 1
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_by_an_error_is_reported():
     code = (
         "from diagnosis_cases import character_loop\nfrom mixed_precision_study import diagnose\n"
@@ -291,6 +292,7 @@ def test_a_function_that_the_loop_replaces_stays_replaced():
         torch.amp.GradScaler.update = before
 
 
+@pytest.mark.slow
 def test_warnings_as_errors_stop_no_loop():
     code = (
         "import warnings\nfrom diagnosis_cases import character_loop\nfrom mixed_precision_study import diagnose\n"

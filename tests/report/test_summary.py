@@ -24,6 +24,8 @@ from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.runner import cli
 
+pytestmark = pytest.mark.slow  # a process draws the whole report
+
 CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy", "ways"}
 SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "study" / "tables.js"
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
