@@ -194,8 +194,7 @@ class Batch:
             say(f"{device.label}  {run.name}{remark}")
         elif all((read_run(path) or {}).get("status") == "ok" for path in run.record_paths.values()):
             self.seconds[run.name] = time.monotonic() - began
-            for path in (run.log_path, run.log_path.with_suffix(".yaml")):
-                path.unlink(missing_ok=True)
+            run.log_path.unlink(missing_ok=True)
         for _ in range(5 * CLEAR_SECONDS):
             if not device.visible or nvml.memory_is_free(device.visible, gpu) or self.halt.wait(0.2):
                 break

@@ -130,12 +130,9 @@ def watch(
 
 
 def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> subprocess.Popen:
-    """Start papermill on a run in a session of its own, without a shell. Its parameters go through a file."""
-    parameter_file = run.log_path.with_suffix(".yaml")
-    for path in (run.executed, run.log_path, parameter_file):  # what is read after the run must come from it
+    """Start papermill on a run in a session of its own, without a shell."""
+    for path in (run.executed, run.log_path):  # what is read after the run must come from it
         path.unlink(missing_ok=True)
-    with parameter_file.open("x", encoding="utf-8") as file:
-        yaml.safe_dump(run.passed, file)
     home = os.path.expanduser("~")
     cache = home if os.access(home, os.W_OK) else run.folder / "logs"
     # PyTorch's own choice lies in /tmp, where another user may make it first and put code of theirs into it.
@@ -151,7 +148,7 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
     }
-    options = ["-f", str(parameter_file), "-k", "python3", "--cwd", str(ROOT)]
+    options = ["-y", yaml.safe_dump(run.passed), "-k", "python3", "--cwd", str(ROOT)]
     command = papermill(run.notebook, run.executed, *options, "--start-timeout", str(KERNEL_START_SECONDS))
     with run.log_path.open("xb") as log:
         return start_process(command, log, device, given)

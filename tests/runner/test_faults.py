@@ -246,7 +246,7 @@ def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing
     assert runner.returncode in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the very end of Python
     assert errors == ""
     assert seconds < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
-    assert not survivors("wait")
+    wait_for(lambda: not survivors("wait"), 10)  # what a signal kept the runner from ending ends by itself
     complete(suite, tmp_path, missing)
 
 
@@ -329,8 +329,7 @@ def test_what_is_in_the_place_of_a_file_costs_at_most_its_own_run(suite, tmp_pat
         folder.mkdir()
     for path in (runs[3].record_paths["fp32"], runs[3].executed, runs[3].log_path, output / "logs" / ".started"):
         os.mkfifo(path)
-    yaml_path = runs[4].log_path.with_suffix(".yaml")
-    for path in (runs[4].record_paths["fp32"], runs[4].executed, runs[4].log_path, yaml_path):
+    for path in (runs[4].record_paths["fp32"], runs[4].executed, runs[4].log_path):
         path.symlink_to(precious)
     runs[5].record_paths["fp32"].symlink_to("/dev/zero")
     words = (*ON_CPU, "--output-dir", output, "--jobs", 2)

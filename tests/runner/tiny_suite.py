@@ -122,7 +122,7 @@ print("Executing Cell 1", flush=True)
 names = {}
 for number, cell in enumerate(json.loads(Path(notebook).read_text())["cells"]):
     exec("".join(cell["source"]), names)
-    names |= {} if number else yaml.safe_load(Path(sys.argv[sys.argv.index("-f") + 1]).read_text())
+    names |= {} if number else yaml.safe_load(sys.argv[sys.argv.index("-y") + 1])
 shutil.copy(notebook, executed)
 """  # in place of papermill and its kernel, which take seconds to start, where a test is of what lies around them
 
