@@ -118,7 +118,7 @@ def read_gpus() -> dict[str, dict]:
 
 
 def remember_gpus() -> None:
-    """Note what others use on each GPU. Call it before this process uses one: later the two cannot be told apart."""
+    """Note what others use on each GPU. Call it before this process uses one: later nobody can separate the two."""
     GPUS_BEFORE_USE.update(read_gpus())
 
 
