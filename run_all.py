@@ -10,6 +10,8 @@ try:
 except ModuleNotFoundError as error:
     print(f"run_all.py: {error.name} is not installed; run: pip install -r requirements.txt", file=sys.stderr)
     sys.exit(2)
+except KeyboardInterrupt:  # while it loads, so nothing has begun
+    sys.exit(1)
 
 if __name__ == "__main__":
     run_as_program()
