@@ -10,7 +10,9 @@ from typing import Any
 __version__ = "0.3.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
-if "MIXED_PRECISION_RUNNER" in os.environ:  # run_all.py started this process
+RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
+
+if RUNNER_ENV in os.environ:
     from .measure.commit import hash_at_import
     from .runner.watch import end_without_runner
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
 from .explain.profile import count_work, profile_steps
@@ -90,7 +91,7 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
     """
     device = choose_device()
-    chosen = parameters.max_steps or os.environ.get("MIXED_PRECISION_RUNNER")  # which run_all.py sets
+    chosen = parameters.max_steps or os.environ.get(RUNNER_ENV)
     if without_gpu and device.type == "cpu" and not chosen:
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())

@@ -15,12 +15,11 @@ import torch
 from conftest import ENVIRONMENT, ROOT
 from small_training import CPU, make_record, plain_step
 
-from mixed_precision_study import experiment
+from mixed_precision_study import RUNNER_ENV, experiment
 from mixed_precision_study import record as records
 from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
 from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
-from mixed_precision_study.runner.watch import RUNNER_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
@@ -203,7 +202,6 @@ def test_each_repetition_trains_the_precisions_in_a_row_of_a_latin_square(monkey
 LOSSES = """
 import json, multiprocessing, torch, torch._dynamo  # which every first step would load
 from mixed_precision_study.experiment import Experiment
-from mixed_precision_study.runner.watch import RUNNER_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 

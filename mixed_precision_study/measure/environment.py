@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .. import __version__
+from .. import RUNNER_ENV, __version__
 from ..parameters import UserError
 from ..record import RunRecord
 from .commit import suite_commit
@@ -72,7 +72,7 @@ def choose_device() -> "torch.device":
         remember_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if device.type == "cpu" and given and os.environ.get("MIXED_PRECISION_RUNNER"):
+    if device.type == "cpu" and given and os.environ.get(RUNNER_ENV):
         raise UserError(f"run_all.py gave this run {given}, but PyTorch cannot use it; run nvidia-smi and look why.")
     if device.type == "cuda":
         print(f"PyTorch {torch.__version__} sees {torch.cuda.device_count()} GPU(s); the first is used.")

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 import psutil
 import yaml
 
+from .. import RUNNER_ENV
 from ..measure import nvml
 from ..measure.commit import HASH_ENV, NOTEBOOK_ENV, ROOT
 from ..parameters import printable
@@ -26,7 +27,6 @@ from .finished import RETRIED, code_hash
 from .folder import end, note_started, read_small_file
 from .plan import Run
 from .studies import relative_to_root
-from .watch import RUNNER_ENV
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
 # A grammar that jsonschema would build for two seconds is left out, because nobody needs it.

@@ -7,7 +7,8 @@ from contextlib import suppress
 
 import psutil
 
-RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable: process id of run_all.py
+from .. import RUNNER_ENV
+
 SECONDS = 2.0  # between two looks
 
 

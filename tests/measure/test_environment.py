@@ -15,9 +15,10 @@ import torch
 from conftest import NOTEBOOKS
 from small_training import CPU, make_record
 
+from mixed_precision_study import RUNNER_ENV
 from mixed_precision_study.measure import environment
 from mixed_precision_study.measure.commit import suite_commit
-from mixed_precision_study.measure.environment import describe_environment, require_packages
+from mixed_precision_study.measure.environment import choose_device, describe_environment, require_packages
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import flat_record
 
@@ -93,3 +94,13 @@ def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):
     assert suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")
     assert suite_commit() == "abc"
+
+
+def test_a_gpu_from_run_all_that_pytorch_cannot_use_stops_the_run(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    monkeypatch.delenv(RUNNER_ENV, raising=False)
+    assert choose_device() == CPU
+    monkeypatch.setenv(RUNNER_ENV, "1")
+    with pytest.raises(UserError, match="GPU-1"):
+        choose_device()
