@@ -29,7 +29,17 @@ from .measure.preflight import clear_workspaces, show_preflight
 from .measure.progress import progress
 from .measure.timing import startup, summarise_times
 from .parameters import Diverged, Unsupported, UserError, error_line, own_parameters, shown_traceback
-from .record import EXPLANATION, NOT_YET_EXPLAINED, RunRecord, given_order, new_record, run_id_of, utc_now, write_record
+from .record import (
+    EXPLANATION,
+    NOT_YET_EXPLAINED,
+    RunRecord,
+    given_order,
+    given_study,
+    new_record,
+    run_id_of,
+    utc_now,
+    write_record,
+)
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.batch_size import largest_batch, limit_memory
@@ -49,6 +59,7 @@ from .train.step import (
 
 EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most one epoch
 ONLY_THE_FIRST = "only the first repetition is explained, because its steps stand for those of the others"
+NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
 BEGUN = itertools.count()  # the trainings of this process
 FOR_TRAINER = (
@@ -303,8 +314,11 @@ class Experiment:
         def batches() -> Iterator:  # those of an epoch that have the shape of its first
             return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
 
-        with progress(None, f"{record.precision}, explaining: inference"):
-            measure_inference(record, trainer, batches(), self.infer)
+        if (given_study() or {}).get("show", {}).get("inference"):
+            with progress(None, f"{record.precision}, explaining: inference"):
+                measure_inference(record, trainer, batches(), self.infer)
+        else:
+            record.inference_reason = NOT_ABOUT_INFERENCE
         inference = time.perf_counter() - began
         explained = explain(record, trainer, batches, self.parameters.output_dir)
         record.explanation_seconds = time.perf_counter() - began

@@ -288,9 +288,14 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     record.code_hash = record.code_hash or hash_that_ran()
     if record.order_in_comparison is None:
         record.order_in_comparison = given_order()
-    record.study = record.study or json.loads(os.environ.get(STUDY_ENV, "null"))
+    record.study = record.study or given_study()
     write_flat(flat_record(record), path)
     return path
+
+
+def given_study() -> dict | None:
+    """Return name, description and show of the study that run_all.py runs, and None in a notebook run by hand."""
+    return json.loads(os.environ.get(STUDY_ENV, "null"))
 
 
 def write_flat(flat: dict, path: str | Path) -> None:

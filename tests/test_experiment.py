@@ -19,7 +19,7 @@ from mixed_precision_study import RUNNER_ENV, experiment
 from mixed_precision_study import record as records
 from mixed_precision_study.experiment import Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
-from mixed_precision_study.record import NOT_YET_EXPLAINED, read_records
+from mixed_precision_study.record import NOT_YET_EXPLAINED, STUDY_ENV, read_records
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")
@@ -390,6 +390,7 @@ def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
     monkeypatch.setattr(f"{PACKAGE}.measure_inference", ended)
+    monkeypatch.setenv(STUDY_ENV, '{"show": {"inference": true}}')
     options = {"infer": infer} if infer else {}
     with pytest.raises(KeyboardInterrupt):
         make_experiment(after_training=lambda *_: order.append(1), **options, parameters={"precisions": ["fp32"]}).run()

@@ -29,7 +29,7 @@ from small_training import (
 )
 from small_training import small_network as network
 
-from mixed_precision_study.experiment import explain, guarded
+from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
 from mixed_precision_study.explain.inference import measure_inference
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
@@ -45,7 +45,7 @@ from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import startup, summarise_times
 from mixed_precision_study.parameters import Diverged, Unsupported
-from mixed_precision_study.record import new_record
+from mixed_precision_study.record import STUDY_ENV, new_record
 from mixed_precision_study.tasks.batches import (
     device_batches,
     host_batches,
@@ -646,7 +646,7 @@ def test_a_notebook_runs_every_mode_as_a_graph(name, precision, execution):
         assert (record.profile_reason, record.ledger_reason) == (None, others)
         assert (record.bytes_per_step is not None) is (execution == "cuda_graph")  # else fused, and not counted
         assert (record.ceiling_copy_gb_per_second is None) is bool(record.gpu_shared)  # not measured beside others
-        assert (record.host_syncs_per_step, record.inference_reason) == (0, None)
+        assert (record.host_syncs_per_step, record.inference_reason) == (0, NOT_ABOUT_INFERENCE)
         assert record.peak_allocated_mib > 0
     if precision == "bf16_true":
         assert record.parameter_dtypes == "bfloat16"
@@ -687,7 +687,8 @@ def test_the_memory_of_inference_has_neither_data_nor_optimizer_in_it():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution):
+def test_an_explanation_afterwards_finds_what_one_at_once_finds(execution, monkeypatch):
+    monkeypatch.setenv(STUDY_ENV, '{"show": {"inference": true}}')
     common = {"dataset": "synthetic", "epochs": 2, "max_steps": 30, "batch_size": 64, "execution": execution}
     found = []
     for precisions in (["tf32"], ["tf32", "amp_bf16"]):  # several are explained when all are timed
