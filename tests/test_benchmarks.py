@@ -1,50 +1,26 @@
 """The scripts of benchmarks/ in their tiny forms on the CPU, and the arithmetic of their tables."""
 
-import importlib.util
 import itertools
 import math
 import random
 import subprocess
 import sys
-import types
 from collections import Counter
 from statistics import fmean
 
-import compare_loops
 import equal_runs
 import made_up_records as made_up
 import numpy as np
+import peers
 import pytest
 import seeds_needed
 import simulate
-import torch
 from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import read_records, write_record
-
-TINY = ["--steps", "2", "--rounds", "1", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True)
-def switches_put_back(monkeypatch):
-    """The script may change PyTorch's switches and hide the GPU; other tests must not see that."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    switches = [switch.fp32_precision for switch in compare_loops.SWITCHES]
-    search = torch.backends.cudnn.benchmark
-    yield
-    torch.set_float32_matmul_precision("highest")
-    for switch, value in zip(compare_loops.SWITCHES, switches, strict=True):
-        switch.fp32_precision = value
-    torch.backends.cudnn.benchmark = search
-
-
-@pytest.fixture
-def suite():
-    """What the table reads of an experiment."""
-    parameters, data = types.SimpleNamespace(batch_size=4), types.SimpleNamespace(train_samples=400)
-    return types.SimpleNamespace(parameters=parameters, data=data)
 
 
 def rows_of(text):
@@ -52,95 +28,55 @@ def rows_of(text):
     return {cells[0]: cells for cells in lines}
 
 
-IMAGES = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("resnet", "efficientnet")]
+def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
+    cell, _, theirs, ours = peers.CELLS[0]
+    speeds = [("0", "a", 100, 110), ("1", "a", 100, 121), ("0", "b", 50, 55), ("2", "b", 60, None)]
+    speeds += [("3", "a", None, 999), ("3", "b", 1, None)]  # of two GPUs, so no pair
+    rows = []
+    for number, gpu, one, other in speeds:
+        for contender, speed in ((theirs, one), (ours, other)):
+            rows += [{"round": number, "contender": contender, "speed": str(speed), "gpu": gpu}] if speed else []
+    (row,) = peers.peers_of(rows)
+    logs = [math.log(1.1), math.log(1.21), math.log(1.1)]
+    half = 4.303 * np.std(logs, ddof=1) / math.sqrt(3)  # Student's 97.5% quantile of two degrees of freedom
+    assert (row["cell"], row["peer"], row["n"]) == (cell, theirs, 3)
+    assert [float(row[name]) for name in ("theirs", "ours")] == [100, 110]
+    expected = [math.exp(fmean(logs) + shift) for shift in (0, -half, half)]
+    assert [float(row[name]) for name in ("ratio", "low", "high")] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("experiment", [*IMAGES, "lstm"])
-def test_the_tiny_form_runs_every_contender_and_is_no_measurement(experiment, capsys):
-    compare_loops.main([*TINY, "--only", experiment])
-    text = capsys.readouterr().out
-    assert text.count("NOT A MEASUREMENT") == 2
-    found = experiment == "efficientnet" and importlib.util.find_spec("elpv_dataset")  # the others' folder is empty
-    assert ("MADE-UP DATA" in text) is not bool(found)
-    assert f"PyTorch {torch.__version__}" in text and "host cores" in text
-    rows = rows_of(text)
-    own = [f"{kind}, {mode}" for kind in ("tutorial", "bare") for mode in ("default fp32", "autocast fp16")]
-    assert rows["tutorial, default fp32"][3].startswith("1.00x (1.00x to 1.00x)")
-    for name in (*own, "suite, fp32, eager", "suite, fp32, cuda_graph"):
-        assert rows[name][2] == "1", rows[name]
-
-
-def test_the_order_alternates_and_the_others_run_where_one_contender_fails():
+def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails(tmp_path, monkeypatch, capsys):
     order = []
 
-    def run(name, seconds):
-        order.append(name)
-        if name == "b":
-            raise RuntimeError("no\nsuch thing")
-        return seconds
+    def measure(contender, options):
+        order.append(contender)
+        return None if contender == failing else 8.0 if contender.startswith("timm") else 10.0
 
-    runs = {name: lambda name=name: run(name, 0.5) for name in "abc"}
-    seconds, reasons = compare_loops.measure(runs, 3)
-    assert "".join(order) == "abccbaabc"
-    assert seconds == {"a": [0.5] * 3, "b": [None] * 3, "c": [0.5] * 3}
-    assert reasons == {"b": "RuntimeError: no such thing"}
-
-
-@pytest.mark.parametrize(
-    ("experiment", "shown"),
-    [("resnet", "1 (0.5 to 2)"), ("efficientnet", "400 (200 to 800)"), ("lstm", "10 (5 to 20)")],
-)
-def test_the_table_has_medians_ranges_and_ratios_round_by_round(suite, experiment, shown):
-    seconds = {"tutorial, default fp32": [0.04, 0.04, 0.02], "suite": [0.02, 0.01, 0.005], "none": [None] * 3}
-    lines = compare_loops.table(experiment, suite, seconds, {"none": "cannot"})
-    assert lines[3] == f"| suite | {shown} | 3 | 4.00x (2.00x to 4.00x) |"
-    assert lines[4] == "| none | cannot | 0 | - |"
+    monkeypatch.setattr(peers, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path), "--timm", str(tmp_path), "--tiny", "--rounds", "2"])
+    contenders = [contender for cell in peers.CELLS[:2] for contender in cell[2:]]
+    failing = contenders[0]
+    peers.main()
+    assert order == contenders + contenders[::-1]
+    order, failing = [], None
+    peers.main()
+    assert order == [contenders[0]] * 2
+    rows = peers.rows_in(tmp_path / "peers.csv")
+    assert [(row["cell"], row["ratio"], row["n"]) for row in rows] == [
+        (cell[0], "1.25", "2") for cell in peers.CELLS[:2]
+    ]
 
 
-@pytest.mark.parametrize(("experiment", "said"), [("resnet", True), ("lstm", False)])
-def test_the_table_says_whose_plans_tf32_uses(suite, experiment, said):
-    seconds = {"tutorial, default fp32": [0.04], "suite, tf32, eager": [0.02]}
-    lines = compare_loops.table(experiment, suite, seconds, {})
-    assert lines[-1].startswith("tf32, contiguous") is said
-
-
-def test_a_tutorial_runs_with_pytorchs_default_switches():
-    for switch in compare_loops.SWITCHES:
-        switch.fp32_precision = "tf32"
-    torch.backends.cudnn.benchmark = True
-    compare_loops.restore_defaults()
-    assert [switch.fp32_precision for switch in compare_loops.SWITCHES] == compare_loops.DEFAULTS
-    assert torch.backends.cudnn.benchmark is False
-
-
-def test_a_tutorials_model_counts_its_batches():
-    norm = torch.nn.BatchNorm2d(2)
-    network = torch.nn.Sequential(norm, torch.nn.Linear(2, 2))
-    norm.num_batches_tracked = None  # as the suite's trainer leaves it
-    compare_loops.count_batches(network)(torch.randn(3, 2, 2, 2))
-    assert norm.num_batches_tracked.item() == 1
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_how_to_try_it(capsys):
-    with pytest.raises(SystemExit):
-        compare_loops.main([])
-    assert "--device cpu --steps 2 --rounds 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", [("--executions", "cudagraph"), ("--precisions", "fp4")])
-def test_a_name_that_the_notebooks_do_not_know_is_refused(option, capsys):
-    with pytest.raises(SystemExit) as left:
-        compare_loops.main([*TINY, "--only", "lstm", *option])
-    assert left.value.code == 2
-    assert f"invalid choice: '{option[1]}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("folder", ["cifar10/train", "cifar-10-batches-py"])
-def test_data_that_a_notebook_has_read_or_downloaded_are_found(tmp_path, folder):
-    assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "synthetic"
-    (tmp_path / folder).mkdir(parents=True)
-    assert compare_loops.data_parameters("resnet", tmp_path)["dataset"] == "cifar10"
+def test_a_checkout_of_another_version_is_refused_and_a_script_finds_what_it_is_given(tmp_path, monkeypatch):
+    for name in ("argv", "path"):
+        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nresult = given + 1, sys.argv[1:]\nwait = True\n")
+    names = peers.run_script(script, ["--amp"], [("wait = True", "wait = False")], given=2)
+    assert (names["result"], names["wait"]) == ((3, ["--amp"]), False)
+    with pytest.raises(UserError, match="another version"):
+        peers.run_script(script, [], [("sleep", "go on")])
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)

@@ -1,0 +1,297 @@
+"""Train the same models by the code of other projects and by ours, and write the speed of both and their ratio.
+
+    python benchmarks/peers.py FOLDER --timm CHECKOUT --nanogpt CHECKOUT --cifar CHECKOUT
+
+The checkouts are huggingface/pytorch-image-models, karpathy/nanoGPT and kuangliu/pytorch-cifar; one may be left out.
+Each contender has a process of its own, and every second round runs backwards, so that a host that becomes slower
+favours nobody. FOLDER/measured.csv has what is measured, from which the same command goes on, and FOLDER/peers.csv a
+row for each cell. With --tiny it is a smoke test, on a CPU, too, and its numbers mean nothing.
+
+Their code runs as it is but for this. timm's benchmark waits for the GPU in each step, and here at the end alone.
+nanoGPT does not evaluate. pytorch-cifar trains ResNet-18 on made-up images, which pass through its own transforms and
+workers. At its best it has channels_last, bf16 autocast, and torch.compile with CUDA graphs (reduce-overhead). timm
+has no scaler of the loss, so eager mode is compared in bf16, where nobody needs one.
+"""
+
+import argparse
+import contextlib
+import csv
+import io
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import torch
+import torchvision
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from notebook_cells import run_cells  # noqa: E402
+
+from mixed_precision_study import compare  # noqa: E402
+from mixed_precision_study.judge.stats import exponential, half_width  # noqa: E402
+from mixed_precision_study.parameters import UserError  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CELLS = [  # cell, unit, their contender, ours; the first word is the function below that runs it
+    ("EfficientNet-B0, 384 x 512, bf16 AMP, eager", "images/s", "timm eager", "efficientnet eager"),
+    ("EfficientNet-B0, 384 x 512, fp16 AMP, best", "images/s", "timm best", "efficientnet compile_cuda_graph"),
+    ("GPT-2 124M, bf16 AMP, eager", "tokens/s", "nanogpt eager", "gpt eager"),
+    ("GPT-2 124M, bf16 AMP, compiled", "tokens/s", "nanogpt compile", "gpt compile"),
+    ("GPT-2 124M, bf16 AMP, best", "tokens/s", "nanogpt compile", "gpt compile_cuda_graph"),
+    ("ResNet-18, CIFAR-10, as shipped (TF32)", "images/s", "cifar shipped", "resnet eager"),
+    ("ResNet-18, CIFAR-10, bf16 AMP, best", "images/s", "cifar best", "resnet compile_cuda_graph"),
+]
+CHECKOUTS = ("timm", "nanogpt", "cifar")
+MEASURED = ("round", "contender", "speed", "gpu")
+SPEED = re.compile(r"^speed ([\d.]+)$", re.MULTILINE)
+TIMEOUT = 150  # seconds of a contender; most take 30 to 60
+
+
+def changed(text: str, changes: list[tuple[str, str]]) -> str:
+    """Return a text with these changes. Raises UserError where there is no such place in it."""
+    for old, new in changes:
+        if old not in text:
+            raise UserError(f"The checkout has no {old!r}, because it is of another version than this script knows.")
+        text = text.replace(old, new)
+    return text
+
+
+def run_script(path: Path, arguments: list[str], changes: list[tuple[str, str]], **given) -> dict:
+    """Run a script with changes in its folder, and return its names. given: names that it finds."""
+    os.chdir(path.parent)
+    sys.path.insert(0, str(path.parent))
+    sys.argv = [path.name, *arguments]
+    module = types.ModuleType("peer")
+    sys.modules["peer"] = module  # torch.compile looks a function's module up
+    vars(module).update(given)
+    exec(compile(changed(path.read_text(encoding="utf-8"), changes), str(path), "exec"), vars(module))  # noqa: S102, a checkout that the user names
+    return vars(module)
+
+
+def timm(way: str, checkout: Path, tiny: bool) -> float:
+    """Return images per second of timm's benchmark.py."""
+    height, width, batch, steps = ("64", "96", "4", "5") if tiny else ("384", "512", "32", "100")
+    words = ["--bench", "train", "--model", "tf_efficientnet_b0", "--num-classes", "1", "--device", DEVICE, "-b", batch]
+    words += ["--input-size", "3", height, width, "--num-bench-iter", steps, "--amp", "--channels-last", "--no-retry"]
+    words += ["--amp-dtype", "bfloat16"] if way == "eager" or DEVICE == "cpu" else []
+    words += ["--torchcompile", "--torchcompile-mode", "reduce-overhead"] if way == "best" else []
+    changes = [("t_end = self.time_fn(True)\n            if detail", "t_end = self.time_fn()\n            if detail")]
+    changes += [("t_run_elapsed = self.time_fn() - t", "t_run_elapsed = self.time_fn(True) - t")]
+    names = run_script(checkout / "benchmark.py", words, changes)
+    return names["benchmark"](names["parser"].parse_args())["train_samples_per_sec"]
+
+
+def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
+    """Return tokens per second of nanoGPT's train.py, between two lines that it prints 80 steps apart."""
+    batch, block, apart = (2, 16, 2) if tiny else (8, 1024, 80)
+    values = {"batch_size": batch, "block_size": block, "gradient_accumulation_steps": 1, "log_interval": apart}
+    values |= {"max_iters": 2 * apart, "lr_decay_iters": 2 * apart, "warmup_iters": 10, "device": DEVICE}
+    values |= {"compile": way == "compile", "always_save_checkpoint": False}
+    values |= {"n_layer": 1, "n_head": 2, "n_embd": 32} if tiny else {}
+    lines = []
+
+    def noted(text):
+        if text.startswith("iter "):  # it has just waited for the GPU
+            lines.append(time.perf_counter())
+
+    with tempfile.TemporaryDirectory() as folder:
+        words = [f"--{name}={value}" for name, value in (values | {"out_dir": folder, "dataset": folder}).items()]
+        np.random.default_rng(0).integers(0, 50257, 1_000_000, np.uint16).tofile(Path(folder, "train.bin"))
+        changes = [("if iter_num % eval_interval == 0 and master_process", "if False")]
+        run_script(checkout / "train.py", words, changes, print=noted)
+    return batch * block * apart / (lines[-1] - lines[-2])
+
+
+class Images(torch.utils.data.Dataset):
+    """Made-up images in place of torchvision's CIFAR10, with its arguments."""
+
+    def __init__(self, root, train, download, transform):
+        generator = np.random.default_rng(0)
+        self.images = generator.integers(0, 256, (50_000 if train else 0, 32, 32, 3), np.uint8)
+        self.labels = generator.integers(0, 10, len(self.images)).tolist()
+        self.transform = transform
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        return self.transform(PIL.Image.fromarray(self.images[index])), self.labels[index]
+
+
+def fast(network: torch.nn.Module) -> torch.nn.Module:
+    """Return a model as PyTorch trains it fastest without other changes of the loop."""
+    network.to(memory_format=torch.channels_last)
+    network.forward = torch.autocast(DEVICE, torch.bfloat16)(network.forward)
+    return torch.compile(network, mode="reduce-overhead")
+
+
+def cifar(way: str, checkout: Path, tiny: bool) -> float:
+    """Return images per second of the second and third epoch of pytorch-cifar's main.py."""
+    torchvision.datasets.CIFAR10 = Images
+    os.popen = lambda *_: io.StringIO("24 80")  # its progress bar asks for the terminal's size
+    whole = "net = net.to(device)\nif device == 'cuda':\n    net = torch.nn.DataParallel(net)\n"
+    changes = [("\nnet = SimpleDLA()", "\nnet = ResNet18()"), ("\nfor epoch in range(", "\nfor epoch in () and range(")]
+    changes += [(whole, "net = fast(net.to(device))\nif device == 'cuda':\n")] if way == "best" else []
+    names = run_script(checkout / "main.py", [], changes, fast=fast)
+    seconds = []
+    if tiny:
+        names["trainset"].images = names["trainset"].images[:256]
+    for epoch in range(3):
+        began = time.perf_counter()
+        names["train"](epoch)  # waits for the GPU in each step
+        seconds.append(time.perf_counter() - began)
+    return 2 * len(names["trainset"]) / sum(seconds[1:])
+
+
+def gpt(execution: str, checkout: Path, tiny: bool) -> float:
+    """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping and schedule."""
+    sys.path.insert(0, str(checkout))
+    from model import GPT, GPTConfig
+
+    batch, block, steps = (2, 16, 3) if tiny else (8, 1024, 80)
+    small = {"n_layer": 1, "n_head": 2, "n_embd": 32} if tiny else {}
+    config = GPTConfig(block_size=block, vocab_size=50304, dropout=0.0, bias=False, **small)
+    texts = torch.randint(50257, (steps, batch, block + 1), generator=torch.Generator().manual_seed(0))
+    given = dict(precisions=["amp_bf16"], epochs=3, max_steps=steps, repeat=1, clip=1.0, execution=execution)
+    given["make_optimizer"] = lambda model: model.configure_optimizers(0.1, 6e-4, (0.9, 0.95), DEVICE)
+    given["schedule"] = lambda step: 6e-4 * min((step + 1) / 11, 1.0)
+    batches = [(text[:, :-1].contiguous(), text[:, 1:].contiguous()) for text in texts]
+    with tempfile.TemporaryDirectory() as folder:
+        (record,) = compare(
+            "gpt", lambda: GPT(config), batches, lambda model, batch: model(*batch)[1], output_dir=folder, **given
+        )
+    return batch * block * steps / statistics.median(record.epoch_seconds)
+
+
+def of_notebook(name: str, **parameters) -> float:
+    """Return samples per second of a notebook's training, in the median epoch of three."""
+    with tempfile.TemporaryDirectory() as folder:
+        parameters |= {"dataset": "synthetic", "epochs": 3, "repeat": 1, "output_dir": folder}
+        (record,) = run_cells(ROOT / "notebooks" / f"{name}.ipynb", "run", parameters)["records"]
+    return record.samples_per_epoch / statistics.median(record.epoch_seconds)
+
+
+def efficientnet(execution: str, checkout: Path, tiny: bool) -> float:
+    parameters = {"image_height": 64, "image_width": 96, "batch_size": 4, "max_steps": 3} if tiny else {"max_steps": 60}
+    precision = "amp_bf16" if execution == "eager" or DEVICE == "cpu" else "amp_fp16"
+    return of_notebook(
+        "efficientnet_regression", precisions=[precision], execution=execution, channels_last=True, **parameters
+    )
+
+
+def resnet(execution: str, checkout: Path, tiny: bool) -> float:
+    best = execution != "eager"
+    precision = "amp_bf16" if best else "tf32" if DEVICE == "cuda" else "fp32"
+    parameters = {"batch_size": 4, "max_steps": 3} if tiny else {"max_steps": 390}
+    return of_notebook(
+        "cifar_resnet", model="resnet18", precisions=[precision], execution=execution, channels_last=best, **parameters
+    )
+
+
+RUN = {function.__name__: function for function in (timm, nanogpt, cifar, gpt, efficientnet, resnet)}
+USED = {"gpt": "nanogpt"}  # whose checkout a contender of ours uses
+
+
+def rows_in(path: Path) -> list[dict]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict], names: tuple[str, ...]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def peers_of(measured: list[dict]) -> list[dict]:
+    """Return the rows of peers.csv. The ratio is the geometric mean over rounds, whose pairs ran on one GPU."""
+    rows = []
+    for cell, unit, theirs, ours in CELLS:
+        speeds = {
+            contender: {
+                (row["round"], row["gpu"]): float(row["speed"]) for row in measured if row["contender"] == contender
+            }
+            for contender in (theirs, ours)
+        }
+        both = sorted(speeds[theirs].keys() & speeds[ours].keys())
+        if not both:
+            continue
+        logs = [float(np.log(speeds[ours][key] / speeds[theirs][key])) for key in both]
+        middle, half = statistics.fmean(logs), half_width(logs, 0.95) if len(logs) > 1 else None
+        row = {"cell": cell, "unit": unit, "peer": theirs, "ours": statistics.median(speeds[ours][key] for key in both)}
+        row |= {"theirs": statistics.median(speeds[theirs][key] for key in both), "ratio": exponential(middle)}
+        row |= {"low": half and exponential(middle - half), "high": half and exponential(middle + half), "n": len(both)}
+        rows.append({name: f"{value:.4g}" if isinstance(value, float) else value for name, value in row.items()})
+    return rows
+
+
+def measure(contender: str, options: argparse.Namespace) -> float | None:
+    """Return the speed of a contender in a process of its own; None where it fails, which prints its last line."""
+    words = [sys.executable, __file__, str(options.folder), "--one", contender] + ["--tiny"] * options.tiny
+    for name in CHECKOUTS:
+        words += [f"--{name}", str(getattr(options, name))] if getattr(options, name) else []
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    except subprocess.TimeoutExpired:
+        print(f"{contender}: took longer than {TIMEOUT} s", flush=True)
+        return None
+    found = SPEED.search(done.stdout)
+    if not found:
+        print(f"{contender}: {(done.stderr.strip().splitlines() or ['no result'])[-1]}", flush=True)
+    return float(found[1]) if found else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of measured.csv and peers.csv")
+    for name in CHECKOUTS:
+        parser.add_argument(f"--{name}", type=lambda path: Path(path).resolve(), help="folder of the checkout")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each contender runs")
+    parser.add_argument("--tiny", action="store_true", help="a smoke test")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        kind, way = options.one.split()
+        with contextlib.redirect_stdout(io.StringIO()):
+            speed = RUN[kind](way, getattr(options, USED.get(kind, kind), ROOT), options.tiny)
+        print(f"speed {speed:.2f}")
+        return
+    if DEVICE == "cpu" and not options.tiny:
+        parser.error("there is no GPU here; --tiny is a smoke test that runs on a CPU")
+    gpu = str(torch.cuda.get_device_properties(0).uuid) if DEVICE == "cuda" else "cpu"
+    given = [cell for cell in CELLS if getattr(options, cell[2].split()[0])]
+    contenders = list(dict.fromkeys(contender for cell in given for contender in cell[2:]))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    path = options.folder / "measured.csv"
+    rows = rows_in(path)
+    for number in range(options.rounds):
+        for contender in reversed(contenders) if number % 2 else contenders:
+            key = {"round": str(number), "contender": contender, "gpu": gpu}
+            if any(key.items() <= row.items() for row in rows):
+                continue
+            began = time.perf_counter()
+            speed = measure(contender, options)
+            if speed is not None:
+                print(f"round {number}, {contender}: {speed:,.0f}, {time.perf_counter() - began:.0f} s", flush=True)
+                rows.append(key | {"speed": f"{speed:.2f}"})
+                write_rows(path, rows, MEASURED)
+                table = peers_of(rows)
+                write_rows(options.folder / "peers.csv", table, tuple(table[0]) if table else ("cell",))
+    for row in peers_of(rows):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()
