@@ -1,77 +1,54 @@
 """What PyTorch's profiler and clock saw of a few steps: waits for the GPU, types, copies, kernels, and times."""
 
+import contextlib
 import functools
-import itertools
 import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from ..explain.profile import read_kernels
-from .mistakes import Observations
+from .mistakes import PACKAGE, SCALER, Diagnosis, name_of
 
-TEARDOWN = "TEARDOWN_CUPTI"  # without it CUPTI slows all later launches (pytorch issue 144455)
 END_OF_STEP = "## end of a step ##"
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 TORCH, OWN, STANDARD = (str(Path(module).parent) for module in (torch.__file__, __file__, os.__file__))
-PACKAGE = r"(?:site|dist)-packages[/\\]([^/\\]+)"
 PARTS = ("optim", "amp", "nn", "utils", "autograd", "_dynamo", "_inductor", "distributed")  # they wait on their own
 INNER = tuple(str(Path(TORCH, part)) for part in PARTS)
-TYPES = {"float": "float32", "double": "float64", "half": "float16"}  # as the profiler names them
-MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_")
-PRODUCTS = (*MATMULS, "aten::conv", "aten::_cudnn_rnn", "aten::mkldnn_rnn", "aten::_thnn_fused_lstm")  # names begin so
+PRODUCTS = r"aten::(mm|addmm|bmm|baddbmm|_scaled_|conv|_cudnn_rnn|mkldnn_rnn|_thnn_fused_lstm)"  # names begin so
 
 
-def read_times(seen: Observations, marks: list[tuple[Any, float]]) -> None:
-    """Note the times between the marks. Each has the seconds before it in which the loop waited for its DataLoader.
+def read_times(seen: Diagnosis, times: list[float], waits: list[float]) -> None:
+    """Note the milliseconds of steps. waits: the seconds in which each waited for its DataLoader.
 
     A step with five times as much work as the median does not count, because it evaluates or saves something.
     """
-    if len(marks) < 2:
-        return
-    gpu = seen.device == "cuda"
-    if gpu:
-        torch.cuda.synchronize()
-    waits = [1000 * wait for _, wait in marks[1:]]  # milliseconds
-    times = [a.elapsed_time(b) if gpu else 1000 * (b - a) for (a, _), (b, _) in itertools.pairwise(marks)]
-    works = [time - wait for time, wait in zip(times, waits, strict=True)]
-    usual = [(time, wait) for time, wait, work in zip(times, waits, works, strict=True) if work <= 5 * median(works)]
     seen.timed, seen.step_ms, seen.slowest_ms = len(times), median(times), max(times)
+    usual = [pair for pair in zip(times, waits, strict=True) if pair[0] - 1000 * pair[1] <= 5 * seen.step_ms]
     if any(waits):
-        seen.data_wait_fraction = min(1.0, sum(wait for _, wait in usual) / sum(time for time, _ in usual))
+        seen.data_wait_fraction = min(1.0, sum(1000 * wait for _, wait in usual) / sum(time for time, _ in usual))
 
 
-def begin_profile(device: str) -> Any:
-    gpu = device == "cuda"
+@contextlib.contextmanager
+def profiled(seen: Diagnosis) -> Iterator[None]:
+    """Profile the steps in the block, and fill in what they showed."""
+    gpu = seen.device == "cuda"
     stacks = gpu and sys.getprofile() is None  # PyTorch would take the place of the user's own profile function
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu
-    profiler: Any = profile(
-        activities=activities, record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True
-    )
-    profiler.teardown = os.environ.get(TEARDOWN)
-    os.environ[TEARDOWN] = profiler.teardown or "1"
-    profiler.start()
-    return profiler
-
-
-def end_profile(seen: Observations, profiler: Any) -> None:
-    if seen.device == "cuda":
-        torch.cuda.synchronize()
-    profiler.stop()
-    if profiler.teardown is None:
-        os.environ.pop(TEARDOWN, None)
-    read_profile(seen, profiler)
-
-
-def read_profile(seen: Observations, profiler: Any) -> None:
-    """Fill in what the profiled steps showed."""
+    users = os.environ.get("TEARDOWN_CUPTI")
+    os.environ["TEARDOWN_CUPTI"] = users or "1"  # or CUPTI slows all later launches (pytorch issue 144455)
+    with profile(record_shapes=True, with_stack=stacks, with_flops=True, acc_events=True) as profiler:
+        yield
+        if gpu:
+            torch.cuda.synchronize()
+    if users is None:
+        os.environ.pop("TEARDOWN_CUPTI", None)
     results = profiler.profiler.kineto_results
     events = sorted(results.events(), key=lambda event: event.start_ns())
     on_host = [event for event in events if "CUDA" not in str(event.device_type())]
@@ -94,9 +71,7 @@ def read_profile(seen: Observations, profiler: Any) -> None:
     moments = [event.start_ns() + event.duration_ns() // 2 for event in waits]
     places = {(sum(end.start_ns() < moment for end in ends), place_of(calls, moment)) for moment in moments}
     counts = Counter(place for _, place in places if place)
-    seen.scaler_reads = counts.pop(("GradScaler", False), 0)
-    seen.reads = Counter({place: count for (place, foreign), count in counts.items() if not foreign})
-    seen.library_reads = Counter({place: count for (place, foreign), count in counts.items() if foreign})
+    seen.reads = sorted(place for place, steps in counts.items() if steps >= len(ends))
 
 
 @functools.cache
@@ -105,45 +80,47 @@ def whole_path(file: str) -> str:
     return str(next((path for folder in sys.path if (path := Path(folder, file)).is_file()), file))
 
 
-def place_of(calls: list, moment: int) -> tuple[str, bool] | None:
-    """Return ("train.py:31", False) for a wait in the user's code, and ("trainer.py:9 of transformers ...", True) else.
+def place_of(calls: list, moment: int) -> str | None:
+    """Return "train.py:31" for a wait in the user's code, and "trainer.py:9 of the package transformers ..." else.
 
-    None for an upload, whose wait is that for memory that is not pinned, and where no line of Python is known. A wait
-    that no call makes, as in `if loss > 3`, has the line of the last call before it in the same function.
+    None where no line of Python is known, and for an upload, whose wait is that for memory that is not pinned, unless
+    torch.optim makes it. A wait that no call makes, as in `if loss > 3`, has the line of the last call before it.
     """
     lines: list[tuple[str, str, int]] = []  # ("" or "after ", file, line), the innermost last
+    library, uploads = "", False
     while calls:
         begun = [call for call in calls if call.start_time_ns <= moment]
         inside = [call for call in begun if moment <= call.end_time_ns][-1:]
         for call in [call for call in begun if "Py" in str(call.tag)][-1:]:
             caller = call.extra_fields.caller
             lines.append(("" if call in inside else "after ", whole_path(caller.file_name), caller.line_number))
-        if any(call.name == "aten::copy_" and "cuda" in str(call.extra_fields.inputs[0].device) for call in inside):
-            return None
+        copies = [call for call in inside if call.name == "aten::copy_"]
+        uploads |= any("cuda" in str(call.extra_fields.inputs[0].device) for call in copies)
         calls = inside[0].children if inside else []
-    library = ""
     for word, file, line in reversed(lines):
         if file.endswith("grad_scaler.py") and not library:
-            return "GradScaler", False
-        found = re.search(PACKAGE, file)
+            return SCALER
+        found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", file)
         passes = file.startswith(TORCH) and (library or not file.startswith(INNER))
         if passes or file.startswith((OWN, "<") if found else (OWN, "<", STANDARD)):
             continue
+        if uploads and not library and not file.startswith(INNER[0]):
+            return None
         path = Path(file)
         name = f"line {line} of a cell" if path.stem.isdigit() else f"{word}{path.name}:{line}"
         if not found:
-            return (f"{library}, called at {name}", True) if library else (name, False)
-        library = library or f"{name} of the package {found[1]}"
-    return (library, True) if library else None
+            return f"{library}, called at {name}" if library else name
+        library = library or f"{name}{PACKAGE}{found[1]}"
+    return library or None
 
 
-def read_operations(seen: Observations, events: list) -> None:
-    """Add up the FLOPs of products by operation and type. The events are in order of time.
+def read_operations(seen: Diagnosis, events: list) -> None:
+    """Add up the FLOPs of products by operation and type, or 1 where the profiler has none. Events are in order.
 
-    Autocast calls an operation again, with other types. Only the inner call computes, so the outer one is left out.
-    Of operations that the profiler has no FLOPs for, 1 counts the type.
+    Autocast calls an operation again, with other types. Only the inner call computes, so it replaces the outer one.
     """
-    outer: dict[tuple[int, str], tuple[int, tuple[str, str], float]] = {}
+    computed: dict[tuple[int, str, int], tuple[tuple[str, str], float]] = {}  # by thread, name, and the outer's end
+    outer_until: dict[tuple[int, str], int] = {}
     backward_until: dict[int, int] = {}  # of each thread
     for event in events:
         name, thread, dtypes = event.name(), event.start_thread_id(), event.dtypes()
@@ -151,15 +128,14 @@ def read_operations(seen: Observations, events: list) -> None:
         if name.startswith("autograd::engine::evaluate_function"):
             backward_until[thread] = max(event.end_ns(), backward_until.get(thread, 0))
         first = 1 if name in ("aten::addmm", "aten::baddbmm") else 0  # factor
-        dtype = dtypes[first].removeprefix("c10::").lower() if len(dtypes) > first else ""
-        if "float" not in (dtype := TYPES.get(dtype, dtype)) or not name.startswith(PRODUCTS):
+        kind = dtypes[first].removeprefix("c10::").lower() if re.match(PRODUCTS, name) and len(dtypes) > first else ""
+        if "float" not in (dtype := name_of(getattr(torch, kind, ""))):  # the profiler says "float" and "half"
             continue
         if event.start_ns() < backward_until.get(thread, 0):
             seen.backward_types.add(dtype)
-        key, flops = (name.removeprefix("aten::"), dtype), max(1.0, float(event.flops()))
-        ends, outer_key, counted = outer.get((thread, name), (0, key, 0.0))
-        if event.start_ns() < ends:
-            seen.flops[outer_key] -= counted
-        outer[thread, name] = event.end_ns(), key, flops
+        if event.start_ns() >= outer_until.get((thread, name), 0):
+            outer_until[thread, name] = event.end_ns()
+        key = (name.removeprefix("aten::"), dtype)
+        computed[thread, name, outer_until[thread, name]] = key, max(1.0, float(event.flops()))
+    for key, flops in computed.values():
         seen.flops[key] = seen.flops.get(key, 0.0) + flops
-    seen.flops = {key: flops for key, flops in seen.flops.items() if flops > 0}

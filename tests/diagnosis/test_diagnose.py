@@ -12,16 +12,14 @@ import timeit
 import pytest
 import torch
 from conftest import ENVIRONMENT, ROOT
-from diagnosis_cases import DEVICE, MISTAKES, SOUND, character_loop, inf_at_any_scale, plain, problem, scaled, sgd
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from diagnosis_cases import DEVICE, MISTAKES, SOUND, clipped_loop, inf_at_any_scale, plain, scaled
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from mixed_precision_study import diagnose
-from mixed_precision_study.diagnosis import doors
-from mixed_precision_study.diagnosis.mistakes import REMEDIES, SENTENCES, Observations, find_mistakes
+from mixed_precision_study.diagnosis.diagnose import LISTENERS, LOOKED, WARM_UP, Watch, doors
+from mixed_precision_study.diagnosis.mistakes import REMEDIES, SENTENCES, Diagnosis, find_mistakes
 from mixed_precision_study.diagnosis.profile import place_of, read_times
-from mixed_precision_study.diagnosis.watch import LOOKED, WARM_UP, Watch
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.train.precision import set_fp32_precision
 
@@ -40,10 +38,10 @@ def rules(report):
 
 def state_of_process():
     """Return what a diagnosis could leave behind."""
-    functions = [vars(owner)[name] for owner, name, _ in doors.doors()]
+    functions = [vars(owner)[name] for owner, name, _ in doors()]
     hooks = dict(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks)
     profiled = torch.autograd._profiler_enabled()
-    return functions, hooks, profiled, sys.getprofile(), list(doors.LISTENERS), os.environ.get("TEARDOWN_CUPTI")
+    return functions, hooks, profiled, sys.getprofile(), list(LISTENERS), os.environ.get("TEARDOWN_CUPTI")
 
 
 @pytest.fixture(autouse=True)
@@ -73,25 +71,11 @@ def test_a_sound_step_has_none(name):
     assert seen.evaluation_finite is (None if evaluate is None else True)
 
 
-def test_the_types_of_the_products_are_known_whatever_autocast_says():
-    model, inputs, labels = problem()
-    optimizer = sgd(model.parameters())
-
-    def step():  # autocast is around the loss alone, so that every product runs in float32
-        optimizer.zero_grad()
-        outputs = model(inputs)
-        with torch.autocast(DEVICE, dtype=torch.float16):
-            loss = torch.nn.functional.cross_entropy(outputs, labels)
-        loss.backward()
-        optimizer.step()
-
-    report = diagnose(step, steps=1, on_report=quiet)
+def test_the_flops_of_the_products_are_known_by_type():
+    report = diagnose(scaled(autocast=None)[0], steps=1, on_report=quiet)
     rows = 2 * 16 * (32 * 32 + 32 * 8)  # FLOPs of the forward pass; the input needs no gradient
     assert sum(report.seen.flops.values()) == 4 * (3 * rows - 2 * 16 * 32 * 32)
-    assert report.seen.share_of_flops("float32") == 1 and rules(report) == ["no 16 bits"]
-
-
-# When it reports
+    assert report.seen.share_of_flops("float32") == 1
 
 
 def test_the_report_comes_as_soon_as_all_is_known(capsys):
@@ -106,98 +90,63 @@ def test_the_report_comes_as_soon_as_all_is_known(capsys):
     assert report.mistakes[0].sentence in capsys.readouterr().out
 
 
-def test_start_and_stop_need_no_block():
+def test_start_and_stop_need_no_block_and_a_read_on_a_cpu_waits_for_no_device():
     reports, step = [], plain()[0]
     watch = diagnose(steps=1, on_report=reports.append).start()
     for _ in range(FIRST + 6):
-        step()
+        step().item()
     assert len(reports) == 1 and watch.stop() is watch.stop() is reports[0] and len(reports) == 1
+    assert rules(reports[0]) == ["waits"] * ON_GPU and ("GPU" in str(reports[0])) == ON_GPU
+
+
+def test_batches_that_run_out_end_a_diagnosis_with_what_it_needs():
+    step, batches = plain()[0], iter(range(FIRST + 2))
+    report = diagnose(lambda: (next(batches), step()), steps=5, on_report=quiet)
+    (sentence,) = report.seen.unseen
+    assert report.seen.steps == FIRST + 2 and re.findall(r"\d+", sentence) == [str(FIRST + 2), str(FIRST + 5 + LOOKED)]
 
 
 @pytest.mark.slow
-def test_a_script_that_ends_by_an_error_is_reported():
+@pytest.mark.parametrize(("steps", "watched"), [(4, 0), (40, 4)])
+def test_a_script_is_reported_that_ends_by_an_error_and_takes_warnings_for_errors(steps, watched):
     code = (
-        "from diagnosis_cases import character_loop\nfrom mixed_precision_study import diagnose\n"
-        "diagnose(on_report=lambda report: print(len(report.mistakes), report.seen.steps)).start()\n"
-        "character_loop(4)\nraise KeyError"
+        "import warnings\nfrom diagnosis_cases import clipped_loop\nfrom mixed_precision_study import diagnose\n"
+        "import mixed_precision_study.diagnosis.diagnose\nwarnings.simplefilter('error')\n"
+        "diagnose(on_report=lambda report: print(len(report.mistakes), report.seen.watched)).start()\n"
+        f"clipped_loop({steps})\nraise KeyError"
     )
-    done = run_python(code)
-    assert done.stdout.split() == ["1", "4"] and done.returncode == 1
-
-
-def run_python(code, *options):
     places = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "diagnosis"), ENVIRONMENT.get("PYTHONPATH", "")])
-    command = [sys.executable, *options, "-c", code]
-    return subprocess.run(command, env={**ENVIRONMENT, "PYTHONPATH": places}, capture_output=True, text=True)
-
-
-def unscaled(dtype, times):
-    model, inputs, labels = problem(dtype)
-    optimizer, scaler = sgd(model.parameters()), torch.amp.GradScaler(DEVICE)
-    scaler.scale(torch.nn.functional.cross_entropy(model(inputs).float(), labels)).backward()
-    for _ in range(times):
-        scaler.unscale_(optimizer)
-
-
-def out_of_memory():
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    environment = {**ENVIRONMENT, "PYTHONPATH": places}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", str(watched)] and "KeyError" in done.stderr, done.stderr
 
 
 ERRORS = {
-    "unscale_() has already been called": lambda: unscaled(torch.float32, 2),
-    "Attempting to unscale FP16 gradients": lambda: unscaled(torch.float16, 1),
+    "unscale_() has already been called": lambda: scaled(ends="unscale unscale")[0](),
     "without overflow": lambda: torch.zeros(2, dtype=torch.float16).masked_fill(torch.tensor([True, False]), -1e9),
     "to have the same dtype": lambda: torch.ones(2, 2) @ torch.ones(2, 2, dtype=torch.bfloat16),
-    "out of memory": out_of_memory,
 }
 
 
 @pytest.mark.parametrize("message", ERRORS)
 def test_what_a_common_error_means_is_noted_on_it(message):
     reports = []
-    with pytest.raises((RuntimeError, ValueError)) as caught, diagnose(on_report=reports.append):
+    with pytest.raises(RuntimeError) as caught, diagnose(on_report=reports.append):
         ERRORS[message]()
     assert message in str(caught.value) and reports[0].mistakes[0].figures == {"message": message}
     assert sys.version_info < (3, 11) or REMEDIES[message] in caught.value.__notes__[0]
 
 
-# It changes nothing
+EAGER = {"backend": "eager", "fullgraph": True}
 
 
-def compiled_loop(steps, **options):
-    """A compiled network with AdamW under autocast; returns its losses and weights."""
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)).to(DEVICE)
-    network = torch.compile(model, **options)
-    optimizer = torch.optim.AdamW(model.parameters())
-    inputs = torch.randn(16, 32, device=DEVICE)
-    losses = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        with torch.autocast(DEVICE, dtype=torch.bfloat16):
-            loss = network(inputs).float().square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return losses + [weight.detach() for weight in model.parameters()]
-
-
-@pytest.mark.parametrize(
-    "loop",
-    [
-        character_loop,
-        lambda steps: compiled_loop(steps, backend="eager", fullgraph=True),
-        pytest.param(lambda steps: compiled_loop(steps, fullgraph=True), marks=pytest.mark.slow),
-    ],
-    ids=["eager", "fullgraph", "inductor"],
-)
-def test_the_numbers_of_a_loop_are_those_without_a_diagnosis(loop):
+@pytest.mark.parametrize("compiles", [{}, EAGER, pytest.param({"fullgraph": True}, marks=pytest.mark.slow)], ids=len)
+def test_the_numbers_of_a_loop_are_those_without_a_diagnosis(compiles):
     counters = torch._dynamo.utils.counters["stats"]
-    expected = loop(NEEDED + 8)
+    expected = clipped_loop(NEEDED + 8, **compiles)
     graphs = counters["unique_graphs"]
     with diagnose(on_report=quiet) as report:
-        found = loop(NEEDED + 8)
+        found = clipped_loop(NEEDED + 8, **compiles)
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     assert report.seen.watched == 4 and counters["unique_graphs"] - graphs <= graphs
 
@@ -206,11 +155,11 @@ def test_an_error_of_the_loop_comes_through_and_one_of_our_own_does_not(monkeypa
     with pytest.raises(KeyError), diagnose(on_report=quiet):
         raise KeyError("from the loop")
     with diagnose(steps=1, on_report=lambda report: 1 / 0) as report:
-        character_loop(FIRST + 9)
+        clipped_loop(FIRST + 9)
     assert "ZeroDivisionError" in report.seen.unseen[0]
     monkeypatch.setattr(Watch, "advance", lambda self: 1 / 0)
     with diagnose(on_report=quiet) as report:
-        character_loop(5)
+        clipped_loop(5)
     assert "ZeroDivisionError" in report.seen.unseen[0] and report.seen.unseen[0] in str(report)
 
 
@@ -230,25 +179,15 @@ def test_each_of_several_optimizers_and_scalers_is_watched():
     assert [len(scales) for scales in report.seen.scales] == [4, 4] and rules(report) == ["scale falls"]
 
 
-def test_a_hook_of_the_user_behind_ours_is_called_in_every_step():
-    called, step = [], plain()[0]
-    with diagnose(steps=1, on_report=quiet):
-        hook = register_optimizer_step_post_hook(lambda *_: called.append(1))
-        for _ in range(FIRST + 8):
-            step()
-    hook.remove()
-    assert len(called) == FIRST + 8
-
-
 def test_a_loop_under_a_profiler_of_its_own_is_not_profiled_and_runs():
     for own in (profile(activities=[ProfilerActivity.CPU]), cProfile.Profile()):
         with diagnose(steps=1, on_report=quiet) as report, own:
-            character_loop(FIRST + 17)
+            clipped_loop(FIRST + 17)
         assert report.seen.timed == 1 and report.seen.watched == (4 if isinstance(own, cProfile.Profile) else 0)
     with diagnose(steps=1, on_report=quiet) as report:
-        character_loop(FIRST + 3)  # two of its steps are profiled when the loop's own profiler begins
+        clipped_loop(FIRST + 3)  # two of its steps are profiled when the loop's own profiler begins
         with profile(activities=[ProfilerActivity.CPU]) as own:
-            character_loop(4)
+            clipped_loop(4)
     assert report.seen.watched == 2 and own.events()
 
 
@@ -284,85 +223,49 @@ def test_a_function_that_the_loop_replaces_stays_replaced():
     with diagnose(on_report=quiet):
         ours = torch.amp.GradScaler.update
         torch.amp.GradScaler.update = theirs = lambda scaler: ours(scaler)
-        character_loop(4)
+        clipped_loop(4)
     try:
         assert torch.amp.GradScaler.update is theirs
-        character_loop(2)
+        clipped_loop(2)
     finally:
         torch.amp.GradScaler.update = before
 
 
-@pytest.mark.slow
-def test_warnings_as_errors_stop_no_loop():
-    code = (
-        "import warnings\nfrom diagnosis_cases import character_loop\nfrom mixed_precision_study import diagnose\n"
-        "import mixed_precision_study.diagnosis.diagnose\nwarnings.simplefilter('error')\n"
-        "with diagnose(on_report=lambda report: print(len(report.mistakes), report.seen.watched)):\n"
-        "    character_loop(40)"
-    )
-    done = run_python(code)
-    assert done.stdout.split() == ["1", "4"], done.stderr
-
-
-# What it says of time
-
-
 def test_a_loop_that_ends_early_says_so():
     with diagnose(on_report=quiet) as report:
-        character_loop(2)
+        clipped_loop(2)
     assert rules(report) == ["clipped while scaled"]  # what was heard until then counts
     assert report.seen.step_ms is None and report.seen.watched == 0 and str(NEEDED) in report.seen.unseen[0]
 
 
 def test_an_evaluation_is_told_apart_from_the_steps():
-    seen = Observations()
-    marks = [0.0, 0.01, 0.02, 2.03, 2.04, 2.05]  # seconds
-    read_times(seen, [(mark, 0.005) for mark in marks])
+    seen = Diagnosis()
+    read_times(seen, [10.0, 10.0, 2010.0, 10.0, 10.0], [0.005] * 5)
     assert (seen.step_ms, seen.slowest_ms) == pytest.approx((10, 2010))
     assert seen.data_wait_fraction == pytest.approx(0.5)
 
 
-class Slow(Dataset):
-    """Samples that take far longer than the step."""
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        time.sleep(0.02)
-        return torch.ones(32), index % 8
-
-
 def test_waiting_for_data_is_measured():
-    model, _, _ = problem()
-    optimizer = sgd(model.parameters())
+    step = plain()[0]
     with diagnose(on_report=quiet) as report:
-        for batch in DataLoader(Slow(), batch_size=1):
-            inputs, labels = (part.to(DEVICE) for part in batch)
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-            optimizer.step()
+        for _ in DataLoader(range(40), batch_size=1, collate_fn=lambda batch: time.sleep(0.02)):
+            step()
     assert 0.5 < report.seen.data_wait_fraction <= 1
 
 
 def test_a_timed_step_costs_less_than_2_percent_of_2_milliseconds():
-    watch = Watch(10_000, by_hand=False)
-    try:
-        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    watch = Watch(10_000, None, quiet, by_hand=False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
 
-        def hooks():
-            doors.tell("update", False, (scaler,), {})
-            doors.optimizer_stepped(optimizer)
-            doors.tell("update", True, (scaler,), {})
+    def hear():
+        watch.hear("update", False, scaler)
+        watch.hear("step", True, optimizer)
+        watch.hear("update", True, scaler)
 
-        for _ in range(FIRST):
-            hooks()
-        count = watch.count
-        assert min(timeit.repeat(hooks, timer=time.process_time, number=500, repeat=5)) / 500 < 0.02 * 0.002
-        assert watch.count == count + 2500 and not watch.is_looked_at
-    finally:
-        watch.stop()
+    seconds = min(timeit.repeat(hear, timer=time.process_time, number=500, repeat=5)) / 500
+    assert seconds < 0.02 * 0.002 or sys.gettrace() is not None  # which measures coverage, and is slow
+    assert watch.seen.steps >= 2500 and not watch.is_looked_at
 
 
 def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
@@ -377,81 +280,35 @@ def test_the_line_of_a_wait_is_found_in_the_profiler_s_stacks():
     moments = sorted(one.start_ns() for one in results.events() if one.name() == "aten::_local_scalar_dense")
     places = [place_of(results.experimental_event_tree(), moment) for moment in moments]
     line = train.__code__.co_firstlineno
-    assert places[:2] == [(f"test_diagnose.py:{line + 1}", False), (f"after test_diagnose.py:{line + 2}", False)]
-    assert set(places[2:]) == {(f"test_diagnose.py:{line + 3}", False)}
+    assert places[:2] == [f"test_diagnose.py:{line + 1}", f"after test_diagnose.py:{line + 2}"]
+    assert set(places[2:]) == {f"test_diagnose.py:{line + 3}"}
 
 
-# What only a GPU shows, and where nothing can be said
-
-H100 = {"device": "cuda", "gpu": "H100", "watched": 4, "capability": (9, 0)}
 GROWS = [2**30, 2**30 + 25 * 2**20, 2**30 + 50 * 2**20]
-ON_A_GPU = {
-    "waits": {"reads": {"train.py:3": 4}},
-    "bf16 emulated": {"gpu": "T4", "capability": (7, 5), "autocasts": {"bfloat16"}},
-    "scale is 0": {"scales": [[0.0, 0.0]]},
-    "TF32 off": {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0, ("conv2d", "float32"): 1.0}},
-    "memory not pinned": {"step_ms": 10.0, "pageable_ms": 2.0},
-    "memory grows": {"in_use": GROWS},
-}
-SOUND_ON_A_GPU = [
-    {"autocasts": {"bfloat16"}},
-    {"matmul_switch": "ieee", "flops": {("addmm", "float32"): 9.0}},
-    {"matmul_switch": "none", "flops": {("conv2d", "float32"): 9.0}},
-    {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0}, "capability": (7, 5)},
-    {"step_ms": 10.0, "pageable_ms": 0.05},
-    {"reads": {"train.py:3": 1}},
-    {"library_reads": {"trainer.py:3 of the package transformers": 4}},
-    {"in_use": [GROWS[0], GROWS[2], GROWS[1]]},
-    {"scales": [[1024.0, 2048.0], [65536.0, 32768.0, 32768.0], [8192.0, 4096.0, 2048.0, 1024.0]]},
+PACKAGES = ["GradScaler", "trainer.py:3 of the package transformers"]
+ON_A_GPU = [
+    ("waits", {"reads": [*PACKAGES, "train.py:3"]}),
+    (None, {"reads": PACKAGES}),
+    ("scale is 0", {"scales": [[0.0, 0.0]]}),
+    (None, {"scales": [[1024.0, 2048.0], [65536.0, 32768.0, 32768.0], [8192.0, 4096.0, 2048.0, 1024.0]]}),
+    ("TF32 off", {"matmul_switch": "none", "flops": {("addmm", "float32"): 9.0, ("conv2d", "float32"): 1.0}}),
+    (None, {"matmul_switch": "none", "flops": {("conv2d", "float32"): 9.0}}),
+    (None, {"matmul_switch": "ieee", "flops": {("addmm", "float32"): 9.0}}),
+    ("memory not pinned", {"step_ms": 10.0, "pageable_ms": 2.0}),
+    (None, {"step_ms": 10.0, "pageable_ms": 0.05}),
+    ("memory grows", {"in_use": GROWS}),
+    (None, {"in_use": [GROWS[0], GROWS[2], GROWS[1]]}),
 ]
 
 
-@pytest.mark.parametrize("rule", ON_A_GPU)
-def test_a_mistake_that_only_a_gpu_shows_is_named_alone(rule):
-    assert [found for found, _ in find_mistakes(Observations(**{**H100, **ON_A_GPU[rule]}))] == [rule]
-
-
-@pytest.mark.parametrize("fields", SOUND_ON_A_GPU, ids=lambda fields: "-".join(fields))
-def test_what_is_sound_on_a_gpu_is_no_mistake(fields):
-    assert list(find_mistakes(Observations(**{**H100, **fields}))) == []
-
-
-@pytest.mark.skipif(ON_GPU, reason="a GPU waits")
-def test_a_read_on_a_cpu_waits_for_no_device():
-    report = diagnose(plain(read=True)[0], steps=1, on_report=quiet)
-    assert rules(report) == [] and "GPU" not in str(report)
-
-
-def test_a_gpu_without_kernels_is_told_before_the_first_step(monkeypatch):
-    """As in docker-python issue 1546: a P100 under a PyTorch that was built without it."""
-    known = {"is_available": True, "get_device_capability": (6, 0), "get_arch_list": ["sm_75", "sm_90"]}
-    for name, value in known.items():
-        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    with pytest.raises(UserError, match=r"6\.0"):
-        diagnose(lambda: pytest.fail("a step was taken"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "word"),
-    [({"steps": 0}, "steps is 0"), ({"step": 3}, "step is 3"), ({"evaluate": "no"}, "evaluate is 'no'")],
-)
-def test_wrong_arguments_are_told_in_a_sentence(arguments, word):
-    with pytest.raises(UserError, match=word):
-        diagnose(**arguments)
-
-
-def test_a_step_that_runs_out_of_batches_says_how_many_are_needed():
-    step, left = plain()[0], iter(range(10))
-
-    def until_the_end():
-        next(left)
-        step()
-
-    with pytest.raises(UserError, match=f"after 10 steps; diagnose needs {NEEDED}"):
-        diagnose(until_the_end, on_report=quiet)
+@pytest.mark.parametrize(("rule", "fields"), ON_A_GPU)
+def test_what_a_gpu_shows_is_named_alone_where_it_is_a_mistake(rule, fields):
+    assert [found for found, _ in find_mistakes(Diagnosis(**fields))] == [rule] * (rule is not None)
 
 
 def test_where_nothing_was_looked_at_no_loop_is_called_sound():
+    with pytest.raises(UserError, match="steps is 0"):
+        diagnose(steps=0)
     with diagnose(on_report=quiet) as report:
         pass
     for nothing in (report, diagnose(lambda: None, steps=3, on_report=quiet)):

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from mixed_precision_study import diagnose
 from mixed_precision_study.train.precision import set_fp32_precision
@@ -66,10 +67,7 @@ def test_a_sound_step_has_no_mistake_and_its_kernels_are_known():
 def test_a_wait_is_named_alone_with_its_line(kind, batch):
     report = diagnose(convolutions(batch=batch, wait=WAITS[kind]), steps=5)
     assert rules(report) == ["waits"]
-    lines = {
-        WAITS[kind].__code__.co_firstlineno,
-        convolutions.__code__.co_firstlineno + 17,
-    }  # of the lambda, or its call
+    lines = {WAITS[kind].__code__.co_firstlineno, convolutions.__code__.co_firstlineno + 17}  # the lambda, or its call
     assert int(report.mistakes[0].figures["places"].rpartition(":")[2]) in lines
 
 
@@ -90,21 +88,35 @@ def test_gradscaler_s_own_wait_is_no_mistake():
 
         report = diagnose(step, steps=5)
         assert rules(report) == []
-        found[fused] = report.seen.scaler_reads
-    assert found == {False: 4, True: 0}
+        found[fused] = report.seen.reads
+    assert found == {False: ["GradScaler"], True: []}
 
 
-def test_memory_that_is_not_pinned_is_named():
+def test_a_wait_of_pytorchs_own_average_is_a_package_s_and_no_mistake():
+    """PyTorch pull request 157705: AveragedModel uploads its count in each step, which waits for the GPU."""
+    model = torch.nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, fused=True)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(torch.ones(8, 64, device="cuda")).float().mean()
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(model)
+
+    report = diagnose(step, steps=5)
+    assert rules(report) == []
+    assert report.seen.reads and all(
+        "swa_utils.py" in place and "test_on_gpu.py" in place for place in report.seen.reads
+    )
+
+
+def test_memory_that_is_not_pinned_or_kept_is_named():
     assert rules(diagnose(convolutions(pin=False, batch=1024), steps=5)) == ["memory not pinned"]
-
-
-def test_results_that_are_kept_are_named():
     step, kept = convolutions(), []
-
-    def keeping():
-        kept.append((step(), torch.zeros(3 * 2**20, device="cuda")))  # 12 MiB in fp32
-
-    report = diagnose(keeping, steps=5)
+    report = diagnose(lambda: kept.append((step(), torch.zeros(3 * 2**20, device="cuda"))), steps=5)  # 12 MiB in fp32
     assert rules(report) == ["memory grows"] and report.mistakes[0].figures["mib"] == pytest.approx(12, rel=0.1)
 
 
