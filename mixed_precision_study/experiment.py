@@ -43,7 +43,6 @@ from .record import (
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
 from .train.batch_size import largest_batch, limit_memory
-from .train.checkpoint import Checkpoints
 from .train.loss_scale import read_gradients
 from .train.precision import PRECISIONS, check_supported, set_fp32_precision
 from .train.step import (
@@ -67,7 +66,6 @@ FOR_TRAINER = (
     "compile_mode",
     "scaler",
     "rounding",
-    "fp8_scaling",
     "loss_scale",
     "keep_batchnorm_fp32",
 )
@@ -355,22 +353,16 @@ class Experiment:
 
     def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Train and evaluate for all epochs."""
-        settings, epochs = self.parameters, self.parameters.epochs
-        checkpoints = Checkpoints(record, trainer, settings.output_dir, settings.checkpoint_minutes)
-        done = checkpoints.resume()
-        metrics: list[float] = list(record.metric) if done else []
-        steps = record.steps_per_epoch
-        lr_at = partial(self.schedule, steps_per_epoch=steps, metrics=metrics) if self.schedule else None
-        for epoch in range(done, epochs):
+        epochs = self.parameters.epochs
+        known = {"steps_per_epoch": record.steps_per_epoch, "metrics": record.metric}
+        lr_at = partial(self.schedule, **known) if self.schedule else None
+        for epoch in range(epochs):
             if self.log is not None:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
             timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, epoch {epoch + 1}/{epochs}", self.log)
             if self.evaluate is not None:
-                metrics.append(self.measure(record, trainer, self.data.eval_batches, size))
-                record.metric.append(metrics[-1])
-            checkpoints.keep()
-        checkpoints.remove()
+                record.metric.append(self.measure(record, trainer, self.data.eval_batches, size))
 
     def measure(self, record: RunRecord, trainer: Trainer, batches: Callable, size: int) -> float:
         """Return the metric of the model over `batches(dtype, size)`."""

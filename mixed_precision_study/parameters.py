@@ -96,12 +96,10 @@ class Common(Parameters):
     compile_mode: CompileMode = hidden("default", 'longer searches: "coordinate-descent", "max-autotune-no-cudagraphs"')
     scaler: Literal["pytorch", "device"] = hidden("pytorch", 'or "device": no step waits to read about overflows')
     rounding: Literal["nearest", "stochastic"] = hidden("nearest", '"stochastic" keeps small updates in bf16_true')
-    checkpoint_minutes: FromZero = hidden(0.0, "between checkpoints, from which an ended training goes on; 0 for none")
     repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")
 
 
 CHANNELS_LAST = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
-FP8_SCALING = hidden("tensorwise", 'in fp8: a scale for each matrix, or "rowwise": for each row, which is more exact')
 OPTIMIZER = shown("sgd", 'or "adamw", which wants a smaller lr')
 LOADER = hidden("gpu", '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader')
 NUM_WORKERS = hidden(2, 'worker processes of the loader "workers"')
@@ -115,7 +113,6 @@ class OwnExperiment(Common):
     clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
     accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
     channels_last: bool = CHANNELS_LAST
-    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
 
 
 class CifarResnet(Common):
@@ -137,7 +134,6 @@ class CifarResnet(Common):
     batchnorm_momentum: AboveZero = hidden(0.1, "of wide_resnet28_10: share of the newest batch in its averages")
     dropout: Share = hidden(0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it")
     log_every: Whole = hidden(0, "steps between entries of the training log (loss, running accuracy); 0 for none")
-    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
     keep_batchnorm_fp32: bool = hidden(False, "in o3_fp16: True keeps batch normalisation in fp32")
     loader: Literal["gpu", "workers"] = LOADER
     num_workers: Whole = NUM_WORKERS
@@ -180,7 +176,6 @@ class LstmLanguageModel(Common):
     generate_words: Whole = shown(40, "words to write with each trained model at the end; 0 for none")
     clip: AboveZero = hidden(0.25, "largest norm of the gradient")
     temperature: AboveZero = hidden(1.0, "of the writing: below 1 likely words become likelier")
-    fp8_scaling: Literal["tensorwise", "rowwise"] = FP8_SCALING
 
     @model_validator(mode="after")
     def heads_divide_units(self) -> "LstmLanguageModel":

@@ -135,14 +135,14 @@ LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "ac
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
-FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the others a check that a GPU test makes now
+FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the last was of checkpoints, the others of a check
     *("inference_peak_mib", "ledger_saved_mib", "ledger_batch_mib", "ledger_temporaries_mib", "ledger_workspaces_mib"),
-    *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason"),
+    *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason", "resumed_at_epochs"),
 )
 # Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
 NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"}
 NOT_COMPARED |= {*NO_EFFECT, *FIELDS_OF_OLD_RECORDS}
-IN_FP8 = {"fp8_scaling": "tensorwise"}
+IN_FP8 = {"fp8_scaling": "tensorwise"}  # a parameter until version 0.3, without which old runs would have other keys
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
     "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False, "clip": 0.0, "batchnorm_momentum": 0.1},
@@ -222,7 +222,6 @@ class RunRecord(EnvironmentFields, DiagnosticFields):
     training_log: list = field(default_factory=list)  # [epoch, step, loss, accuracy so far in the epoch]
     metric_name: Text | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
     metric_better: Text | None = None  # "higher" or "lower"
-    resumed_at_epochs: list = field(default_factory=list)  # epochs after which another process went on
     metric: list = field(default_factory=list)  # held-out data, after each epoch
     chance_metric: Number | None = None  # of a model that ignores its input
     test_metric: Number | None = None  # on a test set that decides nothing, or null
@@ -318,7 +317,7 @@ NamedShare = Annotated[tuple[Text, Number], Strict(False)]  # a list of the two,
 TYPES: dict[str, Any] = {
     **{name: spec.type for name, spec in FIELDS.items()},
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), list[Number | None]),
-    **dict.fromkeys(("block_seconds", "overflow_steps", "resumed_at_epochs"), list[Number]),
+    **dict.fromkeys(("block_seconds", "overflow_steps"), list[Number]),
     **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), list[NamedShare]),
     "loss_scale_trace": list[Annotated[tuple[Number, Number | None], Strict(False)]],
     "training_log": list[Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]],
@@ -352,7 +351,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
             left_out.append((name, reason))
         else:
             kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
-            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], {}), **kept, "path": name})
+            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], IN_FP8), **kept, "path": name})
     return records, left_out
 
 
@@ -439,7 +438,7 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
             yield name, partial(read_file, path)
         elif path.suffix == ".zip":
             try:
-                check_is_file(path, links=False)
+                check_is_file(path)
                 with zipfile.ZipFile(path) as archive:
                     entries = sorted(archive.infolist(), key=lambda one: one.filename)
                     entries = [one for one in entries if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
@@ -468,7 +467,7 @@ def read_file(path: Path) -> bytes:
 
     Links are refused, because a stranger's folder may hold links to files that only its reader can read.
     """
-    check_is_file(path, links=False)
+    check_is_file(path)
     with path.open("rb") as opened:
         return within_limit(opened.read(MAX_FILE_BYTES + 1))
 

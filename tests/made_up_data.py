@@ -1,7 +1,6 @@
 """Settings of an experiment, and made-up files in the formats that its data come in."""
 
 import csv
-import os
 
 import torch
 from PIL import Image
@@ -49,17 +48,3 @@ def never(*_):
 def assert_equal_batches(first, second):
     for a, b in zip(first, second, strict=True):
         assert all(torch.equal(*parts) for parts in zip(a, b, strict=True))
-
-
-def make_odd_image(path, kind):
-    """Put something into an image's place that must not be opened, or cannot be read."""
-    if kind == "large":
-        save_image(path, size=(33, 32))
-    elif kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "link to a device":
-        path.symlink_to("/dev/zero")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.write_bytes(b"no image")

@@ -3,13 +3,12 @@
 The attribution works on plain data, as PyTorch's memory history gives them. blocks_at_peak() watches a step on a GPU.
 """
 
-import functools
 import math
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,18 +33,6 @@ class Block:
     size: int  # bytes that were asked for
     begin: float = -math.inf
     end: float = math.inf
-
-
-@dataclass(frozen=True)
-class Claim:
-    """At this time (microseconds) the memory at this address belonged to a part."""
-
-    part: str
-    address: int
-    time: float
-
-
-Span = tuple[float, float]  # begin and end of an operation, in microseconds
 
 
 def blocks_of(segments: Iterable[dict], events: Iterable[dict]) -> list[Block]:
@@ -81,26 +68,16 @@ def live_at_peak(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.begin <= peak < block.end]
 
 
-def part_of(block: Block, claims: Iterable[Claim], spans: list[Span]) -> str:
-    """Return the part that a block belongs to. `claims` are those of its address, `spans` are in order."""
-    found = {claim.part for claim in claims if block.begin <= claim.time <= block.end}
-    for part in OWNED:
-        if part in found:
-            return part
-    place = bisect_right(spans, (block.begin, math.inf)) - 1
-    inside = place >= 0 and spans[place][0] <= block.begin <= spans[place][1]
-    return "workspaces" if inside else "unattributed"
-
-
-def attribute(blocks: list[Block], claims: Iterable[Claim], spans: Iterable[Span]) -> dict[str, int]:
-    """Return {part: bytes} of blocks, with every one of PARTS."""
-    by_address: dict[int, list[Claim]] = {}
-    for claim in claims:
-        by_address.setdefault(claim.address, []).append(claim)
+def attribute(blocks: list[Block], claims: Mapping[int, list], spans: Iterable[tuple]) -> dict[str, int]:
+    """Return {part: bytes} of blocks, with every one of PARTS. `claims` and `spans` are those of StepBlocks."""
     in_order = sorted(spans)
     sizes = dict.fromkeys(PARTS, 0)
     for block in blocks:
-        sizes[part_of(block, by_address.get(block.address, ()), in_order)] += block.size
+        found = {part for part, moment in claims.get(block.address, ()) if block.begin <= moment <= block.end}
+        place = bisect_right(in_order, (block.begin, math.inf)) - 1
+        inside = place >= 0 and in_order[place][0] <= block.begin <= in_order[place][1]
+        otherwise = "workspaces" if inside else "unattributed"
+        sizes[next((part for part in OWNED if part in found), otherwise)] += block.size
     return sizes
 
 
@@ -111,10 +88,6 @@ def problem_of(sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, 
     the allocator's own counter. Each may differ by TOLERANCE of the peak, and as much may belong to nothing. under_way:
     the largest gradient in bytes. At the peak one may be in the making: it has a block and is not counted yet.
     """
-    if peak <= 0:
-        return "the allocator counted no peak"
-    if min(*sizes.values(), *counted.values()) < 0:
-        return "a part of the memory is negative"
     room = TOLERANCE * peak
     total = sum(sizes.values())
     if abs(total - peak) > room:
@@ -129,33 +102,30 @@ def problem_of(sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, 
     return None
 
 
-@dataclass
-class StepBlocks:
-    """What one step was seen to do with memory: what its tensors belong to, and when its operations ran."""
+class StepBlocks(TorchDispatchMode):
+    """What one step was seen to do with memory, forward and backward.
 
-    claims: list[Claim] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    claims: {address: [(the part that its memory belonged to, when)]}. spans: (begin, end) of each operation. All times
+    are in microseconds.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.claims: dict[int, list[tuple[str, float]]] = {}
+        self.spans: list[tuple[float, float]] = []
 
     def claim(self, part: str, tensors: Iterable) -> None:
         """Note that the memory of these tensors belongs to a part now. What is no tensor is left out."""
         now = microseconds()
         for tensor in tensors:
             if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
-                self.claims.append(Claim(part, tensor.untyped_storage().data_ptr(), now))
-
-
-class Operations(TorchDispatchMode):
-    """Notes when each operation of a step ran, forward and backward, and what it returned."""
-
-    def __init__(self, seen: StepBlocks):
-        super().__init__()
-        self.seen = seen
+                self.claims.setdefault(tensor.untyped_storage().data_ptr(), []).append((part, now))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         begin = microseconds()
         result = func(*args, **(kwargs or {}))
-        self.seen.spans.append((begin, microseconds()))
-        self.seen.claim("temporaries", tree_leaves(result))
+        self.spans.append((begin, microseconds()))
+        self.claim("temporaries", tree_leaves(result))
         return result
 
 
@@ -165,22 +135,18 @@ def microseconds() -> float:
 
 
 def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """Yield the tensors that an object holds: in its attributes, in lists, tuples, dicts and partial functions."""
+    """Yield the tensors that an object holds: in its attributes, in lists, tuples and dicts."""
+    inner: Iterable = ()
     if isinstance(value, torch.Tensor):
         yield value
-        return
-    inner: Iterable = ()
-    if isinstance(value, dict):
+    elif isinstance(value, dict):
         inner = value.values()
     elif isinstance(value, list | tuple):
         inner = value
-    elif isinstance(value, functools.partial):
-        inner = (*value.args, *value.keywords.values())
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         inner = vars(value).values()
-    if depth:
-        for one in inner:
-            yield from tensors_in(one, depth - 1)
+    for one in inner if depth else ():
+        yield from tensors_in(one, depth - 1)
 
 
 def known_tensors(trainer: Any) -> dict[str, list]:
@@ -210,15 +176,13 @@ def watched_blocks(trainer: Any, batch: tuple) -> Iterator[StepBlocks]:
         seen.claim("saved", [tensor])
         return tensor
 
-    def note_gradient(weight):
-        seen.claim("gradients", [weight.grad])
-
     with ExitStack() as stack:
         for weight in trainer.weights:
-            stack.callback(weight.register_post_accumulate_grad_hook(note_gradient).remove)
+            hook = weight.register_post_accumulate_grad_hook(lambda one: seen.claim("gradients", [one.grad]))
+            stack.callback(hook.remove)
         claim_known()
         stack.enter_context(torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor))
-        stack.enter_context(Operations(seen))
+        stack.enter_context(seen)
         yield seen
     claim_known()
 

@@ -33,12 +33,6 @@ def compute_loss(network, batch, hidden):
     return torch.nn.functional.cross_entropy(network(images).float(), labels), hidden
 
 
-def overflowing(network, batch, hidden):
-    """A loss whose gradients are infinite where batch[2] says so."""
-    loss, hidden = compute_loss(network, batch[:2], hidden)
-    return loss * (math.inf if batch[2] else 1.0), hidden
-
-
 def make_batch(seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
@@ -89,7 +83,7 @@ def same_bits(first, second):
 
 
 def flagged_loss(network, batch, hidden):
-    """The same for a batch of tensors only, as a graph's is."""
+    """A loss whose gradients are infinite where batch[2], a tensor, is: a graph takes tensors alone."""
     loss, hidden = compute_loss(network, batch[:2], hidden)
     return loss * batch[2], hidden
 

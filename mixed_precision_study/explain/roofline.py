@@ -45,7 +45,7 @@ def measure_ceiling(dtype: torch.dtype, device: torch.device) -> float:
     """
     size = 8192 if torch.cuda.mem_get_info(device)[0] > 4 * 1024 * MIB else 4096
     if dtype == FORWARD:
-        a8, b8 = (scaled(torch.randn(size, size, device=device), FORWARD, by_row=False) for _ in range(2))
+        a8, b8 = (scaled(torch.randn(size, size, device=device), FORWARD) for _ in range(2))
         return 2 * size**3 * rate_of(lambda: product(a8, b8, fast=True), device) / 1e12
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     return 2 * size**3 * rate_of(lambda: a @ b, device) / 1e12

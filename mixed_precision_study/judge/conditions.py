@@ -81,8 +81,6 @@ def flags_of(record: dict) -> list[str]:
         flags.append(f"throttled ({', '.join(reasons)} of the time)")
     if record.get("gpu_shared"):
         flags.append("GPU shared with another process")
-    if epochs := record.get("resumed_at_epochs"):
-        flags.append(f"went on in another process after epoch {', '.join(map(str, epochs))}")
     return flags
 
 

@@ -31,7 +31,7 @@ def opened_to_append(path: Path) -> TextIO:
     return path.open("a", encoding="utf-8", errors="backslashreplace")
 
 
-def check_is_file(path: Path, links: bool = True) -> None:
-    """Raise OSError if a path is no regular file, as a pipe could wait for ever; without `links` also at a link."""
-    if not stat.S_ISREG(path.stat(follow_symlinks=links).st_mode):
+def check_is_file(path: Path) -> None:
+    """Raise OSError if a path is no regular file, because a pipe could wait for ever."""
+    if not stat.S_ISREG(path.stat(follow_symlinks=False).st_mode):
         raise OSError("it is a link, a folder, a pipe or a device, not a file")

@@ -1,4 +1,4 @@
-"""What an experiment needs of its data (TrainingData), where images are stored, and batches prepared in advance."""
+"""What an experiment needs of its data (TrainingData), and batches prepared in advance."""
 
 import copy
 import dataclasses
@@ -35,12 +35,9 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
         items = {key: inner(part, f"[{key!r}]") for key, part in value.items()}
         if type(value) is dict or not isinstance(value, dict | UserDict):
             return items  # because a copy of another mapping may share its contents with the original
-        try:
-            same = copy.copy(value)
-            for key, part in items.items():
-                same[key] = part
-        except Exception:  # a frozen one
-            return items
+        same = copy.copy(value)
+        for key, part in items.items():
+            same[key] = part
         return same
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         same = copy.copy(value)
@@ -78,13 +75,12 @@ def fingerprint_of(*parts: Any) -> str:
 
     Tensors are taken as they are held. CIFAR-10 takes about 0.2 s.
     """
-
     found = hashlib.sha256()
     for part in parts:
         is_tensor = isinstance(part, torch.Tensor)
         found.update(f"{tuple(part.shape)} {part.dtype};".encode() if is_tensor else f"{part!r};".encode())
         if is_tensor and part.numel():
-            found.update(memoryview(part.detach().cpu().contiguous().numpy()).cast("B"))
+            found.update(part.detach().cpu().to_dense().reshape(-1).view(torch.uint8).numpy())
     return found.hexdigest()[:12]
 
 
@@ -152,42 +148,6 @@ class TrainingData:
         return next(self.train_batches(0, torch.float32, count))
 
 
-def place_images(images: torch.Tensor, device: torch.device, share: float = 0.25) -> torch.Tensor:
-    """Return uint8 images (N, C, height, width) in the memory from which batches are taken.
-
-    That is the GPU's if they take at most `share` of what is free there (of what memory_limit_gib leaves). If not, it
-    is pinned memory of the host, from which the GPU copies by itself. On the CPU they stay as they are.
-    """
-    if device.type != "cuda":
-        return images
-    total = torch.cuda.get_device_properties(device).total_memory
-    limit = torch.cuda.get_per_process_memory_fraction() * total  # of the current device, the only one that is used
-    free = min(torch.cuda.mem_get_info(device)[0], limit - torch.cuda.memory_allocated(device))
-    if images.nbytes <= share * free:
-        return images.to(device)
-    size = f"{images.nbytes / 2**20:,.0f} MiB of images"
-    print(f"NOTICE: {size} stay in pinned memory of the host, because they are too large for the GPU.")
-    return images.pin_memory()
-
-
-def device_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[Batch]:
-    """Yield (images, labels) of the indices in `order` (N,); all tensors are on one device."""
-    for chosen in order.split(size):
-        yield images[chosen], labels[chosen]
-
-
-def host_batches(images: torch.Tensor, labels: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[Batch]:
-    """Yield the batches of device_batches() from images in pinned memory, each image by an asynchronous copy.
-
-    The host waits once, to read the order.
-    """
-    for chosen, numbers in zip(order.split(size), order.cpu().split(size), strict=True):
-        batch = torch.empty(len(chosen), *images.shape[1:], dtype=images.dtype, device=order.device)
-        for row, number in zip(batch, numbers.tolist(), strict=True):
-            row.copy_(images[number], non_blocking=True)
-        yield batch, labels[chosen]
-
-
 @functools.cache
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     """Return the stream on which this process makes its batches; None on the CPU."""
@@ -199,9 +159,9 @@ def prefetch_to_device(
 ) -> Iterator[Batch]:
     """Yield `batches` in order, each made on the stream `side` while the step before it runs on `main`.
 
-    The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. An
-    error is raised when its batch is due. The side stream waits for the step before last, so at most one extra batch is
-    in memory, and what was freed before is reused safely. record_stream would hold memory while the host runs ahead.
+    The host waits for nothing. `main` is the current stream by default. If `side` is None, nothing is prefetched. The
+    side stream waits for the step before last, so at most one extra batch is in memory, and what was freed before is
+    reused safely. record_stream would hold memory while the host runs ahead.
     """
     if side is None:
         yield from batches
@@ -209,22 +169,17 @@ def prefetch_to_device(
     source = iter(batches)
     main = main or torch.cuda.current_stream(side.device)
 
-    def prepare() -> tuple[Batch, Any, Exception | None]:
+    def prepare() -> tuple[Batch, Any]:
         side.wait_stream(main)
-        try:
-            with on(side):
-                return next(source, None), side.record_event(), None
-        except Exception as error:
-            return None, None, error
+        with on(side):
+            return next(source, None), side.record_event()
 
     try:
-        batch, ready, error = prepare()
+        batch, ready = prepare()
         while batch is not None:
             following = prepare()
             main.wait_event(ready)
             yield batch
-            batch, ready, error = following
+            batch, ready = following
     finally:  # if the loop was left early, the next batch is still being made from tensors that are freed now
         main.wait_stream(side)
-    if error is not None:
-        raise error

@@ -23,7 +23,6 @@ from torchvision.transforms import v2
 
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
-from .cache import file_stats
 from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, cached_images, decoded
 
@@ -142,17 +141,13 @@ class Cifar(ImageData):
 def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
     """Return the images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels high and wide.
 
-    One's own are resized. Others must have CIFAR's size and number of classes, and get another name unless there are as
-    many as CIFAR's. Decoded images are cached until the name, size or time of a file changes.
+    Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
     classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir())
-    not_cifar = f'not those of {folder.name}; for your own images, rename {folder} and set dataset to "{OWN}"'
-    if not own and len(classes) != CLASS_COUNTS[folder.name]:
-        raise UserError(f"the {len(classes)} classes in {folder}/train are {not_cifar}.")
+    numbers = {name: number for number, name in enumerate(classes)}
     samples: list[tuple[str, int]] = []  # (path, label)
     counts: list[int] = []
     for part in ("train", "test"):
-        numbers = {name: number for number, name in enumerate(classes)}
         samples += make_dataset(folder / part, numbers, SUFFIXES, allow_empty=True) if classes else []
         counts.append(len(samples) - sum(counts))
         if not counts[-1]:
@@ -162,18 +157,17 @@ def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
     paths, labels = zip(*samples, strict=True)
 
     def read(index: int) -> np.ndarray:
-        picture = decoded(Path(paths[index]))
-        if not own and picture.size != (side, side):
-            raise UserError(f"the {picture.width} x {picture.height} pixels of {paths[index]} are {not_cifar}.")
-        return np.asarray(picture.resize((side, side)))
+        return np.asarray(decoded(Path(paths[index])).resize((side, side)))
 
     cached_in = folder if own else folder.parent
-    pixels = cached_images(cached_in, f"{folder.name}-{side}", (side, file_stats(paths)), read, len(paths))
-    pixels = pixels.permute(0, 3, 1, 2).contiguous()
+    pixels = cached_images(cached_in, f"{folder.name}-{side}", side, paths, read).permute(0, 3, 1, 2).contiguous()
     train, test = zip(pixels.split(counts), torch.tensor(labels).split(counts), strict=True)
     used = folder.name
-    if not own and tuple(counts) != CIFAR_COUNTS:
-        print(f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images, not those of {used}: named {used}-like.")
+    if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
+        print(
+            f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of {len(classes)} classes, so it is named"
+            f' {used}-like; for your own images, rename the folder and set dataset to "{OWN}".'
+        )
         used += "-like"
     return CifarImages(train, test, classes, "folder", used)
 

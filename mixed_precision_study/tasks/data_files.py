@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import os
-import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -30,7 +29,9 @@ def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Pa
     """Return the files in the order in which they are read; none where the data are no files of the user's."""
     dataset = parameters["dataset"]
     if parameters.get("csv_path") and dataset in ("auto", "csv"):
-        return files_in_csv(base / parameters["csv_path"])
+        path = base / parameters["csv_path"]
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            return [path, *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened))]
     folder = base / parameters["data_dir"]
     if dataset != "folder":
         folder = folder / (USUAL.get(notebook, dataset) if dataset == "auto" else dataset)
@@ -39,30 +40,15 @@ def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Pa
     return sorted(folder.glob("*.txt"))
 
 
-def files_in_csv(path: Path) -> list[Path]:
-    """Return a CSV and the images that its columns `path` and `image` name."""
-    with path.open(encoding="utf-8-sig", newline="") as opened:
-        rows = list(csv.DictReader(opened))
-    return [path, *(path.parent / row["path"] / row["image"] for row in rows)]
-
-
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, in the order of pathlib. Of 60,000 files, paths as text take half as long."""
     found = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
     return sorted(found, key=lambda path: path.split(os.sep))
 
 
-def size_of(path: str | Path) -> int:
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return -1
-    return found.st_size if stat.S_ISREG(found.st_mode) else -1
-
-
 def hash_of_files(paths: Sequence[str | Path]) -> str:
     """Return 12 hex digits for the sizes and contents of regular files. One that is missing counts as such."""
-    sizes = list(map(size_of, paths))
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else -1 for path in paths]
     found = hashlib.sha256(repr(sizes).encode())
     whole = sum(sizes) <= WHOLE_BYTES
     for place in range(0, len(paths), 1 if whole else -(-len(paths) // SAMPLED_FILES)):

@@ -21,10 +21,8 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from ..measure.environment import require_packages
-from ..measure.files import check_is_file
 from ..parameters import UserError
-from .batches import Batch, device_batches, fingerprint_of, host_batches, place_images
-from .cache import file_stats
+from .batches import Batch, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
 from .images import ImageData, cached_images, decode_all, decoded
@@ -32,8 +30,7 @@ from .images import ImageData, cached_images, decode_all, decoded
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
 https://github.com/zae-bayern/elpv-dataset"""
-COLUMNS = ("path", "image", "label")
-NEEDED = "it needs the columns path (folder), image (file name) and label (number), separated by commas"
+NEEDED = 'it needs the columns path (folder, such as "."), image (file name) and label (number), separated by commas'
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
@@ -52,15 +49,12 @@ def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
     num_workers, loss_function and seed. Raises UserError if data are not available or do not fit the loss.
     """
     size = (settings.image_height, settings.image_width)
-    dataset, csv_path = settings.dataset, settings.csv_path
-    if dataset == "csv" and not csv_path:
-        raise UserError('dataset is "csv" but csv_path is empty; give it the CSV that names your images.')
-    if csv_path and dataset in ("auto", "csv"):
-        images = images_of_csv(Path(csv_path), size)
+    if settings.dataset == "csv" or (settings.csv_path and settings.dataset == "auto"):
+        images = images_of_csv(Path(settings.csv_path), size)
     else:
         advice = "install it with: pip install --force-reinstall elpv-dataset"
         make_up = partial(made_up_cells, size, device)
-        images = found_or_made_up(dataset, "ELPV", partial(elpv_images, size), make_up, advice)
+        images = found_or_made_up(settings.dataset, "ELPV", partial(elpv_images, size), make_up, advice)
     low, high = images.labels.min().item(), images.labels.max().item()
     if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
         raise UserError(
@@ -94,12 +88,11 @@ class NumberedImages(ImageData):
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(images.paths), self.labels, split)
         if settings.loader == "gpu":
-            pixels = place_images(self.pixels(), device)
-            labels = self.labels.to(device)
-            self.training_on_device = self.training.to(device)
-            self.held_out_on_device = self.held_out.to(device)
-            batches = device_batches if pixels.device == labels.device else host_batches
-            self.stored_batches = partial(batches, pixels, labels)
+            parts = (self.pixels(), self.labels, self.training, self.held_out)
+            try:
+                self.on_device = [part.to(device) for part in parts]
+            except torch.OutOfMemoryError:
+                raise UserError('the images do not fit in the memory of the GPU; set loader to "workers".') from None
 
     @property
     def chance(self) -> float:
@@ -112,16 +105,20 @@ class NumberedImages(ImageData):
         if paths is None:
             return torch.from_numpy(decode_all(read, count))
         height, width = self.image_size
-        key = (self.image_size, torchvision.__version__, file_stats(paths))
-        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, read, count)
+        key = (self.image_size, torchvision.__version__)
+        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, paths, read)
+
+    def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
+        pixels, labels, *_ = self.on_device
+        return ((pixels[chosen], labels[chosen]) for chosen in places.split(size))
 
     def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[Batch]:
         order = torch.randperm(self.train_samples, generator=generator, device=self.device)
-        return self.normalised(self.stored_batches(self.training_on_device[order], size), dtype)
+        return self.normalised(self.stored_batches(self.on_device[2][order], size), dtype)
 
     def held_out_batches(self, size: int) -> Iterator[Batch]:
         if self.settings.loader == "gpu":
-            return self.stored_batches(self.held_out_on_device, size)
+            return self.stored_batches(self.on_device[3], size)
         return self.worker_batches(self.held_out, size)
 
     def show(self) -> Image.Image:
@@ -135,29 +132,23 @@ class NumberedImages(ImageData):
 def images_of_csv(path: Path, size: tuple[int, int]) -> ImageSource:
     """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
     try:
-        check_is_file(path)
         with path.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.DictReader(opened)
             rows = [(reader.line_num, row) for row in reader]
-            header = reader.fieldnames or ()
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"csv_path {str(path)!r} cannot be read as a CSV ({error}).") from None
-    if not rows or not set(COLUMNS) <= set(header):
-        raise UserError(f"{path} has {len(rows)} rows and the columns {', '.join(map(repr, header))}; {NEEDED}.")
+    if not rows:
+        raise UserError(f"{path} has no rows; {NEEDED}.")
     paths, labels = [], []
     for line, row in rows:
         try:
-            if any(row.get(None, ())):
-                raise ValueError("more cells than the header")
-            if not (row["path"] and row["image"]):
-                raise ValueError('an empty path or image; "." is the folder of the CSV')
-            label = float({"True": 1, "False": 0}.get(row["label"], row["label"] or "nan"))
-            if not abs(label) <= MAX_LABEL:  # NaN is not
-                raise ValueError(f"the label {row['label']!r}, which is not a finite number")
-        except ValueError as error:
-            raise UserError(f"{path} has in line {line} {error}.") from None
-        paths.append(path.parent / row["path"] / row["image"])
-        labels.append(label)
+            labels.append(float({"True": 1, "False": 0}.get(row["label"], row["label"])))
+            paths.append(path.parent / row["path"] / row["image"])
+            sound = row["path"] and row["image"] and abs(labels[-1]) <= MAX_LABEL and not any(row.get(None, ()))
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise UserError(f"line {line} of {path} holds {row}; {NEEDED}.")
     return image_files(paths, labels, size, "RGB", "csv", "csv")
 
 

@@ -1,8 +1,10 @@
-"""What the image data sets share: decoding by all cores, batches on the device, and the picture of a batch."""
+"""What the image data sets share: decoding by all cores, a cache, batches on the device, the picture of a batch."""
 
+import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +16,12 @@ from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import make_grid
 
-from ..measure.files import check_is_file
+from ..measure.files import written_whole
 from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
-from .cache import cached_arrays
 
 CHUNK = 16  # images that one worker decodes at a time
-MAX_PIXELS = 2**26  # of one image: decoded, it takes 256 MiB, and every core decodes one
 USUAL_SIZE = 32  # of a batch to show, if batch_size is "max"
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
@@ -29,10 +29,7 @@ IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than 
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:
     """Return an image file as a picture in PIL's `mode`; raise UserError if it cannot be read."""
     try:
-        check_is_file(path)
         with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise OSError(f"{image.width} x {image.height} pixels are too many; {MAX_PIXELS:,} are possible")
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
@@ -44,9 +41,8 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
     Forked processes read many images, because threads would wait for each other on small ones. Few are read in this
     process, and so are all on a system without fork. Raises the UserError of the first image that cannot be read.
     """
-    ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
 
-    def decode(places: range) -> np.ndarray | UserError:
+    def decode(places: list[int]) -> np.ndarray | UserError:
         try:
             return np.stack([np.asarray(read(index)) for index in places])
         except UserError as error:  # raised within a process, it would bring that process's traceback as its text
@@ -54,24 +50,37 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
     forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
-    images: Any = None
-    # The generator is its own, or the loader would draw from the global one.
-    chunks = DataLoader(ranges, None, collate_fn=decode, generator=torch.Generator(), **forked)
-    with progress(count, "decoding images") as bar:
-        for places, chunk in zip(ranges, chunks, strict=True):
+    chunks = []
+    with progress(count, "decoding images") as bar:  # the generator, because the loader would draw from the global one
+        for chunk in DataLoader(range(count), CHUNK, collate_fn=decode, generator=torch.Generator(), **forked):
             if isinstance(chunk, UserError):
                 raise chunk
-            if images is None:
-                images = np.empty((count, *chunk.shape[1:]), chunk.dtype)
-            images[places.start : places.stop] = chunk
-            bar.steps += len(places)
-    return images
+            chunks.append(chunk)
+            bar.steps += len(chunk)
+    return np.concatenate(chunks)
 
 
-def cached_images(folder: str | Path, name: str, key: Any, read: Callable[[int], Any], count: int) -> torch.Tensor:
-    """Return the images of decode_all() as a tensor, from the cache in `folder` if `key` is as before."""
-    arrays = cached_arrays(folder, name, key, lambda: {"images": decode_all(read, count)})
-    return torch.from_numpy(arrays["images"])
+def cached_images(folder: str | Path, name: str, key: Any, paths: Sequence, read: Callable[[int], Any]) -> torch.Tensor:
+    """Return the images of decode_all(), from `folder`/cache/`name`.npz if an earlier kernel kept them.
+
+    `key` is what they depend on beside their files, of which name, size and time count. A cache of other images is
+    replaced, and so is a damaged one. Where the folder cannot be written, only the cache is missing.
+    """
+    try:
+        stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in paths for stat in [os.stat(path)]]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}).") from None
+    path = Path(folder) / "cache" / f"{name}.npz"
+    digest = hashlib.sha256(repr((key, stats)).encode()).hexdigest()
+    with suppress(Exception), np.load(path, allow_pickle=False) as kept:  # missing, or damaged in whatever way
+        if kept["key"].item() == digest:
+            return torch.from_numpy(kept["images"])
+    images = decode_all(read, len(paths))
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as temporary, temporary.open("wb") as opened:
+            np.savez(opened, key=digest, images=images)
+    return torch.from_numpy(images)
 
 
 class ImageData(TrainingData):

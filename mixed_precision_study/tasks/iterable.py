@@ -87,7 +87,7 @@ class IterableData(TrainingData):
             tensors = tensors_of(step)
             if not shapes:
                 self.place, self.size = counted_place(parts[0], batch_size, getattr(batches, "batch_size", None))
-                first = [hashable(tensor) for _, tensor in tensors]
+                first = [tensor for _, tensor in tensors]
             self.sizes.append(sum(size_at(self.place, part) for part in parts))
             shape = tuple((path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors)
             shapes.append(seen.setdefault(shape, len(seen)))
@@ -240,22 +240,17 @@ def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None
     """
     likely, others = sizes_of(batch)
     every = likely | others
-    size = wanted
-    if wanted is not None and (type(wanted) is not int or wanted not in {1, *every.values()}):
+    size = wanted or most_frequent(likely)
+    if wanted and wanted not in {1, *every.values()}:
         known = ", ".join(str(one) for one in dict.fromkeys(every.values()))
-        raise UserError(
-            f"batch_size is {wanted!r}, but no tensor of the first batch has such a dimension; give one of {known}, or"
-            " leave it out."
-        )
-    if wanted is None and type(of_loader) is int and of_loader in (*likely.values(), others.get(("batch", None))):
+        raise UserError(f"batch_size is {wanted!r}, but the first batch has no such dimension; give one of {known}.")
+    if not wanted and of_loader and of_loader in (*likely.values(), others.get(("batch", None))):
         size = of_loader
-    elif wanted is None:
-        size = most_frequent(likely)
-        if len(set(likely.values())) > 1:
-            print(
-                f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
-                " tensors; if it is another number, set batch_size=."
-            )
+    elif not wanted and len(set(likely.values())) > 1:
+        print(
+            f"A batch is taken to have {size} samples, because that is the most frequent first dimension of its"
+            " tensors; if it is another number, set batch_size=."
+        )
     return next((place for place, found in every.items() if found == size), None), size
 
 
@@ -263,12 +258,3 @@ def size_at(place: Place | None, batch: Any) -> int:
     """Return how many samples a batch has, counted where they were in the first one if this one has that place."""
     likely, others = sizes_of(batch)
     return 1 if place is None else (likely | others).get(place, most_frequent(likely))
-
-
-def hashable(tensor: torch.Tensor) -> Any:
-    """Return a tensor, or its text where NumPy has no such type or layout."""
-    try:
-        tensor.detach().cpu().contiguous().numpy()
-    except (TypeError, RuntimeError):
-        return repr(tensor)
-    return tensor

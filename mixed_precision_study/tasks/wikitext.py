@@ -11,13 +11,11 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 
 from ..measure.files import written_whole
 from ..parameters import UserError
 from .batches import Batch, TrainingData, fingerprint_of
-from .cache import cached_arrays, read_or_stop
 from .download import announced, downloaded, found_or_made_up
 
 WIKITEXT_URL = "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/"
@@ -165,34 +163,28 @@ def wikitext_in(folder: Path) -> NumberedText:
     if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
         download_wikitext(folder)
         source = "download"
-    paths = [path for name in WIKITEXT_BLOBS if (path := folder / name).exists()]
-    contents = {path: read_or_stop(path, Path.read_bytes).replace(b"\r\n", b"\n") for path in paths}
-    blobs = {path.name: git_blob(content) for path, content in contents.items()}
-
-    def number() -> dict[str, np.ndarray]:
-        texts = {}
-        for path, content in contents.items():
+    texts: dict[str, list[str]] = {"test": []}
+    known = True
+    for name, blob in WIKITEXT_BLOBS.items():
+        if (folder / name).exists():
+            content = (folder / name).read_bytes().replace(b"\r\n", b"\n")
+            known = known and git_blob(content) == blob
             try:
                 lines = content.decode().splitlines()
             except UnicodeDecodeError as error:
-                raise UserError(f"{path} cannot be read ({error}); it must be a text file in UTF-8.") from None
-            texts[path.stem] = [word for line in lines for word in (*line.split(), "<eos>")]
-        vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
-        unknown = vocabulary["<unk>"]
-        arrays = {"vocabulary": np.frombuffer("\n".join(vocabulary).encode(), np.uint8)}  # no word has a \n
-        for name, text in texts.items():
-            arrays[name] = np.array([vocabulary.get(word, unknown) for word in text], np.int32)
-        return arrays
-
-    arrays = cached_arrays(folder.parent, folder.name, blobs, number)
-    vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
-    arrays.setdefault("test", np.empty(0, np.int32))
-    train, valid, test = (torch.from_numpy(arrays[name]).long() for name in ("train", "valid", "test"))
+                raise UserError(f"{folder / name} cannot be read ({error}); it must be a text file in UTF-8.") from None
+            texts[name.removesuffix(".txt")] = [word for line in lines for word in (*line.split(), "<eos>")]
+    vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
+    unknown = vocabulary["<unk>"]
+    train, valid, test = (
+        torch.tensor([vocabulary.get(word, unknown) for word in texts[part]], dtype=torch.long)
+        for part in ("train", "valid", "test")
+    )
     used = "wikitext-2"
-    if any(blob != WIKITEXT_BLOBS[name] for name, blob in blobs.items()):
+    if not known:
         print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
         used += "-like"
-    return NumberedText(train, valid, test, vocabulary, source, used)
+    return NumberedText(train, valid, test, list(vocabulary), source, used)
 
 
 def git_blob(content: bytes) -> str:

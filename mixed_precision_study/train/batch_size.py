@@ -25,9 +25,7 @@ def limit_memory(gib: float, device: torch.device) -> None:
     if gib and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory / 2**30
         if gib > total:
-            raise UserError(
-                f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all of it."
-            )
+            raise UserError(f"memory_limit_gib is {gib:g}, but this GPU has {total:.1f} GiB; give less, or 0 for all.")
         torch.cuda.set_per_process_memory_fraction(gib / total)  # of the current device, the only one in use
 
 

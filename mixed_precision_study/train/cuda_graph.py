@@ -5,6 +5,7 @@ device. On the CPU the same steps run without a graph, so that tests can check t
 """
 
 import functools
+import reprlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -71,12 +72,6 @@ class DeviceScaler:
     def get_scale(self) -> float:
         return self.factor.item()
 
-    def load(self, state: dict, skipped: int) -> None:
-        """Take over a state from state_dict(), and the number of skipped steps."""
-        self.factor.fill_(state["scale"])
-        self.good_steps.fill_(state["_growth_tracker"])
-        self.skipped.fill_(skipped)
-
     def state_dict(self) -> dict:
         factors = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self.growth_interval}
         return {"scale": self.get_scale(), "_growth_tracker": self.good_steps.item(), **factors}
@@ -107,20 +102,18 @@ def fill(places: Any, values: Any, name: str) -> None:
     if [path for path, _ in old] != [path for path, _ in new]:
         raise Unsupported(f"a CUDA graph takes batches of one structure, but the parts of {name} change")
     for (path, place), (_, value) in zip(old, new, strict=True):
-        if isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor):
-            if place.shape != value.shape or place.dtype != value.dtype:
-                kinds = [f"{tuple(one.shape)} of {one.dtype}" for one in (place, value)]
-                raise Unsupported(
-                    f"a CUDA graph takes batches of one shape and one type, but {path} is first {kinds[0]} and then"
-                    f" {kinds[1]}"
-                )
+        both = isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor)
+        if both and place.shape == value.shape and place.dtype == value.dtype:
             place.copy_(value, non_blocking=True)
-        elif not is_same(place, value):
-            kind = "string" if isinstance(value, str) else type(value).__name__
+        elif both or not is_same(place, value):
             raise Unsupported(
-                f"{path} is a {kind} that differs from batch to batch, which a CUDA graph cannot take, because it"
-                " replays the values of the first; leave it out of the batch or run eager"
+                f"a CUDA graph replays shapes, types and values of the first batch, but {path} is first"
+                f" {described(place)} and then {described(value)}; leave it out of the batch or run eager"
             )
+
+
+def described(value: Any) -> str:
+    return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else reprlib.repr(value)
 
 
 def is_same(first: Any, second: Any) -> bool:

@@ -19,16 +19,21 @@ class DeviceOptimizer:
     """An optimizer's update in one fused kernel, which does nothing if a gradient overflowed.
 
     The learning rate is a tensor, so that a CUDA graph's replay reads its current value. Buffers start as zeros.
-    weights: those that are frozen keep nothing, because they get no gradient.
-    buffers: the names of what is kept for each weight.
+    group: of torch's optimizer. Its frozen weights keep nothing, because they get no gradient.
+    buffers: the names of what is kept for each weight. lacking: settings of torch's that must be off.
     stochastic: whether 16-bit weights and buffers are computed in fp32 and rounded at random, see rounded_at_random.
+
+    Raises Unsupported where one of the lacking settings is on.
     """
 
-    stochastic = False
+    lacking: tuple[str, ...] = ()
 
-    def __init__(self, weights: list, lr: float, buffers: tuple[str, ...]):
-        self.weights = weights
-        self.lr = torch.full((), lr, dtype=torch.float32, device=weights[0].device)
+    def __init__(self, group: dict, stochastic: bool, buffers: tuple[str, ...]):
+        if any(group[name] for name in self.lacking):
+            raise Unsupported(f"on the device an optimizer has neither {' nor '.join(self.lacking)}")
+        self.stochastic = stochastic
+        self.weights = weights = group["params"]
+        self.lr = torch.full((), group["lr"], dtype=torch.float32, device=weights[0].device)
         self.param_groups = [{"params": weights, "lr": self.lr}]
         trained = [weight for weight in weights if weight.requires_grad]
         self.state = {weight: {name: torch.zeros_like(weight) for name in buffers} for weight in trained}
@@ -41,22 +46,12 @@ class DeviceOptimizer:
 
     def reset(self) -> None:
         """Set the buffers to zero in place: a graph keeps reading them at the same address."""
-        for state in self.state.values():
-            for buffer in state.values():
-                buffer.zero_()
+        for tensor in self.kept_tensors():
+            tensor.zero_()
 
     def kept_tensors(self) -> list[torch.Tensor]:
         """Return all that the optimizer keeps between steps, without the learning rate."""
         return [buffer for state in self.state.values() for buffer in state.values()]
-
-    def state_dict(self) -> list[torch.Tensor]:
-        """Return the kept tensors on the CPU, for a checkpoint."""
-        return [tensor.cpu() for tensor in self.kept_tensors()]
-
-    @torch.no_grad()
-    def load_state_dict(self, state: list[torch.Tensor]) -> None:
-        for tensor, value in zip(self.kept_tensors(), state, strict=True):
-            tensor.copy_(value)
 
     def gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self.weights if weight.grad is not None]
@@ -104,10 +99,6 @@ class DeviceGroups(DeviceOptimizer):
         self.state = {weight: kept for part in parts for weight, kept in part.state.items()}
         self.master_pairs = ()
 
-    def reset(self) -> None:
-        for part in self.parts:
-            part.reset()
-
     def kept_tensors(self) -> list[torch.Tensor]:
         return [tensor for part in self.parts for tensor in part.kept_tensors()]
 
@@ -124,19 +115,11 @@ class DeviceSGD(DeviceOptimizer):
     as zeros, which gives the same first step.
     """
 
-    def __init__(
-        self, weights: list, lr: float, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
-    ):
-        super().__init__(weights, lr, ("momentum_buffer",) if momentum else ())
-        self.settings = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
+    lacking = ("dampening", "maximize")
 
-    @classmethod
-    def like(cls, group: dict) -> "DeviceSGD":
-        """Return one with the settings of a torch.optim.SGD's group. Raises Unsupported for dampening or maximize."""
-        if group["dampening"] or group["maximize"]:
-            raise Unsupported("on the device an SGD has neither dampening nor maximize")
-        settings = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
-        return cls(group["params"], **settings)
+    def __init__(self, group: dict, stochastic: bool):
+        super().__init__(group, stochastic, ("momentum_buffer",) if group["momentum"] else ())
+        self.settings = {name: group[name] for name in ("momentum", "weight_decay", "nesterov")}
 
     def update(self, groups: list[list[list[torch.Tensor]]], found_inf: torch.Tensor | None) -> None:
         options: dict[str, Any] = {"dampening": 0.0, "maximize": False, "is_first_step": False, **self.settings}
@@ -148,29 +131,13 @@ class DeviceSGD(DeviceOptimizer):
 class DeviceAdamW(DeviceOptimizer):
     """torch.optim.AdamW's update. A skipped step does not count for the bias correction."""
 
-    def __init__(
-        self,
-        weights: list,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ):
-        super().__init__(weights, lr, ("exp_avg", "exp_avg_sq"))
-        self.settings = {"beta1": betas[0], "beta2": betas[1], "eps": eps, "weight_decay": weight_decay}
-        self.steps = torch.zeros((), dtype=torch.float32, device=weights[0].device)
+    lacking = ("amsgrad", "maximize")
 
-    @classmethod
-    def like(cls, group: dict) -> "DeviceAdamW":
-        """Return one with the settings of a torch.optim.AdamW's group. Raises Unsupported for amsgrad or maximize."""
-        if group["amsgrad"] or group["maximize"]:
-            raise Unsupported("on the device an AdamW has neither amsgrad nor maximize")
-        settings = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
-        return cls(group["params"], **settings)
-
-    def reset(self) -> None:
-        super().reset()
-        self.steps.zero_()
+    def __init__(self, group: dict, stochastic: bool):
+        super().__init__(group, stochastic, ("exp_avg", "exp_avg_sq"))
+        self.settings = dict(zip(("beta1", "beta2"), group["betas"], strict=True))
+        self.settings |= {"eps": group["eps"], "weight_decay": group["weight_decay"]}
+        self.steps = torch.zeros((), dtype=torch.float32, device=self.lr.device)
 
     def kept_tensors(self) -> list[torch.Tensor]:
         return [*super().kept_tensors(), self.steps]
@@ -201,16 +168,11 @@ DEVICE_OPTIMIZERS: dict[type, Any] = {torch.optim.SGD: DeviceSGD, torch.optim.Ad
 
 
 def on_device(optimizer: torch.optim.Optimizer, stochastic: bool = False) -> DeviceOptimizer:
-    """Return the device's form of an optimizer that has taken no step yet. `stochastic`: see DeviceOptimizer.
-
-    Raises Unsupported for another optimizer than SGD and AdamW.
-    """
+    """Return the device's form of an optimizer that has taken no step yet; Unsupported if it is no SGD or AdamW."""
     kind = DEVICE_OPTIMIZERS.get(type(optimizer))
     if kind is None:
         raise Unsupported(
             f"a step without waits for the device needs torch.optim.SGD or AdamW; this is {type(optimizer).__name__}"
         )
-    made = [kind.like(group) for group in optimizer.param_groups]
-    for part in made:
-        part.stochastic = stochastic
+    made = [kind(group, stochastic) for group in optimizer.param_groups]
     return made[0] if len(made) == 1 else DeviceGroups(made)

@@ -11,27 +11,19 @@ from .cuda_graph import DeviceScaler
 from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32
 
 
-class FixedLossScaler(torch.amp.GradScaler):
-    """PyTorch's loss scaler. With `fixed` the scale stays at `init_scale`."""
+class OwnScaler(torch.amp.GradScaler):
+    """PyTorch's loss scaler for what that does not know: a `fixed` scale, fp32 master copies, and fp16 gradients."""
 
-    def __init__(self, device_type: str, *, init_scale: float, fixed: bool, enabled: bool = True):
+    def __init__(self, device_type: str, *, init_scale: float, fixed: bool, enabled: bool):
         super().__init__(device_type, init_scale=init_scale, enabled=enabled)
         self.fixed = init_scale if fixed else None
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         super().update(new_scale if self.fixed is None else self.fixed)
 
-
-class MasterCopyScaler(FixedLossScaler):
-    """The scaler of o2_fp16, whose optimizer updates fp32 master copies of the model's fp16 weights."""
-
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         gather_master_gradients(optimizer)
         super().unscale_(optimizer)
-
-
-class HalfGradientScaler(FixedLossScaler):
-    """The scaler of o3_fp16. It accepts fp16 gradients, which PyTorch's scaler refuses."""
 
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
@@ -50,9 +42,7 @@ def make_scaler(precision: str, loss_scale: str | float, device: torch.device, o
         return DeviceScaler(start if enabled else None, enabled and dynamic, device)
     if dynamic and not mode["masters"]:
         return torch.amp.GradScaler(device.type, init_scale=start, enabled=enabled)
-    classes = {"o2_fp16": MasterCopyScaler, "o3_fp16": HalfGradientScaler}
-    scaler_class = classes.get(precision, FixedLossScaler)
-    return scaler_class(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
+    return OwnScaler(device.type, init_scale=start, fixed=not dynamic, enabled=enabled)
 
 
 class LossScaleTrace:

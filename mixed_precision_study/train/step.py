@@ -66,11 +66,9 @@ class Trainer:
         default optimizer is torch.optim.SGD with the other `options`.
     found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
     network: the model as it was built. model: the same for inference, compiled if `execution` says so.
-    loss_of: what the step calls as compute_loss. torch.compile compiles network and loss as one.
+    loss_of: what the step calls as compute_loss, because torch.compile compiles network and loss as one.
     weights, masters: the model's parameters, and what the optimizer updates in their place (see cast_model).
-    captured: the CapturedStep of a CUDA graph, else None.
     data: what the batches come from, so that its tensors can be found in memory.
-    fp8_linear_fraction: in fp8 the share of the Linear layers' work that is done in it, else None.
     steps, updates: steps taken, and in eager mode those that updated the weights.
     """
 
@@ -87,7 +85,6 @@ class Trainer:
         compile_mode: str = "default",
         scaler: str = "pytorch",
         rounding: str = "nearest",
-        fp8_scaling: str = "tensorwise",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
         clip: float | None = None,
@@ -101,7 +98,7 @@ class Trainer:
         self.step_function = step_function or partial(training_step, clip=clip)
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.masters = cast_model(model, precision, keep_batchnorm_fp32)
-        self.fp8_linear_fraction = use_float8(model, fp8_scaling) if precision == "fp8" else None
+        self.fp8_linear_fraction = use_float8(model) if precision == "fp8" else None
         self.weights = list(model.parameters())
         self.network = self.model = model
         self.loss_of = compute_loss
@@ -273,9 +270,8 @@ class TrainingLog:
 
 def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: dict) -> None:
     """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
-    record.fp32_precision_matmul = switches["matmul"]
-    record.fp32_precision_conv = switches["conv"]
-    record.fp32_precision_rnn = switches["rnn"]
+    for name, switch in switches.items():
+        setattr(record, f"fp32_precision_{name}", switch)
     record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
     if mode["autocast"] and trainer.model is not trainer.network:
         from torch._functorch import config
@@ -286,7 +282,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: 
     record.fp8_linear_fraction = trainer.fp8_linear_fraction
 
 
-SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution: PyTorch's default; 0: all
+SEARCH_LIMIT = 10  # algorithms that cuDNN may time for each convolution: PyTorch's default
 SEARCH_SECONDS = 60  # what the search may take, about, if the time of a step is known
 STEPS_PER_ALGORITHM = 6  # what timing one algorithm in every layer costs, about
 
@@ -297,19 +293,13 @@ def allow_search(step_seconds: float = 0.0, several_shapes: bool = False) -> Non
     Nothing is searched for batches of several shapes, where each new one would wait for its search. With
     `step_seconds`, the time of a step, fewer are timed if the search would take more than SEARCH_SECONDS.
     """
-    limit = SEARCH_LIMIT
-    if step_seconds:
-        affordable = max(1, int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds))
-        limit = min(SEARCH_LIMIT or affordable, affordable)
+    affordable = int(SEARCH_SECONDS / STEPS_PER_ALGORITHM / step_seconds) if step_seconds else SEARCH_LIMIT
     torch.backends.cudnn.benchmark = not several_shapes
-    torch.backends.cudnn.benchmark_limit = limit
+    torch.backends.cudnn.benchmark_limit = max(1, min(SEARCH_LIMIT, affordable))
 
 
 def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float) -> None:
-    """Note how long cuDNN's search took: the first step, without compilation, less a steady one, in seconds.
-
-    This is an upper bound: the first step also loads kernels.
-    """
+    """Note how long cuDNN's search took, at most: the seconds of the first step, uncompiled, less a steady one."""
     convolves = any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in trainer.network.modules())
     if trainer.device.type != "cuda":
         record.search_reason = "no GPU"
@@ -401,8 +391,6 @@ def warm_up(
 
     cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
     peak is recorded apart, because the search may need more memory than training.
-
-    Where the data have several shapes, one batch of each comes first, so that nothing is compiled in a timed epoch.
 
     If the last step was skipped, the scale has not settled and is set to that of the last step that was not. A hidden
     state that is no longer finite, for example, makes every step overflow at any scale.
@@ -497,19 +485,13 @@ def timed_epoch(
     if read_compiler(trainer)["graphs"] > compiled_before:
         raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
     if mean_loss is None:
-        raise Diverged(reason_without_updates(trainer.scaler))
+        scale = trainer.scaler.get_scale()
+        skipped_all = f"every step was skipped: loss or gradients are not finite at loss scale {scale:g}"
+        without = "no step updated the weights: training_step must call scaler.step(optimizer)"
+        raise Diverged(skipped_all if trainer.scaler.is_enabled() else without)
     record.train_loss.append(mean_loss)
     if not math.isfinite(mean_loss):
         raise Diverged(f"the training loss is not finite after {trainer.steps} steps")
-
-
-def reason_without_updates(scaler: Any) -> str:
-    """Return why an epoch did not update the weights."""
-    if not scaler.is_enabled():  # then no overflow skips a step
-        return "no step updated the weights: training_step must call scaler.step(optimizer)"
-    scale = scaler.get_scale()
-    why = "the gradients overflow fp16" if scale >= 1 else "loss or gradients are not finite, even"
-    return f"every step was skipped: {why} at loss scale {scale:g}"
 
 
 @contextmanager

@@ -35,69 +35,21 @@ EXECUTIONS = ("eager", "compile", "cuda_graph", "compile_cuda_graph")
 SMALL = {"dataset": "synthetic", "max_steps": STEPS, "epochs": 1, "seed": 3}
 PARAMETERS = {  # small models: the traces are about the step, not about the model
     "cifar_resnet": {**SMALL, "model": "resnet18" if torch.cuda.is_available() else "resnet10t", "batch_size": 8},
-    "efficientnet_regression": {
-        **SMALL,
-        "model": "mobilenetv3_small_050",
-        "batch_size": 4,
-        "image_height": 64,
-        "image_width": 64,
-    },
+    "efficientnet_regression": SMALL
+    | {"model": "mobilenetv3_small_050", "batch_size": 4, "image_height": 64, "image_width": 64},
     "lstm_language_model": {**SMALL, "model": "lstm", "batch_size": 4, "units": 64, "generate_words": 0},
 }
 FP8 = {  # nearly all of a Transformer's work is in layers that take fp8; the other models have one such layer or none
     "lstm_language_model": {"model": "transformer", "optimizer": "adamw", "lr": 0.001, "heads": 4}
 }
 # Fields of a record that do not depend on the clock or the machine.
-LOOP_FIELDS = [
-    "precision",
-    "status",
-    "reason",
-    "dataset_used",
-    "dataset_source",
-    "synthetic",
-    "train_samples",
-    "eval_samples",
-    "sample_unit",
-    "steps_per_epoch",
-    "batch_size_used",
-    "samples_per_epoch",
-    "train_loss",
-    "metric",
-    "metric_name",
-    "metric_better",
-    "chance_metric",
-    "test_metric",
-    "loss_scale_trace",
-    "skipped_steps",
-    "overflow_steps",
-    "warmup_steps",
-    "warmup_skipped_steps",
-    "autocast_dtype",
-    "parameter_dtypes",
-    "fp32_precision_matmul",
-    "fp32_precision_conv",
-    "fp32_precision_rnn",
-    "training_log",
-]
-
-
-def run_cells(path, last, parameters):
-    """Run a notebook's code cells up to the one with the id `last`, with parameters replaced; return its names."""
-    names = {"__name__": path.stem, "display": lambda *_: None}
-    module = type(sys)(path.stem)
-    vars(module).update(names)
-    names = vars(module)
-    sys.modules[path.stem] = module  # torch.compile looks a function's module up
-    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    if last not in [cell["id"] for cell in cells]:
-        raise LookupError(f"{path.stem} has no cell {last!r}")
-    for cell in cells:
-        exec(compile("".join(cell["source"]), f"{path.name}:{cell['id']}", "exec"), names)
-        if "parameters" in cell["metadata"].get("tags", ()):
-            names.update(parameters)  # also those that the cell does not show
-        if cell["id"] == last:
-            break
-    return names
+LOOP_FIELDS = (
+    *("precision", "status", "reason", "dataset_used", "dataset_source", "synthetic"),
+    *("train_samples", "eval_samples", "sample_unit", "steps_per_epoch", "batch_size_used", "samples_per_epoch"),
+    *("train_loss", "metric", "metric_name", "metric_better", "chance_metric", "test_metric"),
+    *("loss_scale_trace", "skipped_steps", "overflow_steps", "warmup_steps", "warmup_skipped_steps", "autocast_dtype"),
+    *("parameter_dtypes", "fp32_precision_matmul", "fp32_precision_conv", "fp32_precision_rnn", "training_log"),
+)
 
 
 def modes_of(notebook):
@@ -109,18 +61,11 @@ def prepared(root, notebook, precision, execution):
     """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
     parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp(dir=".")}
     parameters |= FP8[notebook] if precision == "fp8" else {}
-    path = root / "notebooks" / f"{notebook}.ipynb"
-    if '"run"' not in path.read_text(encoding="utf-8"):
-        return prepared_before_experiment(path, parameters)
-    from mixed_precision_study.experiment import Experiment
+    from notebook_cells import experiment_of  # loads the package from the checkout that is asked for
+
     from mixed_precision_study.train.precision import set_fp32_precision
 
-    run = Experiment.run
-    Experiment.run = lambda self: []
-    try:
-        experiment = run_cells(path, "run", parameters)["experiment"]
-    finally:
-        Experiment.run = run
+    experiment = experiment_of(root / "notebooks" / f"{notebook}.ipynb", parameters)
     schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
     return (
         experiment.make_trainer,
@@ -128,20 +73,6 @@ def prepared(root, notebook, precision, execution):
         lambda step: schedule(step, STEPS, []),
         set_fp32_precision,
     )
-
-
-def prepared_before_experiment(path, parameters):
-    """Return the same of a notebook as it was before there was an Experiment."""
-    names = run_cells(path, "train", parameters)
-
-    def batches(precision):
-        if path.stem == "lstm_language_model":
-            return names["train_batches"](names["train_rows"])
-        dtype = names["PRECISIONS"][precision]["weights"]
-        return names["train_batches"](0, dtype, parameters["batch_size"])
-
-    rate = names.get("lr_at", lambda step, steps: names["lr"])
-    return names["make_trainer"], batches, lambda step: rate(step, STEPS), names["set_fp32_precision"]
 
 
 def waits_and_kernels(take):
@@ -198,8 +129,9 @@ def trace_loop(root, notebook, execution):
     parameters = {**PARAMETERS[notebook], "max_steps": 4, "epochs": 2, "execution": execution}
     parameters |= {"precisions": list(MODES), "output_dir": folder}
     parameters |= {"log_every": 2} if notebook == "cifar_resnet" else {}
-    path = root / "notebooks" / f"{notebook}.ipynb"
-    run_cells(path, "run" if '"run"' in path.read_text(encoding="utf-8") else "loop", parameters)
+    from notebook_cells import run_cells
+
+    run_cells(root / "notebooks" / f"{notebook}.ipynb", "run", parameters)
     records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
     return {record["precision"]: {name: record.get(name) for name in LOOP_FIELDS} for record in records}
 
@@ -256,7 +188,7 @@ def main():
     parser.add_argument("--compare", type=Path, nargs="*", default=[])
     args = parser.parse_args()
     root, write, compare = args.root.resolve(), args.write and args.write.resolve(), [p.resolve() for p in args.compare]
-    sys.path[:0] = [str(root), str(root / "notebooks")]
+    sys.path[:0] = [str(root), str(Path(__file__).resolve().parents[1])]
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # the order of a sum must not depend on the cores
     folder = tempfile.mkdtemp()

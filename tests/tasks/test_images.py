@@ -1,9 +1,12 @@
-"""Images that are decoded, and files in an image's place that must not be opened."""
+"""Images that are decoded and kept between kernels, and files that are none."""
+
+import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from made_up_data import make_odd_image, save_image
+from made_up_data import never, save_image
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import images
@@ -32,12 +35,68 @@ def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monke
         images.decode_all(stumble, count)
 
 
-@pytest.mark.parametrize("kind", ["large", "pipe", "link to a device", "folder", "broken", "missing"])
-def test_an_image_that_must_not_be_opened_is_named(monkeypatch, tmp_path, kind):
-    monkeypatch.setattr(images, "MAX_PIXELS", 32 * 32)
-    if kind != "missing":
-        make_odd_image(tmp_path / "odd.png", kind)
-    with pytest.raises(UserError, match=r"odd\.png"):
-        images.decoded(tmp_path / "odd.png")
-    save_image(tmp_path / "even.png", size=(32, 32))
-    assert images.decoded(tmp_path / "even.png").size == (32, 32)
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    for name in ("folder", "broken", "missing"):
+        with pytest.raises(UserError, match=rf"{name}\.png"):
+            images.decoded(tmp_path / f"{name}.png")
+    save_image(tmp_path / "sound.png", size=(32, 32))
+    assert images.decoded(tmp_path / "sound.png").size == (32, 32)
+
+
+def read_made_up(index):
+    return np.arange(3000, dtype=np.uint8).reshape(2, 1500)[index]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Return a function that says whether cached_images() gives what read_made_up() does."""
+    (tmp_path / "a.png").write_bytes(b"abc")
+
+    def is_kept(key=1, read=read_made_up, name="n"):
+        found = images.cached_images(tmp_path, name, key, [tmp_path / "a.png"] * 2, read)
+        return torch.equal(found, torch.from_numpy(np.stack([read_made_up(0), read_made_up(1)])))
+
+    return is_kept
+
+
+def test_images_are_decoded_once_and_again_for_another_key_or_file(tmp_path, kept):
+    assert kept() and kept(read=never) and kept(2, name="[n]")
+    assert not kept(2, lambda index: np.zeros(1500, np.uint8))
+    assert kept() and kept(read=never) and kept(2, never, "[n]")
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["[n].npz", "n.npz"]  # nothing temporary
+    (tmp_path / "a.png").write_bytes(b"abcd")
+    with pytest.raises(AssertionError):
+        kept(read=never)
+    with pytest.raises(UserError, match=r"b\.png"):
+        images.cached_images(tmp_path, "n", 1, [tmp_path / "b.png"], never)
+
+
+def test_a_damaged_cache_is_made_again_and_what_was_pickled_is_never_loaded(tmp_path, kept):
+    kept()
+    (path,) = (tmp_path / "cache").iterdir()
+    whole, draw = path.read_bytes(), random.Random(0)
+    for damaged in (b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:-10]):
+        path.write_bytes(damaged)
+        assert kept() and kept(read=never)
+    for _ in range(40):
+        place = draw.randrange(len(whole))
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
+        assert kept(), place
+    with np.load(path) as known:
+        contents = dict(known)
+    np.savez(path, **contents | {"images": np.array([print], dtype=object)})
+    assert kept()
+
+
+@pytest.mark.parametrize("function", [(np, "savez"), (Path, "unlink"), (Path, "mkdir")])
+def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypatch, kept, function):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*function, full)
+        assert kept()
+    assert function[1] == "mkdir" or list((tmp_path / "cache").iterdir()) == []
+    assert kept() and kept(read=never)

@@ -22,48 +22,40 @@ def made_up_record():
 def search(monkeypatch):
     """Return a function that searches where `room` samples fit, and `room_when_searching` with cuDNN's search."""
 
-    def find(room, limit=10**6, room_when_searching=None, **options):
+    def find(room, limit=10**6, room_when_searching=None):
         record = made_up_record()
 
         def probe(record, make_trainer, batches, size, device, rows=1, search=None):
-            most = room if search is None or room_when_searching is None else room_when_searching
-            record.batch_probes.append(
-                [size, "ok" if size <= most else "oom", None, None if search is not None else 50]
-            )
+            fits = size <= (room if search is None else room_when_searching or room)
+            record.batch_probes.append([size, "ok" if fits else "oom", None, None if search is not None else 50])
             record.searched = search
-            return size <= most
+            return fits
 
         monkeypatch.setattr(batch_size, "probe", probe)
-        found = largest_batch(record, None, None, GPU, limit, **options)
+        found = largest_batch(record, None, None, GPU, limit)
         assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
         return found, record.batch_probes
 
     return find
 
 
-@pytest.mark.parametrize("room", [1, 7, 8, 15, 17, 129, 4097, 70_001])
-def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(search, room):
-    found, probes = search(room)
-    assert found <= room
-    assert room - found <= max(8, room / 16)
-    assert found == room or found % 8 == 0 or found < 8
+@pytest.mark.parametrize(
+    ("room", "limit", "searching"),
+    [
+        *((room, 10**6, None) for room in (1, 7, 8, 15, 17, 129, 4097, 70_001)),
+        *((10**9, samples, None) for samples in (50_000, 1003, 5)),  # the data set is a limit
+        (4096, 10**6, 3500),  # it fits only without the search
+    ],
+)
+def test_the_largest_is_found_to_a_sixteenth_and_never_above_what_fits(search, room, limit, searching):
+    found, probes = search(room, limit, searching)
+    most = min(room, limit, searching or room)
+    assert most - max(8, most / 16) <= found <= most
+    assert found == most or found % 8 == 0
     assert probes[-1] == [found, "ok", None, None]
     assert len(probes) < 25
-    assert len({size for size, *_ in probes[:-1]}) == len(probes) - 1  # none twice, but the last with cuDNN's search
-
-
-def test_the_data_set_is_a_limit(search):
-    found, probes = search(10**9, limit=50_000)
-    assert found == 50_000
-    assert all(status == "ok" for _, status, *_ in probes)
-    assert search(10**9, limit=1003)[0] == 1000
-    assert search(10**9, limit=5)[0] == 5
-
-
-def test_a_size_that_fits_only_without_the_search_is_reduced(search):
-    found, probes = search(4096, room_when_searching=3500)
-    assert 3500 * 15 / 16 <= found <= 3500
-    assert [4096, "oom", None, None] in probes
+    if not searching:  # none twice, but the last with cuDNN's search
+        assert len({size for size, *_ in probes[:-1]}) == len(probes) - 1
 
 
 def test_nothing_fits_and_on_the_cpu_nothing_is_searched_or_limited(search):
@@ -96,46 +88,37 @@ def zeros(size):
     return iter([torch.zeros(size)] * 9)
 
 
-def test_a_probe_trains_a_few_steps_and_says_what_it_saw():
+def fail():
+    raise ValueError("no such model")
+
+
+@pytest.mark.parametrize("search", [None, 0.01])
+def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_search_of_training(monkeypatch, search):
+    """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
     record, made = made_up_record(), [Counting(), Counting()]
-    assert probe(record, lambda: made[0], zeros, 64, CPU, rows=2)
+    assert probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
     assert not probe(record, lambda: made[1], zeros, 65, CPU)
     assert made[0].steps > 5 > made[1].steps == 0
     (size, status, peak, speed), (_, oom, _, no_speed) = record.batch_probes
     assert (size, status, peak, oom, no_speed) == (64, "ok", None, "oom", None)
     assert speed > 0
-
-
-@pytest.mark.parametrize("search", [None, 0.01])
-def test_a_probe_does_not_spoil_the_search_of_training(monkeypatch, search):
-    """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
-    trainer, record = Counting(), made_up_record()
-    assert probe(record, lambda: trainer, zeros, 8, CPU, 1, search)
-    assert trainer.seen == {(search is not None, search is None)}
+    assert made[0].seen == {(search is not None, search is None)}
     assert getattr(record, "search_reason", "not asked") == ("not asked" if search is None else "no GPU")
     with pytest.raises(ValueError, match="no such model"):
         probe(made_up_record(), fail, zeros, 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
 
 
-def fail():
-    raise ValueError("no such model")
-
-
-def counters(monkeypatch, name, *values):
-    """Have a counter of the allocator read `values`, one after the other; the other stays 0."""
-    count = functools.partial(next, iter(values))
-    monkeypatch.setattr(batch_size, "count", lambda kind, _: count() if kind == name else 0)
-
-
 def test_a_probe_that_frees_the_cache_or_runs_out_of_memory_unsaid_does_not_fit(monkeypatch):
+    def counters(name, *values):  # a counter of the allocator reads these, one after the other; the other stays 0
+        count = functools.partial(next, iter(values))
+        monkeypatch.setattr(batch_size, "count", lambda kind, _: count() if kind == name else 0)
+
     record = made_up_record()
-    counters(monkeypatch, "num_alloc_retries", 3, 7)  # 3 once the first two steps have taken their memory
+    counters("num_alloc_retries", 3, 7)  # 3 once the first two steps have taken their memory
     assert not probe(record, Counting, zeros, 64, CPU)
-    counters(monkeypatch, "num_ooms", 0, 2, 2, 2)
+    counters("num_ooms", 0, 2)
     assert not probe(record, fail, zeros, 8, CPU)  # as cuDNN's callers hide it
     assert [status for _, status, *_ in record.batch_probes] == ["oom", "oom"]
-    with pytest.raises(ValueError, match="no such model"):
-        probe(record, fail, zeros, 8, CPU)

@@ -28,14 +28,16 @@ def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
     assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
 
 
-SMALL = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 0.0, 0.5])
-
-
 @pytest.mark.parametrize(
-    ("precision", "lost"), [("amp_fp16", (3 / 4, 1 / 4)), *((name, (None, None)) for name in ("fp32", "amp_bf16"))]
+    ("precision", "last", "lost", "reason"),
+    [
+        ("amp_fp16", 0.5, (3 / 4, 1 / 4), None),
+        ("amp_fp16", math.inf, (None, None), "the gradients are not finite even in fp32"),
+        *((name, 0.5, (None, None), None) for name in ("fp32", "amp_bf16")),
+    ],
 )
 def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_without_a_search(
-    monkeypatch, precision, lost
+    monkeypatch, precision, last, lost, reason
 ):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     seen = []
@@ -45,12 +47,13 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
         return linear_loss(network, batch, hidden)
 
     record, trainer = make_record(precision), make_trainer(precision, loss, Weights(5), loss_scale=1024.0)
-    trainer.step(SMALL)
-    read_gradients(record, trainer, iter([SMALL]), None)
+    batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-26, 0.0, last])
+    trainer.step(batch)
+    read_gradients(record, trainer, iter([batch]), None)
     assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
-    assert record.gradient_reason is None
+    assert record.gradient_reason == reason
     assert trainer.steps == 1
-    assert seen == [True, False][: 1 + (lost[0] is not None)] and torch.backends.cudnn.benchmark
+    assert seen == [True, False][: 1 + ("fp16" in precision)] and torch.backends.cudnn.benchmark
 
 
 def test_gradients_of_the_last_step_are_not_added(monkeypatch):
@@ -69,10 +72,3 @@ def test_gradients_of_the_last_step_are_not_added(monkeypatch):
         read_gradients(make_record("o2_fp16"), trainer, iter([batch]), None)
     assert [gradient.tolist() for gradient in caught] == [[0.5, 0.25]] * 4
     assert {gradient.dtype for gradient in caught} == {torch.float32}
-
-
-def test_gradients_that_are_not_finite_leave_a_reason():
-    record, trainer = make_record("amp_fp16"), make_trainer("amp_fp16", linear_loss, Weights(2), loss_scale=64.0)
-    read_gradients(record, trainer, iter([torch.tensor([1.0, math.inf])]), None)
-    assert record.gradient_flush_fraction_scale_1 is record.gradient_flush_fraction_scaled is None
-    assert record.gradient_reason == "the gradients are not finite even in fp32"
