@@ -29,8 +29,8 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
-# Fixtures that make a test slow: they run notebooks or build the wheel.
-SLOW_FIXTURES = {"images_alone", "tiny", "wheel", "words_alone", "words_alone_compiled"}
+# Fixtures that make a test slow.
+SLOW_FIXTURES = {"wheel"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))

@@ -7,12 +7,9 @@ import sys
 from conftest import ENVIRONMENT
 
 
-def papermill(notebook, folder, environment=None, before=(), options=(), **parameters):
-    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process.
-
-    `before` are words of a command that starts it, such as one that takes the network away.
-    """
-    command = [*before, sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3"]
+def papermill(notebook, folder, environment=None, options=(), **parameters):
+    """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
+    command = [sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3"]
     command += ["--no-progress-bar", *options]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]

@@ -1,5 +1,6 @@
 """The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and each running alone."""
 
+import functools
 import json
 import math
 import sys
@@ -19,10 +20,22 @@ TINY = {
     "efficientnet_regression": {"model": "test_efficientnet", "batch_size": 4, "image_height": 32, "image_width": 48},
     "lstm_language_model": {"units": 16, "batch_size": 4, "bptt": 5},
 }
+CIFAR, REGRESSION, LANGUAGE = TINY
+MODELS = {
+    CIFAR: "resnet18 resnet50 wide_resnet28_10 mobilenetv3_small_050 dpn48b vit_tiny_patch16_224",
+    REGRESSION: "tf_efficientnet_b0",
+    LANGUAGE: "lstm gru rnn_tanh rnn_relu transformer",
+}
 
 
 def cells_of(name, last, **parameters):
     return run_cells(name, last, **{"dataset": "synthetic", "max_steps": 2, **TINY[name], **parameters})
+
+
+@functools.cache
+def notebook(name):
+    """Return the names of a notebook up to its evaluation."""
+    return cells_of(name, "evaluate")
 
 
 def with_model(names, model):
@@ -31,23 +44,9 @@ def with_model(names, model):
     return names["make_model"]()
 
 
-def assert_steps(names, network, batch, precision="fp32"):
-    """Take the step that the notebook shows."""
-    trainer = Trainer(
-        network, precision, names["compute_loss"], device=CPU, step_function=names["training_step"], lr=0.01
-    )
-    before = [weight.detach().clone() for weight in trainer.weights]
-    loss, _ = trainer.step(batch)
-    assert math.isfinite(loss.item())
-    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
-
-
-# The step that is shown is the one that is taken
-
-
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution, monkeypatch):
+def test_the_step_that_a_notebook_shows_is_the_one_that_is_taken(name, execution):
     experiment = experiment_of(name, dataset="synthetic", max_steps=2, execution=execution, **TINY[name])
     shown = sys.modules[name].training_step
     for precision in MODES:
@@ -82,46 +81,38 @@ def test_where_nothing_is_clipped_the_three_steps_are_one(precision, execution):
         assert all(torch.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(a, b, strict=True))
 
 
-# CIFAR
-
-
-@pytest.fixture(scope="module")
-def cifar():
-    return cells_of("cifar_resnet", "evaluate")
-
-
-MODELS = ("resnet18", "resnet50", "wide_resnet28_10", "mobilenetv3_small_050", "dpn48b", "vit_tiny_patch16_224")
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_every_cifar_model_builds_and_steps(cifar, model):
-    assert_steps(cifar, with_model(cifar, model), (torch.randn(2, 3, 32, 32), torch.tensor([0, 9])))
+@pytest.mark.parametrize(("name", "model"), [(name, one) for name, models in MODELS.items() for one in models.split()])
+def test_every_model_builds_and_steps(name, model):
+    names = notebook(name)
+    network, batch = with_model(names, model), names["data"].example(3)
+    loss, step = names["compute_loss"], names["training_step"]
+    trainer = Trainer(network, "fp32", loss, device=CPU, step_function=step, lr=0.01)
+    before = [weight.detach().clone() for weight in trainer.weights]
+    loss, _ = trainer.step(batch)
+    assert math.isfinite(loss.item())
+    assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))
+    if name == REGRESSION:
+        assert network(batch[0]).shape == (3, 1)
 
 
 @pytest.mark.parametrize("model", ["dpn92", "resnet18"])
-def test_images_of_32_pixels_reach_the_first_stage_at_full_size(cifar, model):
-    network = with_model(cifar, model)
+def test_images_of_32_pixels_reach_the_first_stage_at_full_size(model):
+    network = with_model(notebook(CIFAR), model)
     stage, seen = network.layer1 if model == "resnet18" else network.features.conv2_1, []
     stage.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape[2:]))
     network(torch.zeros(1, 3, 32, 32))
     assert seen == [(32, 32)]
 
 
-def test_enlarged_images_get_the_stem_of_imagenet():
-    names = cells_of("cifar_resnet", "model", image_size=64)
+def test_enlarged_images_get_the_stem_of_imagenet_and_dropout_reaches_the_models():
+    names = cells_of(CIFAR, "model", image_size=64, dropout=0.3)
     images, _ = names["data"].example(4)
     assert images.shape == (4, 3, 64, 64)
     network = with_model(names, "resnet18")
-    assert network.conv1.kernel_size == (7, 7)
-    assert network(images).shape == (4, 10)
+    assert (network.conv1.kernel_size, network.drop_rate, network(images).shape) == ((7, 7), 0.3, (4, 10))
     assert with_model(names, "dpn92").features.conv1_1.conv.stride == (2, 2)
-
-
-def test_dropout_reaches_the_wide_resnet_and_timms_models():
-    names = cells_of("cifar_resnet", "model", dropout=0.3)
-    drops = [m.p for m in with_model(names, "wide_resnet28_10").modules() if isinstance(m, torch.nn.Dropout)]
-    assert drops == [0.3] * 12
-    assert with_model(names, "resnet18").drop_rate == 0.3
+    wide = cells_of(CIFAR, "model", model="wide_resnet28_10", dropout=0.3)["make_model"]()
+    assert [m.p for m in wide.modules() if isinstance(m, torch.nn.Dropout)] == [0.3] * 12
 
 
 @pytest.mark.parametrize(
@@ -133,44 +124,26 @@ def test_dropout_reaches_the_wide_resnet_and_timms_models():
         ("constant", [0.1] * 10),
     ],
 )
-def test_schedules(cifar, monkeypatch, schedule, rates):
-    monkeypatch.setattr(cifar["settings"], "epochs", 2)
-    for name, value in {"schedule": schedule, "lr": 0.1}.items():
-        monkeypatch.setattr(cifar["settings"], name, value)
-    assert [cifar["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(rates)
+def test_schedules(monkeypatch, schedule, rates):
+    names = notebook(CIFAR)
+    for name, value in {"schedule": schedule, "lr": 0.1, "epochs": 2}.items():
+        monkeypatch.setattr(names["settings"], name, value)
+    assert [names["learning_rate"](step, 5, []) for step in range(len(rates))] == pytest.approx(rates)
 
 
-def test_accuracy_is_the_share_of_right_answers(cifar):
+def test_accuracy_is_the_share_of_right_answers_in_the_evaluation_and_the_training_log():
     answers = torch.eye(3)[torch.tensor([0, 1, 2, 2])]  # one of four is wrong
     batches = [(answers[:3], torch.tensor([0, 1, 2])), (answers[3:], torch.tensor([1]))]
-    assert cifar["evaluate"](lambda images: images, batches) == 0.75
-
-
-def test_the_training_log_counts_what_was_right():
-    (record,) = cells_of("cifar_resnet", "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])["records"]
-    assert record.status == "ok"
+    assert notebook(CIFAR)["evaluate"](lambda images: images, batches) == 0.75
+    (record,) = cells_of(CIFAR, "run", max_steps=3, epochs=2, log_every=2, precisions=["fp32"])["records"]
     assert [entry[:2] for entry in record.training_log] == [[1, 2], [2, 2]]
     for _, _, loss, accuracy in record.training_log:
         assert loss > 0
         assert accuracy * 8 in range(9)  # of two batches of four
 
 
-# EfficientNet
-
-
-@pytest.fixture(scope="module")
-def regression():
-    return cells_of("efficientnet_regression", "evaluate")
-
-
-def test_the_regression_model_has_one_output_and_steps(regression):
-    network = with_model(regression, "tf_efficientnet_b0")
-    assert network(torch.zeros(2, 3, 32, 48)).shape == (2, 1)
-    assert_steps(regression, network, (torch.randn(2, 3, 32, 48), torch.tensor([0.0, 1 / 3])))
-
-
-def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch):
-    batch = (torch.zeros(2, 3, 32, 48), torch.tensor([0.0, 1.0]))
+def test_both_losses_and_the_error_in_units_of_the_label(monkeypatch):
+    regression, batch = notebook(REGRESSION), (torch.zeros(2, 3, 32, 48), torch.tensor([0.0, 1.0]))
 
     def network(images):
         return torch.zeros(len(images), 1)
@@ -183,22 +156,8 @@ def test_both_losses_and_the_error_in_units_of_the_label(regression, monkeypatch
     assert regression["evaluate"](network, [batch, (batch[0], torch.tensor([0.0, 5.0]))]) == pytest.approx(1.5)
 
 
-# Language model
-
-
-@pytest.fixture(scope="module")
-def language():
-    return cells_of("lstm_language_model", "evaluate")
-
-
-@pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"])
-def test_every_language_model_builds_and_steps(language, kind):
-    network = with_model(language, kind)
-    assert_steps(language, network, language["data"].example(4))
-    assert_steps(language, with_model(language, kind), language["data"].example(3))
-
-
-def test_the_hidden_state_is_carried_without_its_history(language):
+def test_the_hidden_state_is_carried_without_its_history():
+    language = notebook(LANGUAGE)
     for kind in ("lstm", "gru"):
         network, text = with_model(language, kind).eval(), torch.randint(1001, (11, 3))
         whole = network(text[:10])[0]
@@ -208,7 +167,8 @@ def test_the_hidden_state_is_carried_without_its_history(language):
         assert torch.allclose(network(text[5:10], hidden)[0], whole[5:], atol=1e-6)
 
 
-def test_perplexity_is_of_the_whole_text_with_the_state_carried_on(language):
+def test_perplexity_is_of_the_whole_text_with_the_state_carried_on():
+    language = notebook(LANGUAGE)
     network = with_model(language, "lstm").eval()
     batches = list(language["data"].eval_batches(torch.float32, 10))
     joined = list(language["data"].eval_batches(torch.float32, 40))
@@ -221,14 +181,9 @@ def test_perplexity_is_of_the_whole_text_with_the_state_carried_on(language):
     assert found == pytest.approx(exact.exp().item(), rel=1e-4)
 
 
-def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better(language):
-    def rate(*metrics):
-        return language["learning_rate"](0, 5, list(metrics))
-
-    assert rate() == rate(100.0) == rate(100.0, 90.0) == 20.0
-    assert rate(100.0, 100.0) == rate(100.0, 110.0, 95.0) == 5.0
-    assert rate(100.0, 90.0, 95.0, 91.0) == 1.25  # both worse than the best, 90
-    assert rate(math.inf) == 5.0
+def test_the_rate_is_divided_by_four_where_the_perplexity_is_no_better():
+    rates = {(): 20, (100, 90): 20, (100, 100): 5, (100, 110, 95): 5, (100, 90, 95, 91): 1.25, (math.inf,): 5}
+    assert {metrics: notebook(LANGUAGE)["learning_rate"](0, 5, list(metrics)) for metrics in rates} == rates
 
 
 @pytest.mark.parametrize("files", [("train", "valid", "test"), ("train", "valid")])
@@ -253,30 +208,21 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
         assert all(len(line) <= 100 for line in text.splitlines())
 
 
-# Each notebook as a person runs it
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_number(name, tmp_path):
+    """One is a file that was copied alone into an empty folder, as where the package is installed, for papermill.
 
-
-def records_of(name, tmp_path_factory):
-    """Run a notebook with made-up data in every mode, and return its folder and its records by precision.
-
-    One is a file that was copied alone into an empty folder, as where the package is installed, and papermill runs it.
     The others run in this process, because a kernel loads everything anew.
     """
-    folder = tmp_path_factory.mktemp(name)
     asked = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "precisions": list(MODES), **TINY[name]}
-    if name == "lstm_language_model":
-        (folder / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
-        done = papermill(f"{name}.ipynb", folder, {"PYTHONPATH": str(ROOT)}, **asked)
+    if name == LANGUAGE:
+        (tmp_path / f"{name}.ipynb").write_bytes((NOTEBOOKS / f"{name}.ipynb").read_bytes())
+        done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": str(ROOT)}, **asked)
         assert done.returncode == 0, done.stderr[-2000:]
     else:
-        run_cells(name, "results", **asked, output_dir=str(folder / "outputs"))
-    records = [json.loads(path.read_text()) for path in (folder / "outputs").glob("*.json")]
-    return folder, {record["precision"]: record for record in records}
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_number(name, tmp_path_factory):
-    folder, records = records_of(name, tmp_path_factory)
+        run_cells(name, "results", **asked, output_dir=str(tmp_path / "outputs"))
+    found = [json.loads(path.read_text()) for path in (tmp_path / "outputs").glob("*.json")]
+    records = {record["precision"]: record for record in found}
     trained = ("fp32", "amp_bf16")
     assert {name: r["status"] for name, r in records.items()} == {
         name: "ok" if name in trained else "unsupported" for name in MODES
@@ -295,10 +241,10 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
     assert records["amp_bf16"]["autocast_dtype"] == "bfloat16"
     first, *_, last = sorted(records.values(), key=lambda record: record["order_in_comparison"])
     assert last["runs_before_in_process"] - first["runs_before_in_process"] == len(MODES) - 1
-    if (folder / "out.ipynb").exists():
+    if name == LANGUAGE:
         (started,) = [record for record in records.values() if record["startup_seconds"]]
         parts = [started[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
         assert all(seconds > 0 for seconds in parts) and started["startup_seconds"] == pytest.approx(sum(parts))
-        text = printed(executed(folder))
+        text = printed(executed(tmp_path))
         assert "it/s]" not in text  # no progress bar was asked for
         assert text.count("needs an NVIDIA GPU") >= 6  # of the preflight

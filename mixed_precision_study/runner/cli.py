@@ -7,36 +7,32 @@ something failed, 2 for a wrong request.
 
 import glob
 import io
-import json
-import math
+import os
 import signal
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
-import yaml
 
 from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
-from ..record import json_files, read_run, within_limit, wrong_field
+from ..record import read_records, read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import LEAN, Circumstances, papermill, start_process
-from .finished import RETRIED, set_aside_records, unfinished
+from .finished import RETRIED, set_aside_records
 from .folder import check_fresh, end, held, make
-from .plan import Comparison, check_overrides, check_paths, plan
-from .status import log_in, read_seconds, say, shown, table
+from .plan import Comparison, check_overrides, plan
+from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
-DESCRIPTION = "Run studies: every run is an experiment notebook in a process of its own, spread over all GPUs."
 TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "template"  # of the page
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
@@ -50,7 +46,7 @@ class Parser(ArgumentParser):
 
 def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     """Return the command line as a namespace. Raise UserError at a wrong value; --help ends the program."""
-    parser = Parser(prog="run_all.py", description=DESCRIPTION)
+    parser = Parser(prog="run_all.py", description=__doc__)
     add = parser.add_argument
     add("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="default: quick, or all of a file without it")
     given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions"
@@ -74,12 +70,9 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     args = parser.parse_intermixed_args(argv)
     if args.ray and (args.gpus not in ("all", "none") or args.jobs):
         raise UserError("--ray lets Ray choose the devices; leave --jobs out, and of --gpus only none is possible.")
-    for name, value in (("--output-dir", args.output_dir), ("--ray", args.ray)):
-        if value == "":
-            raise UserError(f"{name} is empty (an unset variable?); give a value, or leave it out.")
     if args.jobs is not None and not 1 <= args.jobs <= 1000:
         raise UserError(f"--jobs {args.jobs} must be a whole number from 1 to 1000.")
-    if not 0 < args.timeout < math.inf:
+    if not args.timeout > 0:
         raise UserError(f"--timeout {args.timeout:g} must be a number of minutes above 0.")
     return args
 
@@ -106,18 +99,15 @@ def run_all(args: Namespace) -> int:
             trainings = sum(len(run.run_ids) for run in runs)
             say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
         return 0
-    check_packages()
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
-        devices = cluster.devices() if cluster else choose_devices(args.gpus, args.jobs)
+        devices = cluster.devices if cluster else choose_devices(args.gpus, args.jobs)
         planned = plan_studies(studies, overrides, bool(devices[0].visible), args)
         if args.dry_run:
             for name, comparisons in planned.items():
-                seconds = read_seconds(comparisons[0][0].folder)
-                jobs = jobs_of(comparisons, devices, seconds, args.fresh, args.retry_failed)
+                jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
                 names = [run.name for job in jobs for run in job.to_do]
-                finished = [run.name for runs in comparisons for run in runs if run.name not in names]
-                say("\n  ".join([f"{name}:", *names, *(f"{one}  (finished)" for one in finished)]))
+                say("\n  ".join([f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished", *names]))
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
         for folder in folders if args.fresh else ():  # no folder is set aside where another one must not be
@@ -133,33 +123,16 @@ def run_all(args: Namespace) -> int:
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
-    check_packages()
     places = [expanded(word, "--report") for word in given]
     for place, word in zip(places, given, strict=True):
-        if not place.exists():
-            raise UserError(f"--report {word}: there is no such folder.")
-        for _, read in json_files(place, []):  # up to the first record, because the notebook reads all of them
-            with suppress(Exception):  # a broken archive raises whatever it likes
-                if not wrong_field(json.loads(within_limit(read()))):
-                    break
-        else:
+        if not read_records(place)[0]:
             raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     make(output)
     apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
-    drawn = summarise("report", output, notebook, apart)
-    with suppress(OSError):  # other files may be in it
-        (output / "logs").rmdir()
-    return 0 if drawn else 1
-
-
-def check_packages() -> None:
-    """Raise UserError where a package that executes notebooks is missing."""
-    missing = [name for name in ("papermill", "ipykernel", "nbconvert") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"{', '.join(missing)} not installed; run: pip install -r requirements.txt")
+    return 0 if summarise(output, notebook, apart) else 1
 
 
 def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
@@ -173,8 +146,10 @@ def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) 
             raise UserError(f"study {name} needs a GPU; without one, run the smoke test: python run_all.py quick")
         if left_out:
             say(f"{name}: left out because they need a GPU: {', '.join(left_out)}")
-        if not args.ray:  # with Ray they lie on the nodes
-            check_paths(planned[name])
+        for run, *_ in planned[name] if not args.ray else ():  # with Ray the file lies on the nodes
+            csv = run.parameters.get("csv_path")
+            if csv and not os.path.isfile(ROOT / csv):
+                raise UserError(f"csv_path {csv} is no file here; give the CSV that names your images.")
     return planned
 
 
@@ -184,28 +159,21 @@ def run_study(
     """Run one study and draw its report. Return whether nothing failed."""
     folder = comparisons[0][0].folder
     paths = [path for runs in comparisons for run in runs for path in run.record_paths.values()]
-    shared = Circumstances(name, suite_commit(), 60 * args.timeout, share_of_cores(len(devices)))
+    shared = Circumstances(suite_commit(), 60 * args.timeout, share_of_cores(len(devices)))
     with log_in(folder):
         set_aside_records(comparisons)
-        jobs = jobs_of(comparisons, devices, read_seconds(folder), args.fresh, args.retry_failed)
+        jobs = jobs_of(comparisons, devices, args.fresh, args.retry_failed)
         kept = len(paths) - sum(len(run.run_ids) for job in jobs for run in job.to_do)
         where = f"{len(paths)} trainings into {shown(folder)} on {', '.join(device.label for device in devices)}"
         say(f"{name}: {where}; {kept} are finished already and are skipped")
         with suppress(OSError, *MALFORMED):  # the records are what counts
             keep_code(folder, {run.notebook for runs in comparisons for run in runs})
-        try:
-            if cluster:
-                cluster.make_all(jobs, shared)
-            elif jobs:
-                Batch(comparisons, jobs, devices, shared).make_all()
-            say(table(comparisons))
-            report_drawn = summarise(name, folder, args.notebooks / "summary.ipynb")
-        except KeyboardInterrupt:
-            rest = [run for runs in comparisons for run in unfinished(runs, retry_failed=args.retry_failed)]
-            kept = len(paths) - sum(len(run.run_ids) for run in rest)
-            then = "the same command, without --fresh, runs the rest and draws the report"
-            say(f"interrupted: {kept} of {len(paths)} trainings of {name} are finished and kept; {then}")
-            raise
+        if cluster:
+            cluster.make_all(jobs, shared)
+        elif jobs:
+            Batch(jobs, devices, shared).make_all()
+        say(table(comparisons))
+        report_drawn = summarise(folder, args.notebooks / "summary.ipynb")
         records = [read_run(path) for path in paths]
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")
@@ -216,15 +184,14 @@ def run_study(
 def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[str]]:
     """Return the arguments of Python that execute the summary notebook into a folder, then write its page."""
     executed = folder / "summary.ipynb"
-    execute = papermill(notebook, executed, "-k", "python3", "--cwd", str(ROOT), "-y", yaml.safe_dump(parameters))
     template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
     # Whole paths, because relative ones may begin with a dash.
     start = f"{LEAN}from nbconvert.nbconvertapp import main; main()"
     page = ["-c", start, "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
-    return [execute, page]
+    return [papermill(notebook, executed, parameters), page]
 
 
-def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
+def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
     """Execute the summary notebook into the folder and export it as HTML. Return whether that went well.
 
     Its records lie in `places`, by default in the folder itself.
@@ -232,25 +199,24 @@ def summarise(study: str, folder: Path, notebook: Path, places: Sequence[Path] =
     if not notebook.exists():
         say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
         return True
-    page, log_path = folder / "summary.html", folder / "logs" / "summary.log"
+    page, log = folder / "summary.html", folder / "logs" / "summary.log"
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
-    for path in (folder / "summary.ipynb", page, log_path):
+    for path in (folder / "summary.ipynb", page, log):
         path.unlink(missing_ok=True)
-    with log_path.open("xb") as log:
-        drawn = all(ends_well(step, log, study) for step in report_steps(notebook, folder, parameters))
-    if not drawn or not page.is_file():
-        say(f"Could not draw the report; your records are safe, and {shown(log_path)} says what happened")
+    steps = report_steps(notebook, folder, parameters)
+    if not all(ends_well(step, folder, log) for step in steps) or not page.is_file():
+        say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False
-    log_path.unlink()
+    log.unlink()
     say(f"report, to open in a browser: {shown(page)}")
     return True
 
 
-def ends_well(command: list[str], log: Any, study: str) -> bool:
+def ends_well(command: list[str], folder: Path, log: Path) -> bool:
     """Run Python on a step of the report, end all of it whatever happens, and return whether it succeeded."""
-    process = start_process(command, log, None, {"MIXED_PRECISION_STUDY": study})
+    process = start_process(command, folder, log, {})
     family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
@@ -273,6 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(printable(f"run_all.py: stopped: {error}; {advice}"), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        say("interrupted: what is finished is kept; the same command, without --fresh, runs the rest")
         return 1
 
 

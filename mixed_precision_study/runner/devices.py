@@ -60,6 +60,6 @@ def choose_devices(gpus: str, jobs: int | None) -> list[Device]:
         text = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
         built, driver = re.search(r"^cuda\b.*'(\d+)", text, re.MULTILINE), nvml.cuda_of_driver()
         if not built or (driver and int(built[1]) > driver[0]):
-            reason = f"it is built for CUDA {built[1]} and the driver is older" if built else "it is built without CUDA"
-            raise UserError(f"PyTorch cannot use the GPU ({reason}); install another build, or use --gpus none.")
+            cuda = f"CUDA {built[1]}, which the driver is too old for" if built else "no CUDA"
+            raise UserError(f"PyTorch is built for {cuda}; install another build, or use --gpus none.")
     return devices

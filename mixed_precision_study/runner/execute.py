@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from threading import Event
+from typing import Any, NamedTuple
 
 import psutil
 import yaml
@@ -24,8 +24,9 @@ from ..parameters import printable
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
 from .devices import Device
 from .finished import RETRIED, code_hash
-from .folder import end, note_started, read_small_file
+from .folder import FOLDER_ENV, end
 from .plan import Run
+from .status import say
 from .studies import relative_to_root
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
@@ -34,78 +35,65 @@ LEAN = "import sys; sys.modules['rfc3987_syntax'] = None; "
 PAPERMILL = f"{LEAN}import mixed_precision_study; "  # so that it ends when run_all.py has ended
 PAPERMILL += "from papermill.cli import papermill; papermill()"
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
-KERNEL_START_SECONDS = 120
-START_PAUSES = (2, 4, 0)  # seconds after each attempt to start a kernel
-CELL = "Executing Cell"  # in papermill's log, once the kernel has started
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 LOOK_SECONDS = 1.0  # between two looks at how far a run is and what it has started
 LOG_BYTES = 2**18  # a notebook may print without end
-FULL_DISK = re.compile("No space left on device|[Qq]uota exceeded|File too large")
 NOTEBOOK_ROOM_BYTES = 4 * 2**20  # for an executed notebook
-OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
+OOM_COUNTER = Path("/proc/vmstat")  # it counts what was ended within a container, too
 Watcher = Callable[[str], None]  # is told how far a run is
 
 
 class Circumstances(NamedTuple):
     """What all runs of a study share."""
 
-    study: str
     commit: str | None
     limit: float  # seconds that a run may take
     threads: int | None = None  # cores of each, where several run at a time
 
 
-def execute(run: Run, device: Device, shared: Circumstances, halt: threading.Event, watcher: Watcher) -> str | None:
-    """Make a run, see that each of its trainings has a record, and return a remark on how it ended, or "".
+def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watcher: Watcher) -> bool:
+    """Make a run and see that each of its trainings has a record. Its log stays where something went wrong.
 
-    Return None where `halt` ended it, so that what it had not finished has no record. Raise nvml.GpuLost where its GPU
+    Return False where `halt` ended it, so that what it had not finished has no record. Raise nvml.GpuLost where its GPU
     is gone, and OSError where the disk is full or the folder was removed.
     """
-    for path in (*run.record_paths.values(), run.executed, run.log_path):
-        if path.is_dir():
-            return f" is left out, because {path} is a folder; move it away and give the same command again"
     answered = bool(device.visible and nvml.gpu_state(device.visible))
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
     kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
-    for pause in START_PAUSES:
-        exit_status, stopped = watch(run, device, shared, code, halt, watcher)
-        if stopped or not exit_status or CELL in read_log(run) or halt.wait(pause):
-            break
+    exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
     written = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
     records = {name: record for name, path in written.items() if (record := read_run(path))}
     missing = [precision for precision in before if precision not in records]
     if halt.is_set() and exit_status:  # even where only its explanation is missing
-        return None
+        return False
     status, reason = ("timeout", stopped) if stopped else ending_of(run, exit_status, kills)
-    if FULL_DISK.search(reason):
+    if exit_status:
         with tempfile.TemporaryFile(dir=run.folder) as file:
             file.write(bytes(NOTEBOOK_ROOM_BYTES))  # raises OSError: a full disk is no result of a run
     if lost := device.visible and gpu_lost(run, device, records, reason, answered):
         status, reason, missing = "failed", f"the GPU was lost: {lost}"[:300], list(before)
+    known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
     for precision in missing:
-        known = {"commit": shared.commit, "code_hash": code, "started_at": started_at}
         write_ending(run, precision, device, status, reason, **known)
     if lost:
         raise nvml.GpuLost(reason)
-    if missing or not (exit_status or stopped):
-        return ""
-    for precision, record in records.items():  # it ended while it explained, and would so again
-        explained = {key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}
-        write_flat(explained, run.record_paths[precision])
-    return f" went wrong after its record: {reason}"
+    if not missing and exit_status:  # it ended while it explained, and would so again
+        for precision, record in records.items():
+            explained = {key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}
+            write_flat(explained, run.record_paths[precision])
+        say(f"{device.label}  {run.name} went wrong after its record: {reason}")
+    elif not missing and all(record["status"] == "ok" for record in records.values()):
+        run.log_path.unlink(missing_ok=True)
+    return True
 
 
-def watch(
-    run: Run, device: Device, shared: Circumstances, code: str | None, halt: threading.Event, watcher: Watcher
-) -> tuple[int, str]:
-    """Start papermill, wait until it ends, and end what is left. Return (exit status, why it was stopped or "")."""
-    process = start(run, device, shared, code)
+def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher) -> tuple[int, str]:
+    """Wait until papermill ends, and end what is left. Return (exit status, why it was stopped or "")."""
     family = {psutil.Process(process.pid)}
     progress_file = run.log_path.with_suffix(".progress")
     began = progressed = time.monotonic()
-    signs, stopped = None, ""
+    signs, progress, stopped = None, "", ""
     try:
-        note_started(run.folder, *family)
         watcher("")
         while not stopped and not halt.is_set():
             with suppress(subprocess.TimeoutExpired):
@@ -113,15 +101,17 @@ def watch(
                 break
             with suppress(psutil.Error):
                 family.update(psutil.Process(process.pid).children(recursive=True))
-            now, progress = time.monotonic(), read_small_file(progress_file)
+            with suppress(OSError, ValueError):
+                progress = progress_file.read_text(encoding="utf-8")
+            now = time.monotonic()
             if (signature(run.log_path), progress) != signs:
                 signs, progressed = (signature(run.log_path), progress), now
             watcher(progress)
-            where = f" at {progress}" if progress else ""
-            if now - began > shared.limit:
-                stopped = f"stopped after {(now - began) / 60:.3g} minutes (--timeout){where}"
-            elif now - progressed > STALL_SECONDS:
-                stopped = f"stopped because there was no progress for {(now - progressed) / 60:.3g} minutes{where}"
+            late = now - began > limit
+            if late or now - progressed > STALL_SECONDS:
+                why = "--timeout" if late else "an hour without progress"
+                where = f" at {progress}" if progress else ""
+                stopped = f"stopped after {(now - began) / 60:.3g} minutes ({why}){where}"
     finally:
         end(family)
         exit_status = process.wait()
@@ -130,8 +120,9 @@ def watch(
 
 
 def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> subprocess.Popen:
-    """Start papermill on a run in a session of its own, without a shell."""
-    for path in (run.executed, run.log_path):  # what is read after the run must come from it
+    """Start papermill on a run."""
+    progress = run.log_path.with_suffix(".progress")
+    for path in (run.executed, run.log_path, progress):  # what is read of the run must come from it
         path.unlink(missing_ok=True)
     home = os.path.expanduser("~")
     cache = home if os.access(home, os.W_OK) else run.folder / "logs"
@@ -140,31 +131,29 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
     given = {
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", compiled),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(shared.threads) if shared.threads else None),
-        "MIXED_PRECISION_STUDY": shared.study,
         "MIXED_PRECISION_COMMIT": shared.commit,
-        "MIXED_PRECISION_PROGRESS": str(run.log_path.with_suffix(".progress")),
+        "MIXED_PRECISION_PROGRESS": str(progress),
         HASH_ENV: code,
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
     }
-    options = ["-y", yaml.safe_dump(run.passed), "-k", "python3", "--cwd", str(ROOT)]
-    command = papermill(run.notebook, run.executed, *options, "--start-timeout", str(KERNEL_START_SECONDS))
-    with run.log_path.open("xb") as log:
-        return start_process(command, log, device, given)
+    command = papermill(run.notebook, run.executed, run.parameters)
+    return start_process(command, run.folder, run.log_path, given, device.visible)
 
 
-def papermill(notebook: Path, executed: Path, *options: str) -> list[str]:
+def papermill(notebook: Path, executed: Path, parameters: dict) -> list[str]:
     """Return the arguments of Python for papermill, whose paths must neither begin with a dash nor hold parameters."""
     paths = [relative_to_root(path).replace("{", "{{").replace("}", "}}") for path in (notebook, executed)]
     paths = [path if Path(path).is_absolute() else f"./{path}" for path in paths]
-    return ["-c", PAPERMILL, *paths, "--log-output", "--no-progress-bar", *options]
+    options = ["-k", "python3", "--cwd", str(ROOT), "--start-timeout", "120", "--log-output", "--no-progress-bar"]
+    return ["-c", PAPERMILL, *paths, *options, "-y", yaml.safe_dump(parameters)]
 
 
-def start_process(command: list[str], log: IO, device: Device | None, given: dict[str, Any]) -> subprocess.Popen:
-    """Start Python in a session of its own, which sees one GPU or none, and ends with this process.
+def start_process(command: list[str], folder: Path, log: Path, given: dict, gpu: str = "") -> subprocess.Popen:
+    """Start Python for an output folder, without a shell, in a session of its own, which ends with this process.
 
-    Its environment is this one's with `given`, where None takes a name away.
+    It sees one GPU or none. Its environment is this one's with `given`, where None takes a name away.
     """
     environment = {
         **os.environ,
@@ -174,23 +163,25 @@ def start_process(command: list[str], log: IO, device: Device | None, given: dic
         "TQDM_DISABLE": "1",
         "MPLBACKEND": None,
         "JUPYTER_PATH": os.pathsep.join(filter(None, (str(KERNELSPECS), os.environ.get("JUPYTER_PATH")))),
-        "CUDA_VISIBLE_DEVICES": device.visible if device else "",
+        "CUDA_VISIBLE_DEVICES": gpu,
         RUNNER_ENV: str(os.getpid()),
+        FOLDER_ENV: str(folder),
         **given,
     }
-    return subprocess.Popen(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env={name: value for name, value in environment.items() if value is not None},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-    )
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=ROOT,
+            env={name: value for name, value in environment.items() if value is not None},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
 
 
-def ending_of(run: Run, exit_status: int, kills: int | None) -> tuple[str, str]:
+def ending_of(run: Run, exit_status: int, kills: list[str]) -> tuple[str, str]:
     """Return (status, reason) of a run that ended by itself, as it stands in the records of trainings without one."""
     if exit_status < 0 or exit_status == DEAD_KERNEL_EXIT:
         memory = " because the host's memory was exhausted" if oom_kills() != kills else ""
@@ -213,27 +204,24 @@ def gpu_lost(run: Run, device: Device, records: dict[str, dict], reason: str, an
 
 def write_ending(run: Run, precision: str, device: Device, status: str, reason: str, **known: Any) -> None:
     """Write the record of a training that could not write its own. `known` are other fields of it."""
-    record = RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, status=status, **known)
-    record.reason, record.study, record.order_in_comparison = reason, run.study, run.order
-    record.started_at, record.finished_at = record.started_at or utc_now(), utc_now()
-    record.device_type = "cuda" if device.visible else "cpu"
+    facts = {"started_at": utc_now(), "finished_at": utc_now(), "device_type": "cpu", **known}
     if device.visible:
-        record.gpu_name, record.gpu_uuid = device.name, device.visible.removeprefix("GPU-")
-    write_record(record, run.folder)
+        facts |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": device.visible.removeprefix("GPU-")}
+    facts |= {"status": status, "reason": reason, "study": run.study, "order_in_comparison": run.order}
+    write_record(RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, **facts), run.folder)
 
 
-def oom_kills() -> int | None:
-    """Return how many processes Linux has killed for lack of memory, or None where it does not say."""
-    for counter in OOM_COUNTERS:
-        if found := re.search(r"^oom_kill (\d+)$", read_small_file(Path(counter)), re.MULTILINE):
-            return int(found[1])
-    return None
+def oom_kills() -> list[str]:
+    """Return how many processes Linux has killed for lack of memory, or nothing where it does not say."""
+    with suppress(OSError):
+        return re.findall(r"^oom_kill (\d+)$", OOM_COUNTER.read_text(), re.MULTILINE)
+    return []
 
 
 def failure_reason(run: Run) -> str:
     """Return in one line why papermill failed: the error at the end of its log, which is the notebook's."""
     last = re.split(r'\n\n|Exception encountered at "In \[\d*\]":\n', printable(read_log(run)).strip())[-1]
-    error = re.search(r"^([\w.]*(Error|Exception|Interrupt)|Stopped)\b.*", last, re.MULTILINE | re.DOTALL)
+    error = re.search(r"^([\w.]*(Error|Exception|Interrupt)(:|$)|Stopped:).*", last, re.MULTILINE | re.DOTALL)
     lines = error[0] if error else last.rpartition("\n")[2] or "it ended without a word"
     text = " ".join(lines.removeprefix("Stopped: ").split())  # a UserError explains itself
     for folder in (str(ROOT), sys.prefix, os.path.expanduser("~")):  # a record names no folder of this machine
@@ -242,12 +230,10 @@ def failure_reason(run: Run) -> str:
 
 
 def read_log(run: Run) -> str:
-    """Return beginning and end of a run's log, each of LOG_BYTES at most, or "" where there is none."""
-    with suppress(FileNotFoundError), run.log_path.open("rb") as log:
-        beginning = log.read(LOG_BYTES)
-        log.seek(max(log.tell(), log.seek(0, os.SEEK_END) - LOG_BYTES))
-        return (beginning + log.read()).decode(errors="replace")
-    return ""
+    """Return the end of a run's log."""
+    with run.log_path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+        return log.read().decode(errors="replace")
 
 
 def signature(path: Path) -> tuple[int, int] | None:

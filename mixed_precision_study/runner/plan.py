@@ -2,7 +2,7 @@
 
 import ast
 import itertools
-import os
+import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import NoneType
@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, get_type_hints
 
 from pydantic import create_model
 
-from ..measure.commit import MALFORMED, ROOT, code_cells
+from ..measure.commit import MALFORMED, code_cells
 from ..measure.order import in_turn
 from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, checked, did_you_mean
 from ..record import run_id_of
-from .studies import MOST_REPEATS, notebooks_of, relative_to_root, shortened
+from .studies import MOST_REPEATS, notebooks_of, relative_to_root
 
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
-LONGEST_NAME = 200  # letters of a run id: a file name has at most 255 bytes
 
 
 class Run(NamedTuple):
@@ -29,7 +28,6 @@ class Run(NamedTuple):
     minutes: float  # rough, on one H200
     order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
-    usual: frozenset[str] = frozenset()  # parameters with their defaults that do not stand in the notebook's cell
 
     @property
     def run_ids(self) -> dict[str, str]:
@@ -38,15 +36,10 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its executed notebook, log and parameter file: its run_id where it has one only."""
+        """The name of its executed notebook and log: its run_id where it has one only."""
         precisions = self.parameters["precisions"]
         words = precisions[0] if len(precisions) == 1 else f"{len(precisions)}_precisions"
         return run_id_of(self.notebook.stem, self.parameters, words)
-
-    @property
-    def passed(self) -> dict:
-        """The parameters that papermill gets, which warns of each that does not stand in the notebook's cell."""
-        return {name: value for name, value in self.parameters.items() if name not in self.usual}
 
     @property
     def record_paths(self) -> dict[str, Path]:
@@ -77,9 +70,6 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
         for line in ast.parse(source).body:
             target: Any = line.targets[0] if isinstance(line, ast.Assign) else line.target
             cell[target.id] = ast.literal_eval(line.value)
-    except FileNotFoundError:
-        there = ", ".join(sorted(p.stem for p in path.parent.glob("*.ipynb"))) or "none"
-        raise UserError(f"there is no notebook {path.stem} beside the studies file; there are: {there}.") from None
     except (OSError, SyntaxError, StopIteration, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
@@ -93,47 +83,24 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
     return create_model(path.stem, __base__=Parameters, **fields), cell
 
 
-def overrides_of(notebook: str, declared: type[Parameters], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those -p overrides that a notebook gets. One for it alone, NOTEBOOK.NAME, goes before NAME."""
-    for_all = {name: value for name, value in overrides.items() if name in declared.model_fields}
-    split = {tuple(name.rpartition(".")[::2]): value for name, value in overrides.items()}
-    return for_all | {name: value for (owner, name), value in split.items() if owner == notebook}
-
-
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
     """Raise UserError at a -p that none of the studies' notebooks knows."""
     known = {name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields for name in notebooks_of(studies)}
-    for name in (one for one in overrides if one != "repeats"):
-        owner, _, parameter = name.rpartition(".")
-        if owner and owner not in known:
-            raise UserError(f"-p {name}: no such notebook is asked for; {did_you_mean(owner, known, 'possible are')}")
-        possible = {one for notebook in ([owner] if owner else known) for one in known[notebook]}
-        if parameter not in possible:
-            hint = did_you_mean(parameter, sorted(possible), "there are")
+    plain = sorted({one for fields in known.values() for one in fields})
+    of_one = [f"{notebook}.{one}" for notebook, fields in known.items() for one in fields]
+    for name in overrides:
+        if name not in (*plain, *of_one, "repeats"):
+            hint = did_you_mean(name, of_one if "." in name else plain, "there are")
             raise UserError(f"-p {name}: there is no such parameter; {hint}")
 
 
-def combinations_of(sweep: Mapping[str, list]) -> list[dict]:
-    """Return [{name: value}]: every combination of the swept values. Without a sweep it is one empty dict."""
-    return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
-
-
-def repeats_of(entry: dict, overrides: Mapping[str, Any], on_gpu: bool) -> int:
-    """Return how many repetitions an entry makes. On the CPU it makes one, unless -p repeats asks for more."""
-    asked = overrides.get("repeats", entry.get("repeats", 1) if on_gpu else 1)
-    if type(asked) is not int or not 1 <= asked <= MOST_REPEATS:
-        raise UserError(f"repeats is {shortened(asked)}; it must be a whole number from 1 to {MOST_REPEATS}.")
-    return asked
-
-
-def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
+def in_order(runs: list[Run], comparison: str) -> Comparison:
     """Return the runs of a comparison in the order in which they are made, each with its place.
 
     Repetitions follow each other. In each of them the precisions stand in a row of a Latin square (measure/order.py),
     and so do the settings of each precision where several are interleaved. The order does not depend on what is
     finished.
     """
-    runs = list(runs)
     precisions = list(dict.fromkeys(name for run in runs for name in run.parameters["precisions"]))
 
     def settings_of(run: Run) -> str:
@@ -146,18 +113,15 @@ def in_order(runs: Iterable[Run], comparison: str) -> Comparison:
         first = in_turn(precisions, comparison, repeat).index(run.parameters["precisions"][0])
         return repeat, first, in_turn(settings, comparison, repeat).index(settings_of(run))
 
-    ordered: Comparison = []
-    begun = 0
-    for run in sorted(runs, key=place):
-        ordered.append(run._replace(order=begun))
-        begun += len(run.parameters["precisions"])
-    return ordered
+    ordered = sorted(runs, key=place)
+    begun = itertools.accumulate((len(run.parameters["precisions"]) for run in ordered), initial=0)
+    return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
-    """Return (comparisons, notebooks left out because they need a GPU). The longest comparison comes first.
+    """Return (comparisons, notebooks left out because they need a GPU).
 
     A run trains all precisions one after the other. On a GPU each precision gets a process of its own where there are
     several repetitions, because then its times get an interval, and the process is the unit of that. The runs of a
@@ -175,19 +139,23 @@ def plan(
         if not on_gpu and "cpu" not in entry:
             left_out.append(name)
             continue
-        own = overrides_of(name, declared, overrides)
+        own = {key: value for key, value in overrides.items() if key in declared.model_fields}
+        own |= {key[len(name) + 1 :]: value for key, value in overrides.items() if key.startswith(f"{name}.")}
         given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
         sweep = entry.get("sweep", {}) if on_gpu else {}
-        repeats = repeats_of(entry, overrides, on_gpu)
+        usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
+        repeats = overrides.get("repeats", usual)
+        if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
+            raise UserError(f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}.")
         if repeats > 1 and "repeat" not in declared.model_fields:
             raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
-        combinations = combinations_of({key: sweep[key] for key in sweep if key not in own})
+        swept = {key: sweep[key] for key in sweep if key not in own}
+        combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
         try:
-            unchanged = [checked(name, given | one, declared) for one in combinations_of(sweep)]
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
         except UserError as error:
             raise UserError(f"notebook {name}: {error}") from None
-        trainings = sum(len(one.precisions) for one in unchanged) * repeats_of(entry, {}, on_gpu)
+        minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)  # of a training
         for combination, parameters in zip(combinations, values, strict=True):
             each = [[one] for one in parameters["precisions"]]
             together = each if repeats > 1 and on_gpu else [parameters["precisions"]]
@@ -198,25 +166,9 @@ def plan(
                 if "repeat" in one:
                     one["repeat"] = number
                 ids = {precision: run_id_of(name, one, precision) for precision in precisions}
-                if len(longest := max(ids.values(), key=len)) > LONGEST_NAME:
-                    raise UserError(f"run {shortened(longest)} has too long a name for its files; use shorter values.")
                 one["precisions"] = [precision for precision in precisions if ids[precision] not in planned]
                 planned.update(ids.values())
                 if new := len(one["precisions"]):  # none where entries overlap
-                    fields = declared.model_fields.items()
-                    hidden = {key for key, field in fields if key not in cell and one[key] == field.default}
-                    minutes = entry.get("minutes", 1) / trainings * new
-                    run = Run(path, one, folder, minutes, study=study.get("about"), usual=frozenset(hidden))
+                    run = Run(path, one, folder, new * minutes, study=study.get("about"))
                     comparisons.setdefault(comparison, []).append(run)
-    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    return sorted(ordered, key=lambda runs: -sum(run.minutes for run in runs)), left_out
-
-
-def check_paths(comparisons: Iterable[Comparison]) -> None:
-    """Raise UserError at the first csv_path that is no file, or data_dir that is something else than a folder."""
-    for run, *_ in comparisons:
-        csv, data = run.parameters.get("csv_path"), run.parameters["data_dir"]
-        if csv and not os.path.isfile(ROOT / csv):
-            raise UserError(f"csv_path {csv} is no file here; give the CSV that names your images.")
-        if os.path.exists(ROOT / data) and not os.path.isdir(ROOT / data):
-            raise UserError(f"data_dir {data} is no folder; give the folder of the data sets, or leave data_dir out.")
+    return [in_order(runs, key) for key, runs in comparisons.items()], left_out

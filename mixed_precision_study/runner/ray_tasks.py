@@ -52,19 +52,14 @@ def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circum
 
 
 class Cluster(NamedTuple):
-    """A Ray cluster, and how many of its GPUs a study may use."""
+    """A Ray cluster, and a stand-in for each of its GPUs, or for its CPUs. Which of them a run gets is Ray's choice."""
 
     ray: Any
-    gpus: int
-
-    def devices(self) -> list[Device]:
-        """Return a stand-in for each GPU of the cluster, or for its CPUs. Which of them a run gets is Ray's choice."""
-        gpus = [Device(number, f"ray{number}", "GPU-", "GPU of the cluster") for number in range(self.gpus)]
-        return gpus or [Device(0, "ray", "", "CPUs of the cluster")]
+    devices: list[Device]
 
     def make_all(self, jobs: list[Job], shared: Circumstances) -> None:
         """Let Ray make all unfinished runs, and write what comes back. A repetition whose node fails is `killed`."""
-        ray, on_gpu = self.ray, bool(self.gpus)
+        ray, on_gpu = self.ray, bool(self.devices[0].visible)
         task = ray.remote(num_gpus=int(on_gpu), num_cpus=1, max_retries=0)(make_repetition)
         groups = [[*runs] for job in jobs for _, runs in groupby(job.to_do, lambda run: run.parameters.get("repeat"))]
         going = {task.remote(runs, runs[0].notebook.read_bytes(), ROOT, shared, on_gpu): runs for runs in groups}
@@ -73,13 +68,15 @@ class Cluster(NamedTuple):
                 for ended in ray.wait(list(going), timeout=1)[0]:
                     runs = going.pop(ended)
                     try:
+                        for run in runs:
+                            run.log_path.unlink(missing_ok=True)  # of an earlier start
                         for name, content in ray.get(ended).items():
                             with written_whole(runs[0].folder / name) as temporary:
                                 temporary.write_bytes(content)
                     except ray.exceptions.RayError as error:
                         reason = " ".join(str(getattr(error, "cause", None) or error).split())[:200]
                         for run, precision in [(one, name) for one in runs for name in one.run_ids]:
-                            write_ending(run, precision, self.devices()[0], "killed", f"its node failed: {reason}")
+                            write_ending(run, precision, self.devices[0], "killed", f"its node failed: {reason}")
                     for record in filter(None, [read_run(path) for run in runs for path in run.record_paths.values()]):
                         where = f"[{len(groups) - len(going)}/{len(groups)}] {record.get('host_id') or 'ray'}"
                         say(f"{where}  {record['run_id']}  {record['status']}  {in_words(record)}")
@@ -115,6 +112,8 @@ def connected(address: str, on_gpu: bool) -> Iterator[Cluster]:
         os.dup2(stderr, 2)
         os.close(stderr)
     try:
-        yield Cluster(ray, int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0)
+        numbers = range(int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0)
+        gpus = [Device(number, f"ray{number}", "GPU-", "GPU of the cluster") for number in numbers]
+        yield Cluster(ray, gpus or [Device(0, "ray", "", "CPUs of the cluster")])
     finally:
         ray.shutdown()

@@ -7,17 +7,15 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from ..judge.conditions import flags_of, held_back, why_made_up
+from ..measure.commit import MALFORMED
 from ..measure.files import opened_to_append
 from ..parameters import printable
-from ..record import comparison_key, read_run, write_flat
+from ..record import comparison_key, read_run
 from .plan import Comparison
 
-LOG = logging.getLogger("mixed_precision.runner")
-LOG.propagate = False
-LOG.setLevel(logging.INFO)
+LOG = logging.Logger("mixed_precision.runner", logging.INFO)
 logging.raiseExceptions = False  # a full disk must not end the study when its log is written
 TIMES_FILE = "logs/batch.json"  # below the output folder
 BASELINE = "fp32"
@@ -49,21 +47,15 @@ def log_in(folder: Path) -> Iterator[None]:
 def shown(path: str | Path) -> str:
     """Return a path that opens from the current folder: relative where it lies below, else the whole path."""
     path = Path(path).resolve()
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
     """Return {name of a run: seconds} of the runs in this output folder, as they were measured before."""
-    with suppress(OSError, ValueError, AttributeError, TypeError):
+    with suppress(OSError, *MALFORMED):
         seconds = json.loads((folder / TIMES_FILE).read_text(encoding="utf-8")).get("run_seconds", {})
         return {str(name): float(value) for name, value in seconds.items() if 0 < value < 1e9}
     return {}
-
-
-def write_times(folder: Path, run_seconds: dict[str, float], **facts: Any) -> None:
-    """Write the seconds of the runs, which order the next start, and `facts` about the whole study."""
-    write_flat({**facts, "run_seconds": run_seconds}, folder / TIMES_FILE)
 
 
 def in_words(record: dict) -> str:
@@ -91,17 +83,16 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         return None
     found = [read_run(path) for run in comparison for path in run.record_paths.values()]
     like = [one for one in found if one and comparison_key(one) == comparison_key(record)]
-    base = [one for one in like if one["precision"] == BASELINE]
-    words = []
-    for precision in dict.fromkeys(one["precision"] for one in like):
-        if precision != BASELINE and record["precision"] in (precision, BASELINE):
-            ratio = paired_ratio(paired_runs([one for one in like if one["precision"] == precision], base))
-            if ratio and not (ratio["untrained"] or ratio["unlike"]):
-                words.append(f"{precision} {ratio['ratio']:.2f}x (n = {ratio['processes']})")
-    if not words:
-        return None
-    execution = "" if record.get("execution", "eager") == "eager" else f" {record['execution']}"
-    return f"{record['model']} b{record['batch_size']}{execution}, times as fast as {BASELINE}: {', '.join(words)}"
+    runs = {name: [one for one in like if one["precision"] == name] for name in (one["precision"] for one in like)}
+    base = runs.pop(BASELINE, [])
+    ratios = {name: paired_ratio(paired_runs(runs[name], base)) for name in runs}
+    words = [
+        f"{name} {ratio['ratio']:.2f}x (n = {ratio['processes']})"
+        for name, ratio in ratios.items()
+        if ratio and record["precision"] in (name, BASELINE) and not (ratio["untrained"] or ratio["unlike"])
+    ]
+    way = f"{record['model']} b{record['batch_size']} {record.get('execution', 'eager')}"
+    return f"{way}, times as fast as {BASELINE}: {', '.join(words)}" if words else None
 
 
 def table(comparisons: Iterable[Comparison]) -> str:

@@ -49,10 +49,8 @@ def load_studies(path: Path) -> dict[str, dict]:
     """
     try:
         studies = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from None
     if isinstance(studies, dict) and isinstance(studies.get("runs"), list):
         studies = {studies.get("name", "study"): studies}
     if not isinstance(studies, dict) or not studies:
@@ -108,12 +106,6 @@ def notebooks_of(studies: Iterable[dict]) -> list[str]:
     return list(dict.fromkeys(entry["notebook"] for study in studies for entry in study["runs"]))
 
 
-def shortened(value: Any) -> str:
-    """Return a value as text, at most its first 100 letters."""
-    text = str(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
-
-
 def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Return {name: value} of the -p options. Values are read as YAML; those of PATHS are whole paths.
 
@@ -124,15 +116,12 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
         parameter = name.rpartition(".")[2]
         if instead := {"output_dir": "--output-dir DIR", "repeat": "-p repeats N"}.get(parameter):
             raise UserError(f"{parameter} cannot be set with -p, because run_all.py sets it; use {instead}.")
-        if parameter == "data_dir" and not text:
-            raise UserError(f"data_dir is empty; give a folder, or leave -p {name} out.")
         try:
-            if parameter in PATHS:
-                overrides[name] = relative_to_root(expanded(text, f"-p {name}")) if text else text
-            else:
-                overrides[name] = yaml.safe_load(text)
+            overrides[name] = yaml.safe_load(text) if parameter not in PATHS else text
+            if parameter in PATHS and text:
+                overrides[name] = relative_to_root(expanded(text, f"-p {name}"))
         except (ValueError, RecursionError, yaml.YAMLError):
-            raise UserError(f"-p {name} {shortened(text)} is not readable; quote the value as in YAML.") from None
+            raise UserError(f"-p {name} {text[:100]} is not readable; quote the value as in YAML.") from None
     return overrides
 
 

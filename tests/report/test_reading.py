@@ -11,7 +11,7 @@ from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.measure import commit
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import read_records
+from mixed_precision_study.record import read_records, write_flat
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
@@ -56,7 +56,7 @@ def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
     quick = tmp_path / "quick"
     write_all(quick, record)
     (quick / "logs").mkdir()
-    status.write_times(quick, {record.run_id: 9.0})
+    write_flat({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
     commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4

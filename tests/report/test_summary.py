@@ -174,7 +174,7 @@ def test_contents_lead_to_every_section_and_those_of_method_are_folded(page):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["nowhere"], "there is no such folder"),
+        (["nowhere"], "holds no records"),
         (["empty"], "holds no records"),
         (["good", "good"], "needs --output-dir"),
     ],

@@ -1,48 +1,40 @@
 """The devices of a machine: its GPUs, those that CUDA_VISIBLE_DEVICES leaves, or shares of its CPU."""
 
-import sys
 import types
 
 import pytest
+from made_up_nvml import fake_nvml
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import batch, devices
 from mixed_precision_study.runner.devices import choose_devices, visible_gpus
 
 
-def fake_nvml():
-    """Return a stand-in for pynvml with two GPUs; nvidia-ml-py3 7.352.0 answers in bytes."""
-    return types.SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 2,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUUID=lambda index: f"GPU-{index}{index}{index}-abc",
-        nvmlDeviceGetName=lambda index: "NVIDIA Made-up",
-    )
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    names = {"nvmlDeviceGetName": lambda index: "Made-up", "nvmlDeviceGetUUID": lambda index: f"GPU-{index}{index}-abc"}
+    fake_nvml(monkeypatch, nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=lambda index: index, **names)
 
 
 @pytest.mark.parametrize(
     "setting, seen",
     [
-        *((None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-111", [1]), ("", []), ("-1", []), ("0,7,1", [0])),
+        *((None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-11", [1]), ("", []), ("-1", []), ("0,7,1", [0])),
         ("MIG-x/1/0", ["MIG-x/1/0"]),
     ],
 )
 def test_existing_visible_devices_are_honoured(monkeypatch, setting, seen):
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
-    expected = [one if isinstance(one, str) else f"GPU-{one}{one}{one}-abc" for one in seen]
+    expected = [one if isinstance(one, str) else f"GPU-{one}{one}-abc" for one in seen]
     assert [gpu.visible for gpu in visible_gpus()] == expected
 
 
-def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    for gpus, jobs in (("2", None), ("0,5", None), ("all", 2)):
-        with pytest.raises(UserError, match=gpus.rpartition(",")[2] if jobs is None else "--jobs"):
-            choose_devices(gpus, jobs)
+@pytest.mark.parametrize(("gpus", "jobs", "named"), [("2", None, "2"), ("0,5", None, "5"), ("all", 2, "--jobs")])
+def test_a_choice_of_devices_that_is_not_possible_is_refused(monkeypatch, gpus, jobs, named):
+    with pytest.raises(UserError, match=named):
+        choose_devices(gpus, jobs)
     assert [device.label for device in choose_devices("none", 3)] == ["cpu0", "cpu1", "cpu2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match="no GPU 0"):
@@ -59,8 +51,6 @@ def test_runs_at_a_time_share_the_cores_and_one_alone_has_all(monkeypatch):
     [("'12.6'", (12, 8), True), ("'13.2'", (12, 8), False), ("'13.2'", None, True), ("None", (13, 0), False)],
 )
 def test_a_pytorch_that_cannot_use_the_gpu_is_refused_and_not_loaded(monkeypatch, tmp_path, cuda, driver, usable):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
     monkeypatch.setattr(devices.nvml, "cuda_of_driver", lambda: driver)
     (tmp_path / "version.py").write_text(f"from typing import Optional\ncuda: Optional[str] = {cuda}\n")
     found = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))

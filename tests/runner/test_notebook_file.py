@@ -1,5 +1,6 @@
 """The code cells of a notebook, and which code a run's hash covers."""
 
+import itertools
 import json
 import os
 
@@ -26,30 +27,23 @@ def test_code_cells_are_read_whole_and_in_order(small):
 
 
 def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(small, tmp_path, monkeypatch):
-    package = tmp_path / "package"
-    apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py")
-    for name in ("train/step.py", "measure/nvml.py", *apart):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).touch()
+    package, text = tmp_path / "package", small.read_text()
     monkeypatch.setattr(commit, "PACKAGE", package)
-    text, before = small.read_text(), hash_of(small)
-    assert len(before) == 12
-    for old, new, same in (("x = 1", "x = 2", True), ("y = x + 1", "y = x + 2", False)):
-        small.write_text(text.replace(old, new))
-        assert (hash_of(small) == before) is same
-    small.write_text(text)
-    for name in (*apart, "notes.txt"):
-        (package / name).write_text("changed = True")
-        assert hash_of(small) == before, name
-    hashes = {before}
-    for name in ("train/step.py", "measure/nvml.py", "measure/new.py"):
-        (package / name).write_text("changed = True")
+    apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py", "notes.txt")
+    hashes = []
+    for name in ("train/step.py", "measure/nvml.py", *apart, "train/step.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(f"changed = {len(hashes)}")
         os.utime(package / name, ns=(len(hashes), len(hashes)))  # however coarse the clock of the file system is
-        hashes.add(hash_of(small))
+        hashes.append(hash_of(small))
     (package / "train/step.py").rename(package / "train/learning.py")
-    assert len(hashes | {hash_of(small)}) == 5
-    state = commit.package_state()
-    known = commit.package_hash(state)
+    hashes.append(hash_of(small))
+    for old, new in (("x = 1", "x = 2"), ("y = x + 1", "y = x + 2")):
+        small.write_text(text.replace(old, new))
+        hashes.append(hash_of(small))
+    assert [len(one) for one in hashes] == [12] * len(hashes)
+    assert [a != b for a, b in itertools.pairwise(hashes)] == [True, *[False] * 5, True, True, False, True]
+    known = commit.package_hash(commit.package_state())
     monkeypatch.setattr(commit.json, "dumps", None)  # a file that was not written is not read again
     assert commit.package_hash(commit.package_state()) == known
 

@@ -4,37 +4,18 @@ import contextlib
 import os
 import secrets
 import subprocess
-import sys
 import tempfile
-import threading
 import types
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
-from tiny_suite import (
-    begun,
-    call,
-    command,
-    entry,
-    main,
-    read_records,
-    records_of,
-    survivors,
-    wait_for,
-    write_suite,
-)
-
-from mixed_precision_study.measure.commit import packed_package
+from tiny_suite import begun, call, command, entry, main, read_records, records_of, survivors, wait_for, write_suite
 
 ray = pytest.importorskip("ray", reason="Ray is optional: pip install ray")
 pytest.importorskip("ray.cluster_utils")
 
-WAITING = [
-    {**entry("wait", seed=seed), "parameters": {"precisions": ["fp32"], "mode": "wait", "seed": seed}}
-    for seed in range(3)
-]
+WAITING = [entry("wait", seed=seed) for seed in range(3)]
 STUDIES = {"ends": [entry(precisions=["fp32", "tf32"]), entry("fail")], "wait": WAITING, "two": WAITING[:2]}
 NODE = {"object_store_memory": 80 * 2**20}
 # A node of Ray aborts where its agent takes more than 15 s to import Ray. Most of that is a grammar, which jsonschema
@@ -89,31 +70,21 @@ def cluster():
 
 
 @contextlib.contextmanager
-def waiting(suite, study, cluster, runs, *words):
+def waiting(suite, study, cluster, runs, output, *words):
     """Start a study whose runs wait, and yield its process when so many of them have begun. None of them is left."""
     there, _, folder = cluster
     for path in (folder / "data").iterdir():
         path.unlink()
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    words = command(suite, study, "--ray", there.address, "-p", "data_dir", folder / "none", *words)
-    with subprocess.Popen(words, **pipes) as runner:
+    words = ("--ray", there.address, "-p", "data_dir", folder / "none", "--output-dir", output, *words)
+    with subprocess.Popen(command(suite, study, *words), **pipes) as runner:
         try:
-            wait_for(lambda: len(begun(folder / "data")) == runs or runner.poll() is not None, 120)
+            wait_for(lambda: len(begun(folder / "data")) == runs or runner.poll() is not None)
             yield runner
-            assert not survivors(study)
+            assert not survivors(folder)
             assert not list(folder.glob("ray-*"))
         finally:
             runner.kill()
-
-
-def test_code_that_travels_is_complete(tmp_path):
-    """A process that finds no other copy of the package imports what a node does, and finds the kernel's files."""
-    (tmp_path / "code.zip").write_bytes(packed_package())
-    subprocess.run([sys.executable, "-m", "zipfile", "-e", "code.zip", "code"], cwd=tmp_path, check=True)
-    code = f"import sys; sys.path[:0] = [{str(tmp_path / 'code')!r}]\n"
-    code += "from mixed_precision_study.runner import execute, ray_tasks; print(*execute.KERNELSPECS.rglob('*.json'))"
-    done = subprocess.run([sys.executable, "-I", "-c", code], cwd="/", capture_output=True, text=True, check=True)
-    assert done.stdout.startswith(f"{tmp_path}/code/mixed_precision_study/runner/")
 
 
 def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
@@ -133,7 +104,7 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
 
 
 def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tmp_path, cluster):
-    with waiting(suite, "two", cluster, 2, "--gpus", "all", "--output-dir", tmp_path) as runner:  # both at once
+    with waiting(suite, "two", cluster, 2, tmp_path, "--gpus", "all") as runner:  # both at once
         (cluster[2] / "data" / "go").touch()
         said, _ = runner.communicate(timeout=120)
     assert runner.returncode == 0, said
@@ -144,40 +115,23 @@ def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tm
 
 
 def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, cluster):
-    with waiting(suite, "wait", cluster, 3, "--output-dir", tmp_path) as runner:
+    with waiting(suite, "wait", cluster, 3, tmp_path) as runner:
         runner.terminate()
         said, _ = runner.communicate(timeout=60)
     assert runner.returncode == 1, said
     assert not read_records(tmp_path)
 
 
-@pytest.fixture
-def dashboard():
-    """The address of a page."""
-    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, dashboard, monkeypatch):
+def test_cluster_that_cannot_be_used_is_one_sentence(suite, tmp_path, cluster, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # without a token
-    address, token = cluster[0].address, os.environ.pop("RAY_AUTH_TOKEN")
-    cases = [("127.0.0.1:1", token), ("nowhere", token), (dashboard, token), (address, "0" * 64), (address, None)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    started = []
-    try:
-        for number, (place, given) in enumerate(cases):
-            environment = os.environ | ({"RAY_AUTH_TOKEN": given} if given else {})
-            words = command(suite, "ends", "--output-dir", tmp_path / str(number), "--ray", place)
-            started.append(subprocess.Popen(words, env=environment, **pipes))
-    finally:
-        os.environ["RAY_AUTH_TOKEN"] = token
-    for number, ((place, _), process) in enumerate(zip(cases, started, strict=True)):
-        _, said = process.communicate(timeout=120)  # 15 s where nobody else wants the cores
-        assert process.returncode == 2, said
-        assert said.count("\n") == 1 and f"--ray {place} " in said
-        assert not (tmp_path / str(number)).exists()
+    token = os.environ["RAY_AUTH_TOKEN"]
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    for place, given in (("127.0.0.1:1", token), (cluster[0].address, "0" * 64), (cluster[0].address, None)):
+        environment = os.environ | ({"RAY_AUTH_TOKEN": given} if given else {})
+        done = call(suite, "ends", "--output-dir", tmp_path / "out", "--ray", place, env=environment)
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.count("\n") == 1 and f"--ray {place} " in done.stderr
+        assert not (tmp_path / "out").exists()
 
 
 def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
@@ -195,23 +149,22 @@ def test_open_cluster_is_refused(suite, tmp_path, monkeypatch, capsys):
 def test_dead_worker_and_dead_node_cost_only_their_repetitions(suite, tmp_path, cluster):
     """The last test of the cluster, because a node is gone after it."""
     there, other, folder = cluster
-    words = ("--output-dir", tmp_path, "-p", "data_dir", folder / "none")
-    with waiting(suite, "wait", cluster, 3, *words) as runner:
+    with waiting(suite, "wait", cluster, 3, tmp_path) as runner:
         raylet = there.head_node.all_processes["raylet"][0].process.pid
-        workers = psutil.Process(raylet).children()
-        worker = next(
-            one for one in workers if any("ipykernel_launcher" in below.cmdline() for below in one.children(True))
-        )
-        worker.kill()
+        for worker in psutil.Process(raylet).children():
+            if any("ipykernel_launcher" in below.cmdline() for below in worker.children(recursive=True)):
+                worker.kill()
+                break
         there.remove_node(other, allow_graceful=False)
         wait_for(lambda: len([one for one in read_records(tmp_path) if one["status"] == "killed"]) == 2, 120)
         (folder / "data" / "go").touch()
         said, _ = runner.communicate(timeout=120)
-        wait_for(lambda: not survivors("wait"), 10)
+        wait_for(lambda: not survivors(folder), 10)
         for path in folder.glob("ray-*"):  # what a killed worker leaves
             subprocess.run(["rm", "-r", path], check=True)
     assert runner.returncode == 1, said
     assert sorted(record["status"] for record in read_records(tmp_path)) == ["killed", "killed", "ok"]
-    done = call(suite, "wait", "--ray", there.address, "--retry-failed", *words)
+    words = ("--ray", there.address, "--output-dir", tmp_path, "-p", "data_dir", folder / "none", "--retry-failed")
+    done = call(suite, "wait", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [record["status"] for record in read_records(tmp_path)] == ["ok"] * 3

@@ -1,20 +1,17 @@
-"""What run_all.py says of runs that go on and of those that have ended."""
+"""What run_all.py says of runs that have ended."""
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from made_up_records import CPU, make, make_failed
 
 from mixed_precision_study.record import record_in, write_record
 from mixed_precision_study.report.section import Table
-from mixed_precision_study.runner.batch import Batch
 from mixed_precision_study.runner.plan import Run
-from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, say, table
+from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, read_seconds, say, table
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
-NOTEBOOK = Path("cifar_resnet.ipynb")
 
 
 @pytest.fixture
@@ -28,9 +25,8 @@ def ended(tmp_path):
         else:
             record = make("cifar_resnet", precision, **{"seconds": [SECONDS.get(precision, 1.0)] * 3, **fields})
         path = write_record(record, tmp_path)
-        run = Run(NOTEBOOK, {**record.parameters, "precisions": [precision]}, tmp_path, 1.0)
-        assert run.record_paths[precision] == path
-        comparison.append(run)
+        parameters = {**record.parameters, "precisions": [precision]}
+        comparison.append(Run(Path("cifar_resnet.ipynb"), parameters, tmp_path, 1.0))
         return record_in(path), comparison
 
     return end
@@ -48,11 +44,7 @@ def test_the_ratio_is_said_as_soon_as_both_sides_have_ended(ended):
     for precision in SECONDS:
         said = ratios_in_words(*ended(precision, parameters={"repeat": 1}))
     assert ratios_of(said) == {"amp_bf16": (1.5, 2)}
-
-
-def test_steps_of_a_ladder_are_compared_with_fp32_in_their_own_way_of_execution(ended):
-    ended("fp32")
-    graph = {"parameters": {"execution": "cuda_graph"}}
+    graph = {"parameters": {"execution": "cuda_graph"}}  # another step of a ladder has an fp32 of its own
     assert ratios_in_words(*ended("tf32", **graph, seconds=[1.0] * 3)) is None
     assert ratios_of(ratios_in_words(*ended("fp32", **graph, seconds=[1.5] * 3))) == {"tf32": (1.5, 1)}
 
@@ -78,7 +70,6 @@ def test_nothing_is_said_where_there_is_no_speed_up(ended, fields):
         ({"throttled": True, "throttle_fractions": [["power cap", 0.94]]}, False),  # as every card at work
         ({"gpu_shared": True}, True),
         ({"synthetic": True, "parameters": {"dataset": "auto"}}, True),
-        ({"synthetic": True, "parameters": {"dataset": "synthetic"}}, True),
     ],
 )
 def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(ended, fields, named):
@@ -92,7 +83,6 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
 
 OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"
     "title": ("\x1b]0;title\x07", ""),
-    "clipboard": ("\x1b]52;c;aGk=\x1b\\", ""),
     "link": ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),
     "reset": ("\x1bc", ""),
     "colour": ("\x1b[31;1m", ""),
@@ -104,10 +94,9 @@ OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b
 }
 
 
-@pytest.mark.parametrize("name", OBEYED)
-def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, name):
+@pytest.mark.parametrize(("given", "left"), OBEYED.values(), ids=OBEYED)
+def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
-    given, left = OBEYED[name]
     with log_in(tmp_path):
         say(f"a{given}b")
     assert capsys.readouterr().out == f"a{left}b\n"
@@ -115,6 +104,8 @@ def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, cap
     assert Table([{"a": f"a{given}b"}]).html().count(f">a{left}b<") == 1
 
 
-@pytest.mark.parametrize(("ended", "seconds", "minutes"), [(0, 90, 0), (3, 90, 5), (11, 338, 1), (12, 340, 0)])
-def test_the_time_left_is_never_zero_before_all_has_ended(ended, seconds, minutes):
-    assert Batch.minutes_left(SimpleNamespace(total=12, done=set(range(ended))), seconds) == minutes
+@pytest.mark.parametrize("text", ['{"run_seconds": {"x": null}}', '{"run_seconds": [3]}', "[]", "{"])
+def test_times_that_cannot_be_read_are_not_known(tmp_path, text):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "batch.json").write_text(text)
+    assert read_seconds(tmp_path) == {}

@@ -10,16 +10,11 @@ from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import STUDY_ENV, RunRecord, comparison_key, read_records, write_record
 from mixed_precision_study.report.study import study_of
 from mixed_precision_study.runner.plan import plan
+from mixed_precision_study.runner.status import shown
 from mixed_precision_study.runner.studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES
-
-
-def test_there_are_few_studies_and_a_file_of_articles_is_run_as_a_whole():
-    assert len(OWN) <= 11 and len(ARTICLES) == 6
-    assert list(chosen_studies(OWN, [])) == ["quick"]
-    assert chosen_studies(ARTICLES, []) == ARTICLES
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -51,7 +46,6 @@ ENTRY = {"notebook": "cifar_resnet"}
     ("study", "where"),
     [
         ([], "mine"),
-        ({}, "`runs`"),
         ({"runs": []}, "`runs`"),
         ({"runs": [ENTRY], "interleave": True}, "`interleave`"),
         ({"runs": [ENTRY], "show": {"ovr": "units"}}, "ovr"),
@@ -60,7 +54,6 @@ ENTRY = {"notebook": "cifar_resnet"}
         ({"runs": [{"notebook": "../other"}]}, "`notebook`"),
         ({"runs": [{**ENTRY, "paramters": {}}]}, "`paramters`"),
         ({"runs": [{**ENTRY, "minutes": -1}]}, "`minutes`"),
-        ({"runs": [{**ENTRY, "minutes": float("nan")}]}, "`minutes`"),
         ({"runs": [{**ENTRY, "repeats": 0}]}, "`repeats`"),
         ({"runs": [{**ENTRY, "sweep": {"lr": []}}]}, "`lr`"),
         ({"runs": [{**ENTRY, "sweep": {"precisions": [["fp32"]]}}]}, "`precisions`"),
@@ -97,16 +90,11 @@ def test_the_study_of_an_output_folder_runs_with_the_notebooks_of_the_clone(tmp_
     assert notebooks_for(path, studies) == tmp_path
 
 
-@pytest.mark.parametrize(
-    ("words", "notebooks"),
-    [
-        (["quick/cifar_resnet"], ["cifar_resnet"]),
-        (["quick/lstm_language_model.ipynb", "quick/cifar_resnet"], ["cifar_resnet", "lstm_language_model"]),
-    ],
-)
-def test_a_study_can_be_limited_to_notebooks(words, notebooks):
-    (study,) = chosen_studies(OWN, words).values()
-    assert [entry["notebook"] for entry in study["runs"]] == notebooks
+def test_without_a_word_it_is_quick_or_all_and_a_study_can_be_limited_to_notebooks():
+    assert list(chosen_studies(OWN, [])) == ["quick"]
+    assert chosen_studies(ARTICLES, []) == ARTICLES
+    (study,) = chosen_studies(OWN, ["quick/lstm_language_model.ipynb", "quick/cifar_resnet"]).values()
+    assert [entry["notebook"] for entry in study["runs"]] == ["cifar_resnet", "lstm_language_model"]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +114,12 @@ def test_values_are_read_as_yaml_and_paths_are_those_of_the_current_folder(tmp_p
         **{"lr": "1e-3", "precisions": ["fp32"], "data_dir": "data", "csv_path": ""},
         "n.csv_path": (tmp_path / "a.csv").as_posix(),
     }
+    assert (shown("mine"), shown(ROOT / "outputs")) == ("mine", str(ROOT / "outputs"))
 
 
 @pytest.mark.parametrize(
     "pair",
-    [("output_dir", "x"), ("repeat", "1"), ("data_dir", ""), ("lr", "[1"), ("seed", "9" * 5000), ("data_dir", "~no/x")],
+    [("output_dir", "x"), ("repeat", "1"), ("lr", "[1"), ("seed", "9" * 5000), ("data_dir", "~no/x")],
 )
 def test_an_option_that_cannot_be_is_one_sentence(pair):
     with pytest.raises(UserError, match=pair[0]):

@@ -1,7 +1,6 @@
 """A tiny notebook that writes real records or ends in every other way, and the command line to start it."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,10 +12,10 @@ import yaml
 
 from mixed_precision_study.record import RunRecord, write_record
 from mixed_precision_study.runner import cli
+from mixed_precision_study.runner.folder import FOLDER_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER = "PYTEST_XDIST_WORKER"
-DEAD = psutil.STATUS_ZOMBIE
+BOTH = ["fp32", "amp_bf16"]
 PARAMETERS = """
 dataset = "auto"  # "auto" or a name
 model = "tiny"
@@ -31,7 +30,7 @@ mode = "ok"
 data_dir = "data"
 output_dir = "outputs/tiny"
 """
-START = """
+ACT = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from mixed_precision_study.parameters import UserError
@@ -39,38 +38,31 @@ from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, run_id_of
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
 parameters = {name: globals()[name] for name in names.split()}
-print("study", os.environ["MIXED_PRECISION_STUDY"])
-"""
-ACT = """
+
 def wait(mark):
     Path(data_dir, f"begun-{mark}").touch()
     while not (Path(data_dir, "go").exists() or Path(data_dir, f"go-{seed}").exists()):
         time.sleep(0.05)
 
-if mode == "babble":
-    with Path(data_dir, "babbled").open("a") as file:
-        file.write("x")
-    print("word " * 2**18)
-    mode = "fail"
-if mode == "fail":
+if mode == "fail" or (mode == "flaky" and not Path(data_dir, "mended").exists()):
     raise ValueError("\\x1b[31mno such\\nlayer\\x1b[0m")
 if mode == "stop":
     raise UserError("model is 'x'; possible are tiny and small.")
 if mode == "memory":  # as if the host had ended it for lack of memory
-    Path(data_dir, "events").write_text("oom_kill 1")
+    Path(data_dir, "events").write_text("oom_kill 1\\n")
 if mode in ("kill", "memory"):
     os.kill(os.getpid(), signal.SIGKILL)
 if mode == "kill_papermill":
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
-if mode == "poison" or (mode == "lost" and not Path(data_dir, "was-lost").exists()):  # the GPU, as NVML sees it
-    Path(data_dir, f"was-{mode}").touch()
+if mode == "lost":  # the GPU, as NVML sees it
     Path(data_dir, f"lost-{os.environ['CUDA_VISIBLE_DEVICES']}").touch()
     raise RuntimeError("CUDA error: unspecified launch failure")
 if mode == "wait":
-    wait(f"{seed}-{precisions[0]}")
+    wait(seed)
 if mode == "stall":
     Path(os.environ["MIXED_PRECISION_PROGRESS"]).write_text("fp32, epoch 2/2, step 30/40")
+if mode in ("hang", "stall"):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     wait(seed)
 if mode == "fill" and not Path(data_dir, "mended").exists():
@@ -79,12 +71,7 @@ if mode == "fill" and not Path(data_dir, "mended").exists():
             while True:
                 file.write(bytes(4096))
         finally:
-            file.truncate(file.tell() - 16384)  # the record of a failure has room again
-if mode == "hang":
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    time.sleep(600)
-if mode == "flaky" and not Path(data_dir, "mended").exists():
-    raise ValueError("not mended yet")
+            file.truncate(file.tell() - 20480)  # the record of a failure has room again
 """
 WRITE = """
 for precision in precisions if mode != "silent" else ():
@@ -98,10 +85,7 @@ for precision in precisions if mode != "silent" else ():
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
     record.metric = [0.2, 0.9]
     record.gpu_uuid = os.environ["CUDA_VISIBLE_DEVICES"] or None
-    record.device_type = "cuda" if record.gpu_uuid else record.device_type
-    if mode == "blind" and not Path(data_dir, "seen").exists():
-        Path(data_dir, "seen").touch()
-        record.device_type = "cpu"
+    record.device_type = "cuda" if record.gpu_uuid and mode != "blind" else "cpu"
     if mode in ("late", "explain"):
         record.profile_reason = NOT_YET_EXPLAINED
     record.explanation_seconds = 0.1
@@ -110,15 +94,15 @@ if mode == "explain":
     wait(f"{seed}-explain")
     record.profile_reason = None
     write_record(record, output_dir)
+if mode == "late":
+    raise RuntimeError("the chart broke")
 """
-AFTER = 'if mode == "late":\n    raise RuntimeError("the chart broke")'
 ON_CPU = ("--gpus", "none")
 LIGHT = """
 import json, shutil, sys, yaml
 from pathlib import Path
 
 notebook, executed = (path.replace("{{", "{").replace("}}", "}") for path in sys.argv[1:3])
-print("Executing Cell 1", flush=True)
 names = {}
 for number, cell in enumerate(json.loads(Path(notebook).read_text())["cells"]):
     exec("".join(cell["source"]), names)
@@ -136,28 +120,33 @@ def write_notebook(path, *sources):
 
 
 def entry(mode="ok", **values):
-    """Return an entry of a study: one run of the tiny notebook on the CPU."""
-    return {"notebook": "tiny", "cpu": {"precisions": ["fp32"], "mode": mode, **values}}
+    """Return an entry of a study: one run of the tiny notebook in fp32, on the CPU as on a GPU."""
+    parameters = {"precisions": ["fp32"], "mode": mode, **values}
+    return {"notebook": "tiny", "parameters": parameters, "cpu": parameters}
 
 
-def write_suite(folder, studies):
-    """Write the tiny notebook, and beside it the studies as {name: list of entries}; return the folder."""
-    (folder / "studies.yaml").write_text(yaml.safe_dump({name: {"runs": runs} for name, runs in studies.items()}))
-    write_notebook(folder / "tiny.ipynb", PARAMETERS, START, ACT, WRITE, AFTER)
+def write_suite(folder, studies, act=ACT):
+    """Write the tiny notebook, and beside it the studies as {name: list of entries}; return the folder.
+
+    The runs of a study whose name begins with "one" go to one device.
+    """
+    written = {name: {"runs": runs, "interleaved": name.startswith("one")} for name, runs in studies.items()}
+    (folder / "studies.yaml").write_text(yaml.safe_dump(written))
+    write_notebook(folder / "tiny.ipynb", PARAMETERS, act, WRITE)
     return folder
 
 
-def command(folder, *words, light=False):
+def command(folder, *words, light=False, root=ROOT):
     """Return run_all.py with these words, on the CPU, as a person types it; `light` with LIGHT."""
     options = ["--studies", folder / "studies.yaml", *ON_CPU, *one_job(words)]
-    lit = "import sys; from mixed_precision_study.runner import cli, execute; execute.PAPERMILL = sys.argv.pop(1); "
-    start = ["-c", f"{lit}cli.run_as_program()", LIGHT] if light else [str(ROOT / "run_all.py")]
+    patch = f"import sys; sys.path.insert(0, {str(root)!r}); from mixed_precision_study.runner import cli, execute; "
+    lit = ["-c", f"{patch}execute.PAPERMILL = {LIGHT!r}; cli.run_as_program()"]
+    start = lit if light else [str(root / "run_all.py")]
     return [sys.executable, *start, *map(str, [*options, *words])]
 
 
 def call(folder, *words, light=False, **options):
     """Run the command line in a process of its own and return what became of it."""
-    options |= {"env": {**options.get("env", os.environ), "PYTHONPATH": str(ROOT)}} if light else {}
     return subprocess.run(command(folder, *words, light=light), capture_output=True, text=True, timeout=240, **options)
 
 
@@ -202,14 +191,13 @@ def begun(folder):
     return list(folder.glob("begun-*"))
 
 
-def survivors(study):
-    """Return the live processes that the tests of this process started for a study; others test beside it."""
+def survivors(folder):
+    """Return the live processes that were started for an output folder, or for one below it."""
     found = []
     for process in psutil.process_iter():
         try:
-            environment = process.environ()
-            same_worker = environment.get(WORKER) == os.environ.get(WORKER)
-            if environment.get("MIXED_PRECISION_STUDY") == study and same_worker and process.status() != DEAD:
+            place = process.environ().get(FOLDER_ENV, "")
+            if Path(folder) in (Path(place), *Path(place).parents) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue
