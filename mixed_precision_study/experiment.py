@@ -32,8 +32,8 @@ from .parameters import Diverged, Unsupported, UserError, error_line, own_parame
 from .record import (
     EXPLANATION,
     NOT_YET_EXPLAINED,
+    ORDER_ENV,
     RunRecord,
-    given_order,
     given_study,
     new_record,
     run_id_of,
@@ -57,9 +57,7 @@ from .train.step import (
 )
 
 EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most one epoch
-ONLY_THE_FIRST = "only the first repetition is explained, because its steps stand for those of the others"
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
-SEVERAL_SHAPES = "the batches have several shapes, so no step stands for the others"
 BEGUN = itertools.count()  # the trainings of this process
 FOR_TRAINER = (
     "execution",
@@ -194,8 +192,7 @@ class Experiment:
         but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
-        if self.device.type == "cuda":
-            clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
+        clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
         memory.release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
@@ -205,7 +202,7 @@ class Experiment:
         # A compiled training fails where Dynamo would give up and run it eagerly. Loading Dynamo takes seconds.
         compiled = "compile" in settings.execution
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True) if compiled else nullcontext():
-            for place, precision in enumerate(order, given_order() or 0):
+            for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
                 record = records[precision]
                 record.order_in_comparison = place
                 record.runs_before_in_process = next(BEGUN)
@@ -266,7 +263,8 @@ class Experiment:
         summarise_gpu(record, samples * len(record.epoch_seconds))
         self.try_out(record, trainer, size)  # before the explanation, which trains on
         if self.parameters.repeat:
-            leave_unexplained(record, ONLY_THE_FIRST)
+            why = "only the first repetition is explained, because its steps stand for those of the others"
+            leave_unexplained(record, why)
         elif len(self.parameters.precisions) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
         else:
@@ -305,25 +303,22 @@ class Experiment:
         began = time.perf_counter()
         shapes = self.data.shapes
         if shapes and 2 * shapes.count(0) <= len(shapes):
-            leave_unexplained(record, SEVERAL_SHAPES)
+            leave_unexplained(record, "the batches have several shapes, so no step stands for the others")
             return
         given = partial(self.batches, 0, trainer.precision, size, ahead=False)  # a profiled step runs alone
 
         def batches() -> Iterator:  # those of an epoch that have the shape of its first
             return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
 
-        if (given_study() or {}).get("show", {}).get("inference"):
-            with progress(None, f"{record.precision}, explaining: inference"):
-                measure_inference(record, trainer, batches(), self.infer)
-        else:
-            record.inference_reason = NOT_ABOUT_INFERENCE
-        inference = time.perf_counter() - began
-        explained = explain(record, trainer, batches, self.parameters.output_dir)
+        seconds = explain(record, trainer, batches, self.infer)
         record.explanation_seconds = time.perf_counter() - began
-        if explained:
-            seconds = {"inference": inference, **explained}
+        if seconds:
             parts = ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.items() if spent >= 0.05)
             print(f"{record.precision}: explained in {record.explanation_seconds:.1f} s ({parts})")
+
+    def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
+        schedule = self.schedule
+        return partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics) if schedule else None
 
     def explain_afterwards(self, record: RunRecord) -> None:
         """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason.
@@ -333,11 +328,10 @@ class Experiment:
         other = copy.deepcopy(record)  # so the busy fraction and the like are those of its own median step
         leave_unexplained(other, None)
         try:
-            if self.device.type == "cuda":
-                clear_workspaces()  # those of the run before would count as data
+            clear_workspaces()  # those of the run before would count as data
             next(BEGUN)
             trainer, size = self.warmed_up(other, record.precision)
-            lr_at = partial(self.schedule, steps_per_epoch=other.steps_per_epoch, metrics=[]) if self.schedule else None
+            lr_at = self.lr_at(other, [])
             other.steps_per_epoch = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
             batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
             if self.log is not None:
@@ -354,8 +348,7 @@ class Experiment:
     def train(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Train and evaluate for all epochs."""
         epochs = self.parameters.epochs
-        known = {"steps_per_epoch": record.steps_per_epoch, "metrics": record.metric}
-        lr_at = partial(self.schedule, **known) if self.schedule else None
+        lr_at = self.lr_at(record, record.metric)
         for epoch in range(epochs):
             if self.log is not None:
                 self.log.begin(size)
@@ -393,27 +386,33 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
         setattr(record, f"{part}_reason", reason)
 
 
-def explain(record: RunRecord, trainer: Trainer, batches: Callable, folder: str | Path) -> dict[str, float]:
-    """Measure what explains the run: memory breakdown, profile, roofline, lost gradients. A failure leaves its reason.
+def explain(
+    record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs
+) -> dict[str, float]:
+    """Measure inference and what explains the run: memory, profile, roofline, lost gradients. Failures leave a reason.
 
     `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
     Returns the seconds that each part took; {} without a GPU, where nothing is explained.
     """
     if trainer.device.type != "cuda":
-        record.profile_reason = record.limit_reason = record.ledger_reason = "no GPU"
+        leave_unexplained(record, "no GPU")
         return {}
     seconds = {}
     given = cycle_batches(batches)
-    stages: list[tuple[str, str, Callable]] = [  # the profile leaves workspaces behind, so memory comes first
+    stages: list[tuple[str, str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
+        ("inference", "inference_reason", lambda run, trainer, given, _: measure_inference(run, trainer, given, infer)),
         ("memory breakdown", "ledger_reason", memory.read_memory_breakdown),
         ("profile", "profile_reason", profile_steps),
         ("operations of a step", "limit_reason", count_work),
-        ("limits of the GPU", "limit_reason", lambda record, trainer, *_: measure_limits(record, trainer, folder)),
+        ("limits of the GPU", "limit_reason", measure_limits),
         ("lost gradients", "gradient_reason", read_gradients),
         ("lost updates", "update_reason", read_lost_updates),
     ]
     if trainer.captured:  # the memory breakdown takes steps outside the graph, which drop it
-        stages[:2] = reversed(stages[:2])
+        stages[1:3] = reversed(stages[1:3])
+    if not (given_study() or {}).get("show", {}).get("inference"):
+        del stages[0]
+        record.inference_reason = NOT_ABOUT_INFERENCE
     for what, reason, measure in stages:
         began = time.perf_counter()
         try:
@@ -433,8 +432,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     Only UserError and an interrupt end the notebook, without a record.
     """
     record.started_at = utc_now()
-    if device.type == "cuda":
-        clear_workspaces()
+    clear_workspaces()
     memory.reset_peaks(device)  # else the peak of the run before would count
     described = None
     try:

@@ -152,20 +152,19 @@ def trained(
     size = given.get("batch_size")
     data = IterableData(batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate)
     data.used, data.seed = name, settings.seed
-    given["batch_size"] = data.size
     if functions["evaluate"] is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
     make_model = one_model(make_model, data)
     records: list[RunRecord] = []
     gpu = None
-    for execution in executions:
-        options = {**given, "execution": execution}
+    for one in checked:
+        one.batch_size = data.size
         whole = {**checked_functions(functions, settings), "metric": metric or Metric("metric"), "gpu": gpu}
-        experiment = Experiment(name, options, data, make_model, loss_of(compute_loss), **whole)
+        experiment = Experiment(name, one, data, make_model, loss_of(compute_loss), **whole)
         gpu = experiment.gpu
         data.device = gpu.device
         records += experiment.run()
-        results.show(records[-len(experiment.parameters.precisions) :])
+        results.show(records[-len(one.precisions) :])
     statuses = {record.status for record in records}
     if gpu is not None and gpu.device.type == "cuda" and statuses == {"ok"}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")

@@ -10,7 +10,6 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
@@ -135,13 +134,8 @@ LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "ac
 NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
 REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
 NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
-FIELDS_OF_OLD_RECORDS = (  # the first held data and optimizer, too; the last was of checkpoints, the others of a check
-    *("inference_peak_mib", "ledger_saved_mib", "ledger_batch_mib", "ledger_temporaries_mib", "ledger_workspaces_mib"),
-    *("ledger_rounding_mib", "ledger_unattributed_fraction", "ledger_blocks_reason", "resumed_at_epochs"),
-)
 # Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
-NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain"}
-NOT_COMPARED |= {*NO_EFFECT, *FIELDS_OF_OLD_RECORDS}
+NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain", *NO_EFFECT}
 IN_FP8 = {"fp8_scaling": "tensorwise"}  # a parameter until version 0.3, without which old runs would have other keys
 DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
 PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
@@ -258,12 +252,6 @@ def new_record(notebook: str, parameters: dict, precision: str, facts: dict) -> 
     return RunRecord(run_id_of(notebook, parameters, precision), notebook, precision, parameters, **facts)
 
 
-def given_order() -> int | None:
-    """Return the place of this process's run in its comparison as run_all.py gave it, or None."""
-    text = os.environ.get(ORDER_ENV, "")
-    return int(text) if text.isdecimal() else None
-
-
 def utc_now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -285,8 +273,6 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
         old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
         write_flat(old, path.with_name(f"{old['run_id']}.json"))
     record.code_hash = record.code_hash or hash_that_ran()
-    if record.order_in_comparison is None:
-        record.order_in_comparison = given_order()
     record.study = record.study or given_study()
     write_flat(flat_record(record), path)
     return path
@@ -304,16 +290,19 @@ def write_flat(flat: dict, path: str | Path) -> None:
         temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
-EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in
+EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in, in old records, too
     *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "fp8_kernel_", "kernel_family_"),
     *("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
     *("profile_", "ledger_", "saved_activations_", "inference_", "lost_update_", "kept_update_", "update_"),
     "explanation_",
 )
+OF_NO_RUN = (*EXPLAINING, "resumed_at_epochs")  # the last is of checkpoints, which version 0.3 gave up
 EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
-NamedShare = Annotated[tuple[Text, Number], Strict(False)]  # a list of the two, because JSON has no other sequences
+# JSON has no other sequences than lists, so that a list stands for a tuple.
+NamedShare = Annotated[tuple[Text, Annotated[Number, Field(ge=0)]], Strict(False)]
+Probe = tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Number | None]
 TYPES: dict[str, Any] = {
     **{name: spec.type for name, spec in FIELDS.items()},
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), list[Number | None]),
@@ -321,7 +310,7 @@ TYPES: dict[str, Any] = {
     **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), list[NamedShare]),
     "loss_scale_trace": list[Annotated[tuple[Number, Number | None], Strict(False)]],
     "training_log": list[Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]],
-    "batch_probes": list[Annotated[tuple[Number, Text, Number | None, Number | None], Strict(False)]],
+    "batch_probes": list[Annotated[Probe, Strict(False)]],
     **{"status": Status, "precision": Precision, "parameters": dict[Text, Plain]},
 }
 MAY_BE_MISSING: dict[str, Any] = {name: (kind, None) for name, kind in TYPES.items()}
@@ -350,7 +339,7 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
         if reason := wrong_field({**value, "path": name}) if is_record else NO_RECORD:
             left_out.append((name, reason))
         else:
-            kept = {field: held for field, held in value.items() if field not in FIELDS_OF_OLD_RECORDS}
+            kept = {field: held for field, held in value.items() if field in FIELDS or not field.startswith(OF_NO_RUN)}
             records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], IN_FP8), **kept, "path": name})
     return records, left_out
 
@@ -390,13 +379,8 @@ def contradiction(record: dict) -> str | None:
     version = record.get("schema_version", RunRecord.schema_version)
     if version != RunRecord.schema_version:
         return f"schema version {version}; this version reads {RunRecord.schema_version}"
-    for name in ("kernel_family_fractions", "throttle_fractions"):
-        if not all(share >= 0 for _, share in record.get(name, ())):
-            return f"{name} holds a share that is none"
     if record.get("metric") and record.get("metric_better") not in ("higher", "lower"):
         return "metric_better must be higher or lower where there is a metric"
-    if not all(size >= 1 for size, *_ in record.get("batch_probes", ())):
-        return "batch_probes holds a batch size below 1"
     if record["status"] != "ok":
         return None
     if not isinstance(record.get("batch_size_used") or record["batch_size"], int):
@@ -451,14 +435,11 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
 
 
 def paths_below(folder: Path) -> list[Path]:
-    """Return all paths below a folder but for hidden ones, however deep. Links to folders are not followed."""
+    """Return all files below a folder but for hidden ones. Links to folders are not followed."""
     found: list[Path] = []
-    folders = [folder]
-    for place in folders:  # which grows on the way
-        with suppress(OSError), os.scandir(place) as entries:
-            below = [entry for entry in entries if not entry.name.startswith(".")]
-            found += [Path(entry.path) for entry in below]
-            folders += [Path(entry.path) for entry in below if entry.is_dir(follow_symlinks=False)]
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in files if not name.startswith(".")]
     return found
 
 
@@ -486,7 +467,8 @@ def data_asked_for(record: dict) -> str | None:
 
 def compared_settings(record: dict) -> set[str]:
     """Return the names of a record's parameters that must be equal before two runs are compared."""
-    return record.keys() - RunRecord.__dataclass_fields__.keys() - NOT_COMPARED
+    others = record.keys() - RunRecord.__dataclass_fields__.keys() - NOT_COMPARED
+    return {name for name in others if not name.startswith(OF_NO_RUN)}
 
 
 def comparison_key(record: dict) -> tuple:
@@ -520,7 +502,7 @@ def too_short_for_energy(seconds: float) -> str | None:
 def without_short_energy(record: dict) -> dict:
     """Return an ok record without the energy of a timed training that was too short. Older records may have it."""
     short = too_short_for_energy(sum(filter(None, record.get("epoch_seconds") or ())))
-    if record["status"] != "ok" or not short or record.get("energy_joules") is None:
+    if not short or record.get("energy_joules") is None:
         return record
     return {**record, **dict.fromkeys(ENERGY), "energy_reason": short}
 

@@ -55,13 +55,10 @@ def nvmlDeviceGetHandleByUUID(uuid):
     assert uuid == "GPU-ab", uuid
     return "handle"
 
-def nvmlDeviceGetPowerUsage(handle):
+def nvmlDeviceGetClockInfo(handle, kind):
     global calls
     calls += 1
-    return 1000 * calls
-
-def nvmlDeviceGetClockInfo(handle, kind):
-    return 1500 + kind
+    return 1500 + calls if kind == 1 else None
 
 def nvmlDeviceGetTemperature(handle, kind):
     raise RuntimeError("Not Supported")

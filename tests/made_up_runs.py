@@ -1,11 +1,10 @@
 """Made-up runs of a comparison whose answers are known, for the tests of the judgement."""
 
 import re
-from dataclasses import asdict
 
 import numpy as np
 
-from mixed_precision_study.record import NOT_WRITTEN, new_record
+from mixed_precision_study.record import flat_record, new_record
 
 PARAMETERS = {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "seed": 0, "repeats": 1, "repeat": 0}
 PARAMETERS |= {"epochs": 2, "execution": "eager", "channels_last": False, "precisions": ["fp32"]}
@@ -15,8 +14,7 @@ ON_GPU = {"status": "ok", "device_type": "cuda", "gpu_uuid": "GPU-1", "epoch_sec
 def flat(precision="amp_fp16", parameters=None, **fields):
     """Return the record of a run on a GPU as it is read back: the parameters beside every field of RunRecord."""
     values = {**PARAMETERS, **(parameters or {})}
-    record = new_record("cifar_resnet", values, precision, {**ON_GPU, **fields})
-    return {**values, **{name: value for name, value in asdict(record).items() if name not in NOT_WRITTEN}}
+    return flat_record(new_record("cifar_resnet", values, precision, {**ON_GPU, **fields}))
 
 
 def timed(blocks, precision="amp_fp16", parameters=None, **fields):

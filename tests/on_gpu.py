@@ -65,7 +65,8 @@ def rows_of(report, way):
 def versions():
     """Return what ran the tests, in one line."""
     packages = ("torch", "triton", "timm", "pytest", "pytest-xdist")
-    texts = [torch.cuda.get_device_name(), f"driver {NvmlGpu().driver()}", f"{os.cpu_count()} cores"]
+    driver = NvmlGpu().answer("SystemGetDriverVersion")
+    texts = [torch.cuda.get_device_name(), f"driver {driver}", f"{os.cpu_count()} cores"]
     texts += [f"Python {platform.python_version()}", f"CUDA {torch.version.cuda}"]
     return ", ".join([*texts, *(f"{name} {importlib.metadata.version(name)}" for name in packages)])
 

@@ -10,7 +10,6 @@ import torch
 from ..measure.memory import release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
-from ..parameters import error_line
 from ..record import RunRecord
 from ..train.precision import autocast, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer
@@ -54,12 +53,14 @@ def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: i
     return ((output - exact).abs().max() / exact.abs().max()).item()
 
 
-def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Callable, before: int = 0) -> None:
+def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable) -> None:
     """Fill in what a forward pass of the trained model costs, for one sample and for a batch as in training.
 
-    before: bytes that were allocated before the batch was made.
+    The first of `batches` is used. infer(network, batch, count) returns the outputs of its first `count` samples.
     """
     device = trainer.device
+    before = torch.cuda.memory_allocated()
+    batch = next(batches)
     count: Any = record.batch_size_used
     cudnn = torch.backends.cudnn
     limit = cudnn.benchmark_limit
@@ -86,19 +87,3 @@ def read_inference(record: RunRecord, trainer: Trainer, batch: tuple, infer: Cal
     finally:
         cudnn.benchmark_limit = limit
         trainer.network.train()
-
-
-def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tuple], infer: Callable) -> None:
-    """Measure inference on the first of `batches`. On the CPU, and if it fails, the record gets a reason.
-
-    infer(network, batch, count) returns the outputs of the first `count` samples of a batch.
-    """
-    if trainer.device.type != "cuda":
-        record.inference_reason = "no GPU"
-        return
-    release_memory(trainer.device)
-    before = torch.cuda.memory_allocated(trainer.device)
-    try:
-        read_inference(record, trainer, next(batches), infer, before)
-    except Exception as error:  # the run itself is measured and must not be lost
-        record.inference_reason = error_line(error)

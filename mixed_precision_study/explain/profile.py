@@ -34,7 +34,6 @@ KERNEL_FAMILIES = {  # by the names that CUDA, cuDNN, cuBLAS and PyTorch give th
     "reduction": r"reduce_kernel|triton_(red|per)|scan|(?<!ten)sort",
     "elementwise": r"elementwise|triton_poi|dropout|pointwise|fill|distribution",
 }
-CASE_SENSITIVE = ("copy", "recurrent cell")
 TENSOR_CORE_KERNELS = (  # instruction shapes and types in the names of cuBLAS, cuDNN, CUTLASS and attention kernels
     r"tensorop|tensor\d+x\d+x\d+|_tf32f32_|gemm_(f16f16|bf16bf16)|s?16816|[hs]1688|[hs]884|hmma|wgmma|warpgroupsize|nvjet"
     r"|float_e[45]m[23]_t|gemm_e[45]m[23]|flash_[fb]|sdpa_sm\d+|fmha_cutlass\w+_b?f16|triton_tem|MmaTensorOp"
@@ -44,7 +43,7 @@ FP16_KERNELS = r"__half|c10::Half|(?<!b)f16f16|_h[sh][sh]_|gemm_fp?16_|(?<!b)fp?
 
 def family_of(kernel: str) -> str:
     for family, pattern in KERNEL_FAMILIES.items():
-        flags = 0 if family in CASE_SENSITIVE else re.IGNORECASE
+        flags = 0 if family in ("copy", "recurrent cell") else re.IGNORECASE
         if re.search(pattern, kernel, flags):
             return family
     return "other"
@@ -85,15 +84,6 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     record.kernel_family_fractions = [[name, share] for name, share in by_share]
 
 
-NO_KERNEL = "the profiler saw no kernel; the driver may forbid profiling to ordinary users"
-
-
-def kernels_of(profiler: Any) -> list[tuple[str, int, int]]:
-    """Return (name, start ns, duration ns) of every kernel that a torch.profiler.profile saw, once it has stopped."""
-    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
-    return [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
-
-
 def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidden: Any, steps: int = 5) -> None:
     """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
 
@@ -108,9 +98,10 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidd
         for batch in given:
             _, hidden = trainer.step(batch, hidden)
         synchronize(trainer.device)
-    kernels = kernels_of(profiler)
-    if not kernels:
-        raise RuntimeError(NO_KERNEL)
+    events = [event for event in profiler.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
+    if not events:
+        raise RuntimeError("the profiler saw no kernel; the driver may forbid profiling to ordinary users")
+    kernels = [(event.name(), event.start_ns(), event.duration_ns()) for event in events]
     read_kernels(record, kernels, len(given))
 
 

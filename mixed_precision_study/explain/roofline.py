@@ -1,24 +1,19 @@
 """The roofline: the highest rates measured on this GPU, and how near a run comes to them."""
 
-import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
-from ..record import RunRecord, write_flat
+from ..record import RunRecord
 from ..train.float8 import FORWARD, product, scaled
 from ..train.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from ..train.step import Trainer
-
-SESSION_SECONDS = 12 * 3600  # how long the rates measured on a GPU are reused
 
 
 def rate_of(work: Callable[[], Any], device: torch.device, seconds: float = 0.2) -> float:
@@ -59,37 +54,17 @@ def measure_copy(device: torch.device) -> float:
     return 2 * size * rate_of(lambda: target.copy_(source), device) / 1e9
 
 
-def cached(path: Path, name: str, measure: Callable[[], Any], shared: bool | None) -> Any:
-    """Return `measure()`, or the result kept under `name` in `path` if the file is from this session.
+def measure_limits(record: RunRecord, trainer: "Trainer", *_: Any) -> None:
+    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches.
 
-    Raises RuntimeError if it must be measured while another process uses the GPU (`shared`).
+    Raises RuntimeError while another process uses the GPU, because the rates would be those of a part of it.
     """
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    if not isinstance(known, dict) or not 0 <= time.time() - known.get("time", 0) < SESSION_SECONDS:
-        known = {"time": time.time()}
-    if name not in known:
-        if shared:
-            raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
-        known[name] = measure()
-        with suppress(OSError):  # then it is measured again next time
-            write_flat(known, path)
-    return known[name]
-
-
-def measure_limits(record: RunRecord, trainer: "Trainer", folder: str | Path) -> None:
-    """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches."""
-    device = trainer.device
+    if record.gpu_shared:
+        raise RuntimeError("another process uses the GPU, so that its ceilings cannot be measured")
     mode: Any = PRECISIONS[trainer.precision]
     dtype = FORWARD if trainer.precision == "fp8" else mode["autocast"] or mode["weights"]
-    name = f"matmul {'tf32' if mode['tf32'] else str(dtype).removeprefix('torch.')}"
-    path = Path(folder) / f".ceilings-{record.gpu_uuid}-torch{record.torch_version}.json"
-    ceiling = cached(path, name, lambda: measure_ceiling(dtype, device), record.gpu_shared)
-    record.ceiling_matmul_tflop_per_second = ceiling
-    copy_rate = cached(path, "copy", lambda: measure_copy(device), record.gpu_shared)
-    record.ceiling_copy_gb_per_second = copy_rate
+    ceiling = record.ceiling_matmul_tflop_per_second = measure_ceiling(dtype, trainer.device)
+    copy_rate = record.ceiling_copy_gb_per_second = measure_copy(trainer.device)
     if record.achieved_tflop_per_second is not None:
         record.compute_limit_fraction = record.achieved_tflop_per_second / ceiling
     if record.bytes_per_step and record.gpu_busy_ms_per_step:

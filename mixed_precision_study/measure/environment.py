@@ -8,10 +8,9 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 import warnings
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +29,12 @@ if TYPE_CHECKING:
 REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
 EXPERIMENT_PACKAGES = REPORT_PACKAGES | {name: name for name in ("torch", "torchvision", "tqdm", "psutil")}
 IMAGE_PACKAGES = EXPERIMENT_PACKAGES | {"timm": "timm"}
-GRAPHICS = 0  # NVML's number for the graphics clock
 
 
 def require_packages(packages: dict[str, str]) -> None:
-    """Install missing packages on Colab and Kaggle; elsewhere raise UserError with the command that installs them.
+    """Install missing packages, {module: name for pip}, on Colab and Kaggle, which have PyTorch.
 
-    `packages` is {module: name for pip}. The versions of all installed packages are constraints, so that pip cannot
-    replace PyTorch or NumPy.
+    Elsewhere raise UserError with the command that installs them.
     """
     missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
     if not missing:
@@ -46,12 +43,7 @@ def require_packages(packages: dict[str, str]) -> None:
     if not hosted:
         pip = "%pip" if "ipykernel" in sys.modules else "pip"  # in a notebook it installs for the kernel that runs
         raise UserError(f"these packages are missing; install them with: {pip} install {' '.join(missing)}")
-    installed = {f"{one.metadata['Name']}=={one.version}\n" for one in distributions() if one.metadata["Name"]}
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraints:
-        constraints.writelines(sorted(installed))
-        constraints.flush()
-        command = [sys.executable, "-m", "pip", "install", "-q", "--constraint", constraints.name, *missing]
-        subprocess.run(command, check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
     importlib.invalidate_caches()  # or the new packages are not found
 
 
@@ -140,7 +132,7 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
         record.cuda_version = torch.version.cuda
         record.cudnn_version = str(torch.backends.cudnn.version())
         gpu = NvmlGpu(record.gpu_uuid)
-        record.driver_version = gpu.driver()
-        record.application_clock_mhz = gpu.ask("ApplicationsClock", GRAPHICS)
-        record.application_clock_mhz_default = gpu.ask("DefaultApplicationsClock", GRAPHICS)
+        record.driver_version = gpu.answer("SystemGetDriverVersion")
+        record.application_clock_mhz = gpu.ask("ApplicationsClock", 0)  # 0: the graphics clock
+        record.application_clock_mhz_default = gpu.ask("DefaultApplicationsClock", 0)
         record.device_total_mib = properties.total_memory / MIB

@@ -5,6 +5,7 @@ An unanswered question gives None and a reason, never 0.
 
 import os
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 MIB = 2**20
@@ -21,7 +22,7 @@ CLOCKS_SET = 0x2 | 0x10  # these say that the clock was set, even to the highest
 LOST_CODES = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
 LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
 FAULT_WORDS = re.compile("unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
-GPUS_BEFORE_USE: dict[str, dict] = {}  # what read_gpus() returned before this process used a GPU
+GPUS_BEFORE_USE: dict[str, dict] = {}  # by the UUID as PyTorch prints it, before this process used a GPU
 
 
 class NvmlGpu:
@@ -71,24 +72,16 @@ class NvmlGpu:
     def memory(self) -> dict:
         """Return {"used_mib", "total_mib", "reason"} of the whole GPU.
 
-        The second version of the call does not count the driver's own reserve as used. It is preferred where it exists.
+        The second version of the call does not count the driver's own reserve as used.
         """
-        memory = self.ask("MemoryInfo", version=getattr(self.nvml, "nvmlMemory_v2", None)) or self.ask("MemoryInfo")
+        memory = self.ask("MemoryInfo", version=getattr(self.nvml, "nvmlMemory_v2", None))
         if memory is None:
             return {"used_mib": None, "total_mib": None, "reason": self.reason or "NVML gave no figure for the memory"}
         return {"used_mib": memory.used / MIB, "total_mib": memory.total / MIB, "reason": None}
 
-    def throttle_bits(self) -> int | None:
-        """Return the reasons for a lower clock, as bits; THROTTLES names those that count."""
-        bits = self.ask("CurrentClocksEventReasons")
-        return self.ask("CurrentClocksThrottleReasons") if bits is None else bits  # the name in older drivers
-
     def process_ids(self) -> list[int] | None:
         processes = self.ask("ComputeRunningProcesses")
         return None if processes is None else [process.pid for process in processes]
-
-    def driver(self) -> str | None:
-        return self.answer("SystemGetDriverVersion")
 
 
 def others_of(pids: list[int] | None, own_is_there: bool) -> int | None:
@@ -106,20 +99,14 @@ def listed_gpus() -> list[NvmlGpu]:
     return [NvmlGpu(number=number) for number in range(NvmlGpu().answer("DeviceGetCount") or 0)]
 
 
-def read_gpus() -> dict[str, dict]:
-    """Return {UUID as PyTorch prints it: {"used_mib", "pids"}} of every GPU.
+def remember_gpus() -> None:
+    """Note what others use on each GPU. Call it before this process uses one: later nobody can separate the two.
 
     CUDA may number the GPUs in another order, and cannot be asked before it is in use. So all of them are read.
     """
-    return {
-        (gpu.ask("UUID") or "").removeprefix("GPU-"): {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
-        for gpu in listed_gpus()
-    }
-
-
-def remember_gpus() -> None:
-    """Note what others use on each GPU. Call it before this process uses one: later nobody can separate the two."""
-    GPUS_BEFORE_USE.update(read_gpus())
+    for gpu in listed_gpus():
+        uuid = (gpu.ask("UUID") or "").removeprefix("GPU-")
+        GPUS_BEFORE_USE[uuid] = {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
 
 
 def gpu_before_use(uuid: str | None) -> dict:
@@ -171,11 +158,10 @@ def is_lost(uuid: str, text: str, answered: bool) -> bool:
 
 def memory_is_free(uuid: str, before: GpuState | None, slack_mib: float = 64) -> bool:
     """Return whether a GPU uses no more memory than `before`. True also if that is not known or the GPU is lost."""
-    try:
+    with suppress(GpuLost):  # nothing to wait for; the next run finds out
         state = gpu_state(uuid)
-    except GpuLost:
-        return True  # nothing to wait for; the next run finds out
-    return state is None or before is None or state.used_mib <= before.used_mib + slack_mib
+        return state is None or before is None or state.used_mib <= before.used_mib + slack_mib
+    return True
 
 
 def installed_gpus() -> list[tuple[int, str, str]]:

@@ -2,12 +2,9 @@
 
 import random
 from collections.abc import Sequence
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 
-def in_turn(items: Sequence[Item], key: str, repetition: int) -> list[Item]:
+def in_turn(items: Sequence, key: str, repetition: int) -> list:
     """Return the items in the order of one repetition, which depends on nothing but the arguments.
 
     The orders are the rows of a Latin square (Williams, 1949): in as many repetitions as there are items, each item

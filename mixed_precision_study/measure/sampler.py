@@ -29,9 +29,8 @@ def sampled(uuid: str | None, samples: list[dict]) -> Iterator[None]:
         command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", f"GPU-{uuid}"]
         found_at = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]  # a folder, or a wheel
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, found_at))}
-        child = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=lines, stderr=subprocess.DEVNULL
-        )
+        pipes: dict = {"stdin": subprocess.PIPE, "stdout": lines, "stderr": subprocess.DEVNULL}
+        child = subprocess.Popen(command, env=environment, **pipes)
         until = time.perf_counter() + START_SECONDS
         while os.fstat(lines.fileno()).st_size == 0 and child.poll() is None and time.perf_counter() < until:
             time.sleep(0.01)  # the child's start would disturb the timing
@@ -53,10 +52,9 @@ def print_samples(uuid: str) -> None:
     while True:
         sample = {
             "seconds": time.perf_counter(),
-            "milliwatts": gpu.ask("PowerUsage"),
             "mhz": gpu.ask("ClockInfo", 1),  # 1: the streaming multiprocessors
             "celsius": gpu.ask("Temperature", 0),
-            "bits": gpu.throttle_bits(),
+            "bits": gpu.ask("CurrentClocksThrottleReasons"),  # those of THROTTLES count
             "pids": gpu.process_ids(),
         }
         print(json.dumps(sample), flush=True)

@@ -105,10 +105,9 @@ def in_blocks(step_ms: list[float], blocks: int = 10) -> list[float]:
 def summarise_times(record: RunRecord, samples_per_epoch: int) -> None:
     """Fill in the step percentiles, the throughput and the fraction of time spent waiting for data."""
     times = sorted(record.step_ms_all)
-    if times:
-        record.step_ms_median = statistics.median(times)
-        record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]
-        record.step_ms_p90 = times[math.ceil(0.9 * (len(times) - 1))]
+    record.step_ms_median = statistics.median(times)
+    record.step_ms_p10 = times[int(0.1 * (len(times) - 1))]
+    record.step_ms_p90 = times[math.ceil(0.9 * (len(times) - 1))]
     record.samples_per_second = samples_per_epoch / statistics.fmean(record.epoch_seconds)
     record.data_wait_fraction = sum(record.data_wait_seconds_all) / sum(record.epoch_seconds)
 

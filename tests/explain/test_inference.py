@@ -1,6 +1,7 @@
 """The trained model in use: what is timed, how far outputs are from fp32's, and what happens when it fails."""
 
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from small_training import CPU, make_batch, make_record
 from small_training import make_trainer as make_small_trainer
 
 from mixed_precision_study.experiment import first_outputs as infer
-from mixed_precision_study.explain.inference import largest_difference, measure_inference, read_inference, seconds_of
+from mixed_precision_study.explain.inference import largest_difference, measure_inference, seconds_of
 from mixed_precision_study.train.precision import autocast, set_fp32_precision
 
 PACKAGE = "mixed_precision_study.explain.inference"
@@ -16,10 +17,6 @@ PACKAGE = "mixed_precision_study.explain.inference"
 
 def make_trainer(precision="fp32"):
     return make_small_trainer(precision, loss_scale="dynamic")
-
-
-def record_of_batch_4():
-    return make_record(batch_size_used=4)
 
 
 def one_call(call, device, **options):
@@ -70,63 +67,49 @@ def test_the_fp32_copy_is_run_without_a_search_and_leaves_no_plan_to_a_training(
     assert seen == [(True, False), (False, True)]  # the key of a kept plan has `deterministic` in it
 
 
-def test_a_record_gets_latency_and_throughput(monkeypatch):
-    sizes, limits = [], []
+def test_a_record_gets_latency_throughput_and_difference_of_the_compiled_model(monkeypatch):
+    class Compiled(torch.nn.Module):  # as torch.compile's: it calls the network, and rounds otherwise
+        def forward(self, images):
+            sizes.append(len(images))
+            return 1.5 * trainer.network(images)
 
     def seconds_of(call, device, **options):
         limits.append(torch.backends.cudnn.benchmark_limit)
         return one_call(call, device)
 
+    sizes, limits, record, trainer = [], [], make_record(batch_size_used=4), make_trainer()
+    trainer.model = Compiled()
     monkeypatch.setattr(f"{PACKAGE}.COMPARED", 3)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 7)
     monkeypatch.setattr(f"{PACKAGE}.seconds_of", seconds_of)
-    record, trainer = record_of_batch_4(), make_trainer()
-    read_inference(record, trainer, make_batch(), lambda *given: [sizes.append(given[2]), infer(*given)][1])
-    assert sizes == [1, 4, 1, 4, 3, 3]  # warm-up; latency, throughput; the run's own precision and fp32
+    measure_inference(record, trainer, iter([make_batch()]), infer)
+    assert sizes == [1, 4, 1, 4, 3]  # warm-up; latency, throughput; difference
     assert (limits, torch.backends.cudnn.benchmark_limit) == ([3, 3], 7)
     latency = (record.inference_latency_ms, record.inference_latency_ms_p10, record.inference_latency_ms_p90)
-    assert latency == (2, 1, 4)
-    assert record.inference_samples_per_second == 4 / 0.002
-    assert record.inference_difference_fraction == 0
+    assert (latency, record.inference_samples_per_second) == ((2, 1, 4), 4 / 0.002)
+    assert record.inference_difference_fraction == pytest.approx(0.5)
     assert record.inference_memory_mib is None  # there is none on the CPU
     assert trainer.network.training
 
 
-def test_a_compiled_model_is_timed_and_compared_with_fp32(monkeypatch):
-    class Compiled(torch.nn.Module):  # as torch.compile's: it calls the network, and rounds otherwise
-        def forward(self, images):
-            calls.append(len(images))
-            return 1.5 * trainer.network(images)
-
-    calls, record, trainer = [], record_of_batch_4(), make_trainer()
-    monkeypatch.setattr(f"{PACKAGE}.seconds_of", one_call)
-    trainer.model = Compiled()
-    read_inference(record, trainer, make_batch(), infer)
-    assert calls == [1, 4, 1, 4, 4]  # warm-up; latency, throughput, difference
-    assert record.inference_difference_fraction == pytest.approx(0.5)
-
-
 def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypatch):
-    record, trainer = record_of_batch_4(), make_trainer()
-    measure_inference(record, trainer, iter([]), infer)
-    assert (record.inference_reason, record.inference_latency_ms) == ("no GPU", None)
+    record, trainer = make_record(batch_size_used=4), make_trainer()
     trainer.precision, trainer.device = "tf32", torch.device("cuda")
     set_fp32_precision("tf32")
-    for name in ("release_memory", "reset_peaks", "synchronize"):
+    for name in ("release_memory", "reset_peaks"):
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda device: None)
-    monkeypatch.setattr(f"{PACKAGE}.seconds_of", lambda call, device, **options: (0.002, 0.001, 0.004))
+    weights = sum(weight.nbytes for weight in trainer.network.state_dict().values())
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: weights + 2 * 2**20)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
+    monkeypatch.setattr(f"{PACKAGE}.seconds_of", one_call)
     monkeypatch.setattr(f"{PACKAGE}.autocast", lambda precision, device: autocast("fp32", CPU))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 2**20)
-
-    def no_memory(network, batch):
-        raise torch.OutOfMemoryError("CUDA out of memory\nmore")
-
-    monkeypatch.setattr(f"{PACKAGE}.in_fp32", no_memory)
+    monkeypatch.setattr(f"{PACKAGE}.in_fp32", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
     try:
-        measure_inference(record, trainer, iter([make_batch()]), infer)
+        with pytest.raises(torch.OutOfMemoryError):
+            measure_inference(record, trainer, iter([make_batch()]), infer)
         assert torch.backends.cuda.matmul.fp32_precision == "tf32"
     finally:
         set_fp32_precision("fp32")
-    assert record.inference_reason == "OutOfMemoryError: CUDA out of memory"
     assert record.inference_latency_ms == 2  # what was measured before it stays
+    assert record.inference_memory_mib == 3  # without what training has left
     assert trainer.network.training

@@ -1,5 +1,6 @@
 """Where the time of a step goes: kernels by family, FLOPs, bytes, sizes."""
 
+import contextlib
 import csv
 import os
 import re
@@ -12,19 +13,6 @@ from explained_training import made_batches, make_record, make_trainer, random
 from torch.nn import functional
 
 from mixed_precision_study.explain import profile as profiling
-from mixed_precision_study.explain.profile import (
-    FORMULAS,
-    FP16_KERNELS,
-    KERNEL_FAMILIES,
-    TENSOR_CORE_KERNELS,
-    WorkCounter,
-    busy_time,
-    count_work,
-    family_of,
-    profile_steps,
-    read_kernels,
-    rnn_flops,
-)
 
 with Path(__file__).with_name("kernel_names.csv").open(newline="") as lines:  # most were seen on an H200
     KERNELS = list(csv.DictReader(lines))
@@ -34,26 +22,24 @@ NAMES = [kernel["name"] for kernel in KERNELS]
 @pytest.mark.parametrize("kernel", KERNELS, ids=[name[:60] for name in NAMES])
 def test_a_kernel_is_told_by_its_name(kernel):
     name = kernel["name"]
-    assert family_of(name) == kernel["family"]
-    assert bool(re.search(TENSOR_CORE_KERNELS, name)) is (kernel["tensor_cores"] == "1")
-    assert bool(re.search(FP16_KERNELS, name)) is (kernel["fp16"] == "1")
+    assert profiling.family_of(name) == kernel["family"]
+    assert bool(re.search(profiling.TENSOR_CORE_KERNELS, name)) is (kernel["tensor_cores"] == "1")
+    assert bool(re.search(profiling.FP16_KERNELS, name)) is (kernel["fp16"] == "1")
 
 
 def test_every_family_has_an_example():
-    assert {kernel["family"] for kernel in KERNELS} == {*KERNEL_FAMILIES, "other"}
+    assert {kernel["family"] for kernel in KERNELS} == {*profiling.KERNEL_FAMILIES, "other"}
 
 
 @pytest.mark.parametrize(
     ("intervals", "busy"),
     [
-        ([], 0),
         ([(6, 7), (0, 4)], 5),  # apart, in any order
-        ([(0, 4), (2, 7)], 7),  # overlapping
-        ([(0, 10), (2, 3), (9, 12), (20, 21)], 13),  # one within the other
+        ([(0, 10), (2, 3), (9, 12), (20, 21)], 13),  # overlapping, and one within the other
     ],
 )
 def test_busy_time_counts_overlapping_kernels_once(intervals, busy):
-    assert busy_time(intervals) == busy
+    assert profiling.busy_time(intervals) == busy
 
 
 def kernel_like(words):
@@ -75,7 +61,7 @@ def test_kernels_become_shares_and_busy_time(step_ms, busy):
         (ADD, 2 * millisecond, 1 * millisecond),  # on another stream, beside the convolution
         (BATCH_NORM, 5 * millisecond, 1 * millisecond),
     ]
-    read_kernels(record, kernels, steps=4)
+    profiling.read_kernels(record, kernels, steps=4)
     assert record.kernels_per_step == 1
     assert record.gpu_busy_ms_per_step == 1  # 3 + 1 of 6 ms, in 4 steps
     assert record.gpu_busy_fraction == busy  # of the step as it was timed
@@ -89,23 +75,14 @@ def test_kernels_become_shares_and_busy_time(step_ms, busy):
 
 def pretend_profiler(monkeypatch, events):
     """Let torch.profiler see made-up events: (device, name, start ns, duration ns)."""
-
-    def event(device, name, start, duration):
-        answers = {"device_type": device, "name": name, "start_ns": start, "duration_ns": duration}
-        return types.SimpleNamespace(**{key: lambda value=value: value for key, value in answers.items()})
-
-    class Profiler:
-        def __init__(self, activities, **_):
-            results = types.SimpleNamespace(events=lambda: [event(*given) for given in events])
-            self.profiler = types.SimpleNamespace(kineto_results=results)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            return False
-
-    monkeypatch.setattr(torch.profiler, "profile", Profiler)
+    names = ("device_type", "name", "start_ns", "duration_ns")
+    seen = [
+        types.SimpleNamespace(**{name: lambda value=value: value for name, value in zip(names, event, strict=True)})
+        for event in events
+    ]
+    results = types.SimpleNamespace(kineto_results=types.SimpleNamespace(events=lambda: seen))
+    given = contextlib.nullcontext(types.SimpleNamespace(profiler=results))
+    monkeypatch.setattr(torch.profiler, "profile", lambda **_: given)
 
 
 @pytest.mark.parametrize("teardown", [None, "0"])
@@ -116,7 +93,7 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     host, device = ("DeviceType.CPU", "aten::add", 0, 99_000_000), ("DeviceType.CUDA", ADD, 0, 5_000_000)
     pretend_profiler(monkeypatch, [device, host])
     record, trainer, given = make_record(), make_trainer(), []
-    profile_steps(record, trainer, iter(made_batches(given, 9)), None)
+    profiling.profile_steps(record, trainer, iter(made_batches(given, 9)), None)
     assert (trainer.steps, len(given)) == (5, 5)
     assert record.gpu_busy_ms_per_step == 1
     assert record.kernels_per_step == 1 / 5
@@ -124,23 +101,17 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     assert os.environ["TEARDOWN_CUPTI"] == (teardown or "1")  # unless the user says otherwise
     pretend_profiler(monkeypatch, [host])
     with pytest.raises(RuntimeError, match="no kernel"):
-        profile_steps(record, trainer, iter(made_batches([], 9)), None)
+        profiling.profile_steps(record, trainer, iter(made_batches([], 9)), None)
 
 
 # FLOPs, bytes and sizes
 
 
 def counted(work):
-    """Return the WorkCounter of `work()`."""
-    with WorkCounter() as counter:
+    """Return the profiling.WorkCounter of `work()`."""
+    with profiling.WorkCounter() as counter:
         work()
     return counter
-
-
-def test_flops_of_matmuls_are_two_for_each_multiply_add():
-    assert counted(lambda: random(4, 16) @ random(16, 8)).flops == 2 * 4 * 16 * 8
-    assert counted(lambda: torch.bmm(random(3, 4, 16), random(3, 16, 8))).flops == 3 * 2 * 4 * 16 * 8
-    assert counted(lambda: random(4, 16) + 1).flops == 0
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8], ids=["plain", "grouped", "depthwise"])
@@ -158,34 +129,29 @@ def test_flops_of_an_rnn_are_those_of_its_weight_matrices():
     for network in (torch.nn.LSTM(200, 256, 2), torch.nn.GRU(200, 96), torch.nn.RNN(200, 64, 3, bidirectional=True)):
         weights = list(network.parameters())
         matrices = sum(weight.numel() for weight in weights if weight.dim() == 2)
-        assert rnn_flops(words, weights, 4, None) == 2 * 35 * 20 * matrices
+        assert profiling.rnn_flops(words, weights, 4, None) == 2 * 35 * 20 * matrices
     lstm = list(torch.nn.LSTM(200, 256, 1).parameters())
-    assert rnn_flops(words, lstm) == 2 * 35 * 20 * 4 * 256 * (200 + 256)
-    backward = FORMULAS[torch.ops.aten._cudnn_rnn_backward]
-    assert backward(words, lstm, 4, out_val=None) == 2 * rnn_flops(words, lstm)
+    assert profiling.rnn_flops(words, lstm) == 2 * 35 * 20 * 4 * 256 * (200 + 256)
+    backward = profiling.FORMULAS[torch.ops.aten._cudnn_rnn_backward]
+    assert backward(words, lstm, 4, out_val=None) == 2 * profiling.rnn_flops(words, lstm)
 
 
-def test_bytes_are_inputs_and_outputs():
+def test_flops_of_matmuls_are_two_for_each_multiply_add_and_bytes_are_inputs_and_outputs():
+    assert counted(lambda: torch.bmm(random(3, 4, 16), random(3, 16, 8))).flops == 3 * 2 * 4 * 16 * 8
     a, b, half = random(1000), random(1000), torch.ones(1000, dtype=torch.float16)
     assert counted(lambda: a + b).bytes == 3 * 4000
     assert counted(lambda: a.add_(b)).bytes == 3 * 4000  # read, read and written
     assert counted(lambda: half * 2).bytes == 2 * 2000
     assert counted(lambda: half.float()).bytes == 2000 + 4000
     assert counted(lambda: a.sum()).bytes == 4000 + 4
-    assert counted(lambda: random(4, 16) @ random(16, 8)).bytes >= 4 * (4 * 16 + 16 * 8 + 4 * 8)
+    product = counted(lambda: random(4, 16) @ random(16, 8))
+    assert product.flops == 2 * 4 * 16 * 8 and product.bytes >= 4 * (4 * 16 + 16 * 8 + 4 * 8)
     assert counted(lambda: torch.cat([a, b])).bytes == 2 * 8000  # tensors in lists count as well
     updated = counted(lambda: torch._foreach_add_([a, half], [b, half]))
     assert (updated.bytes, updated.flops) == (3 * 4000 + 3 * 2000, 0)  # what the optimizer writes in place
-
-
-def test_views_and_empty_tensors_cost_nothing():
-    a = random(10, 100)
-
-    def look():
-        views = a.view(1000), a.t(), a[2:5], a.expand(3, 10, 100), a.split(5), a.unsqueeze(0), a.detach()
-        return views, torch.empty(10**6), torch.empty_like(a)
-
-    assert counted(look).bytes == 0
+    c = random(10, 100)
+    views = counted(lambda: (c.view(1000), c.t(), c[2:5], c.expand(3, 10, 100), c.split(5), c.unsqueeze(0), c.detach()))
+    assert views.bytes == counted(lambda: (torch.empty(10**6), torch.empty_like(c))).bytes == 0
 
 
 def misaligned_share(work):
@@ -238,26 +204,19 @@ FORWARD = 2 * 4 * (16 * 24 + 24 * 8 + 8 * 8)
 STEP = 3 * FORWARD - 2 * 4 * 16 * 24  # the batch itself needs no gradient
 
 
-def test_the_work_of_a_step_is_counted_on_the_cpu():
+def test_the_work_of_a_step_is_counted_on_the_cpu_and_under_compile_without_its_bytes():
     record, trainer = make_record(), make_trainer()
     before = [weight.detach().clone() for weight in trainer.weights]
-    count_work(record, trainer, iter(made_batches([])), None)
+    profiling.count_work(record, trainer, iter(made_batches([])), None)
     assert record.flops_per_step == STEP
     assert record.achieved_tflop_per_second == pytest.approx(STEP / 0.002 / 1e12)  # a step takes 2 ms
-    assert record.misaligned_flops_fraction == 0
+    assert (record.misaligned_flops_fraction, record.limit_reason) == (0, None)
     assert record.bytes_per_step > 2 * sum(weight.nbytes for weight in trainer.weights)
-    assert record.limit_reason is None
     assert any(not torch.equal(a, b) for a, b in zip(before, trainer.weights, strict=True))  # the optimizer counts too
 
-
-def test_under_compile_bytes_are_null_with_a_reason_and_without_arithmetic_no_share_is_misaligned():
-    def sum_of_weights(network, batch, hidden):
-        return sum(weight.sum() for weight in network.parameters()), hidden
-
-    record, trainer = make_record(), make_trainer(loss=sum_of_weights)
-    trainer.model = compiled = object()
-    trainer.loss_of = unused = object()  # the work is counted on the loss as it was written
-    count_work(record, trainer, iter(made_batches([])), None)
+    trainer = make_trainer(loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden))
+    trainer.model = trainer.loss_of = unused = object()
+    record = make_record()
+    profiling.count_work(record, trainer, iter(made_batches([])), None)  # on the loss as it was written
     assert (record.flops_per_step, record.misaligned_flops_fraction, record.bytes_per_step) == (0, None, None)
-    assert "torch.compile" in record.limit_reason
-    assert (trainer.model, trainer.loss_of) == (compiled, unused)
+    assert "torch.compile" in record.limit_reason and trainer.loss_of is unused

@@ -1,5 +1,6 @@
 """The process that samples a GPU while the clock runs."""
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -19,20 +20,19 @@ def test_the_sampler_takes_about_ten_samples_a_second_and_ends_with_the_block(sa
     sampler("print('a line of the library that is no sample')")
     samples = []
     began = time.perf_counter()
-    with sampled("ab", samples):
+    with contextlib.suppress(ZeroDivisionError), sampled("ab", samples):
         assert is_running(child_of(tmp_path))
         time.sleep(1)
         ended = time.perf_counter()
+        raise ZeroDivisionError
     assert not is_running(child_of(tmp_path))
-    seconds = ended - began
-    assert 3 <= len(samples) <= 10 * seconds + 3
-    assert [sample["milliwatts"] for sample in samples] == [1000 * (number + 1) for number in range(len(samples))]
+    assert 3 <= len(samples) <= 10 * (ended - began) + 3
     times = [sample["seconds"] for sample in samples]
-    assert times == sorted(times)
     assert began < times[0] < times[-1] < ended + 5  # the same clock in both processes
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 0.09
-    # The clock of the multiprocessors, the old name of the throttle reasons, None for what the GPU does not say.
-    assert {(s["mhz"], s["bits"], s["celsius"], tuple(s["pids"])) for s in samples} == {(1501, 4, None, (7,))}
+    # The clock is that of the multiprocessors, and None stands for what the GPU does not say.
+    assert [sample["mhz"] for sample in samples] == [1501 + number for number in range(len(samples))]
+    assert {(s["bits"], s["celsius"], tuple(s["pids"])) for s in samples} == {(4, None, (7,))}
 
 
 def test_the_sampler_ends_when_its_standard_input_closes(sampler):
@@ -40,7 +40,7 @@ def test_the_sampler_ends_when_its_standard_input_closes(sampler):
     sampler()
     command = [sys.executable, "-m", "mixed_precision_study.measure.sampler", "GPU-ab"]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-        assert json.loads(child.stdout.readline())["milliwatts"] == 1000
+        assert json.loads(child.stdout.readline())["mhz"] == 1501
         child.stdin.close()
         assert child.wait(timeout=200) == 0
 
@@ -50,6 +50,5 @@ def test_a_sampler_that_fails_gives_no_samples_no_exception_and_no_delay(sampler
     sampler(init, PYNVML.replace('return "handle"', 'raise RuntimeError("no such GPU")'))
     samples, began = [], time.perf_counter()
     with sampled("ab", samples):
-        waited = time.perf_counter() - began
-    assert waited < 40
+        assert time.perf_counter() - began < 40
     assert samples == []

@@ -49,43 +49,27 @@ def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
     assert waits[4:] == [0.125]
 
 
-@pytest.mark.parametrize(
-    ("steps", "blocks", "sizes"),
-    [
-        (20, 10, [2] * 10),
-        (3, 10, [1] * 3),  # fewer steps than blocks
-        (1, 10, [1]),
-        (25, 10, [2, 3, 2, 3, 2, 3, 2, 3, 2, 3]),
-        (11, 4, [2, 3, 3, 3]),
-    ],
-)
+@pytest.mark.parametrize(("steps", "blocks", "sizes"), [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])])
 def test_blocks_are_nearly_equal_parts_that_sum_to_the_epoch(steps, blocks, sizes):
     step_ms = [1.5 * number for number in range(steps)]
-    parts = in_blocks(step_ms, blocks)
     edges = [0, *itertools.accumulate(sizes)]
-    assert parts == [pytest.approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
-    assert sum(parts) == pytest.approx(sum(step_ms) / 1000)
+    parts = [pytest.approx(sum(step_ms[a:b]) / 1000) for a, b in itertools.pairwise(edges)]
+    assert in_blocks(step_ms, blocks) == parts
 
 
 def test_waits_while_a_batch_is_made_are_not_counted(monkeypatch):
-    modes = ["default"]
+    modes, seen = ["default"], []
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
-    seen = []
 
     def batches():
-        for number in range(3):
-            seen.append(("batch", modes[-1]))
-            yield number
+        for _ in range(3):
+            seen.append(modes[-1])
+            yield None
 
-    def step(batch, hidden):
-        seen.append(("step", modes[-1]))
-        return None, hidden
-
-    trainer = types.SimpleNamespace(device=torch.device("cuda"), step=step)
+    trainer = types.SimpleNamespace(device=torch.device("cuda"), step=lambda *_: (None, seen.append(modes[-1])))
     assert count_syncs(trainer, batches, None, steps=2) == 0
-    assert seen[0] == ("batch", "default")  # an epoch's order may be waited for
-    assert [mode for kind, mode in seen if kind == "step"] == ["warn"] * 2
-    assert modes[-1] == "default"
+    assert seen[:2] == ["default", "warn"]  # an epoch's order may be waited for
+    assert modes[-1] == "default" and seen.count("warn") >= 2
 
 
 def test_the_first_run_tells_its_start_part_by_part(monkeypatch, capsys):
