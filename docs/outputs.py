@@ -19,7 +19,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from mixed_precision_study.runner.cli import report_steps  # noqa: E402
 
 OUTPUTS = ROOT / "outputs"
 DATE = (1980, 1, 1, 0, 0, 0)
@@ -44,16 +43,17 @@ def zip_files(archive: Path, files: list[Path]) -> None:
 
 def draw(folder: Path) -> None:
     """Execute the summary notebook in a folder of results, and keep one of its pictures as picture.png."""
+    from mixed_precision_study.runner.cli import report_command  # --pages does without what it loads
+
     executed, kept = folder / "summary.ipynb", set(folder.glob("*.png"))
     parameters = {"records_dir": folder.relative_to(ROOT).as_posix()}
-    execute, page = report_steps(ROOT / "notebooks" / "summary.ipynb", folder, parameters)
-    subprocess.run([sys.executable, *execute], check=True, cwd=ROOT)
+    command = report_command(ROOT / "notebooks" / "summary.ipynb", folder, parameters)
+    subprocess.run([sys.executable, *command], check=True, cwd=ROOT)
     content = json.loads(executed.read_text(encoding="utf-8"))
     for part in (content, *content["cells"]):
         for name in ("papermill", "execution"):  # they name paths of this machine and times
             part["metadata"].pop(name, None)
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    subprocess.run([sys.executable, *page], check=True)
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
     first = next((part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), "")
     for path in set(folder.glob("*.png")) - kept:

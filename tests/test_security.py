@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from drawn_reports import execute
-from nbconvert import HTMLExporter
+from nbconvert import HTMLExporter  # as JupyterLab writes it, which escapes less than our own page
 from nbconvert.filters import markdown2html
 from tiny_suite import ACT, call, entry, records_of, write_suite
 

@@ -21,10 +21,7 @@ Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
 
 def host_of(record: dict) -> tuple | None:
-    """Return what tells the host of a run from others, or None where it is not named.
-
-    Machines made from one image have the same name and identity, so their processors tell, too.
-    """
+    """Return what tells hosts apart, or None: machines of one image share an identity, so processors tell, too."""
     return tuple(record.get(field) for field in HOST) if record.get("host_id") else None
 
 
@@ -37,12 +34,6 @@ def name_beside(record: dict, other: dict) -> str:
     if "execution" in differing or not differing:
         return record["execution"]
     return f"{differing[0]}={record.get(differing[0])}"
-
-
-def the_only_one(own: dict, base: dict, field: str) -> str | None:
-    """Return the name of the one of two runs that has a field, or None where both have it or neither."""
-    having = [pair for pair in ((own, base), (base, own)) if pair[0].get(field)]
-    return name_beside(*having[0]) if len(having) == 1 else None
 
 
 def slowdowns(record: dict) -> dict[str, float]:
@@ -65,12 +56,6 @@ def fairly_timed(runs: list[dict]) -> list[dict]:
 def fairly_timed_pairs(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the pairs of which heat or hardware slowed neither run, or all where there is no such pair."""
     return [pair for pair in pairs if not any(map(held_back, pair))] or list(pairs)
-
-
-def left_out_in_words(pairs: Sequence[Pair]) -> list[str]:
-    """Return in one phrase how many of these pairs are no fairly timed ones, or nothing."""
-    count = len(pairs) - len(fairly_timed_pairs(pairs))
-    return [f"{count} of {len(pairs)} pairs were slowed by heat or hardware and are left out"] if count else []
 
 
 def flags_of(record: dict) -> list[str]:
@@ -109,16 +94,6 @@ def conditions_of(record: dict) -> list[str]:
     return flags_of(record) + ([f"at its power limit {share:.0%} of the time"] if share else [])
 
 
-def named_differences(own: dict, base: dict, names: dict[str, str]) -> list[str]:
-    """Return which of the named fields differ. A field that only one of the two has differs, too."""
-    found = []
-    for field, name in names.items():
-        if own.get(field) != base.get(field):
-            values = [str(record.get(field) or "unknown")[:SHOWN] for record in (own, base)]
-            found.append(f"{name} {values[0]} against {values[1]}")
-    return found
-
-
 def clocks_apart(own: dict, base: dict) -> str | None:
     """Return by how much the median clocks of two runs differ, or None where they are alike or not known."""
     clocks = [record.get("sm_clock_mhz_median") or 0 for record in (own, base)]
@@ -149,37 +124,40 @@ def order_difference(own: dict, base: dict) -> str | None:
 
 def differences(own: dict, base: dict) -> list[str]:
     """Return in which conditions two runs differ, as short phrases, from the software to what disturbed one of them."""
-    found = named_differences(own, base, SOFTWARE) + named_differences(own, base, HOST)
-    forked, clocked = (the_only_one(own, base, field) for field in ("kernel_forked", "sm_clock_mhz_median"))
-    found += [f"only the kernel of {forked} was forked"] if forked else []
-    others = order_difference(own, base), f"clock of {clocked} only" if clocked else clocks_apart(own, base)
-    found += filter(None, others)
-    return found + one_sided(own, base)
+    found = []
+    for field, name in (SOFTWARE | HOST).items():
+        if own.get(field) != base.get(field):
+            values = [str(record.get(field) or "unknown")[:SHOWN] for record in (own, base)]
+            found.append(f"{name} {values[0]} against {values[1]}")
+    for field, text in (
+        ("kernel_forked", "only the kernel of {} was forked"),
+        ("sm_clock_mhz_median", "clock of {} only"),
+    ):
+        having = [name_beside(*pair) for pair in ((own, base), (base, own)) if pair[0].get(field)]
+        found += [text.format(*having)] if len(having) == 1 else []
+    return found + list(filter(None, (order_difference(own, base), clocks_apart(own, base)))) + one_sided(own, base)
 
 
-def why_no_outcome(own: dict, base: dict) -> str | None:
-    """Return why no outcome may be given for two runs: heat, hardware or clock on one side only; else None."""
-    for record, other in ((own, base), (base, own)):
-        reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
-        if reasons:
-            return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
-    slower = min((own, base), key=lambda record: record.get("sm_clock_mhz_median") or 0)
-    if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
-        return f"{clock}, which the power cap does not explain"
+def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
+    """Return why no outcome may be given for pairs of runs: heat, hardware or clock on one side only; else None."""
+    for own, base in pairs:
+        for record, other in ((own, base), (base, own)):
+            reasons = [name for name in slowdowns(record) if name not in slowdowns(other) and name != POWER_CAP]
+            if reasons:
+                return f"only {name_beside(record, other)} was slowed down ({', '.join(reasons)})"
+        slower = min((own, base), key=lambda record: record.get("sm_clock_mhz_median") or 0)
+        if (clock := clocks_apart(own, base)) and POWER_CAP not in slowdowns(slower):
+            return f"{clock}, which the power cap does not explain"
     return None
 
 
-def ran_first(own: dict, base: dict) -> bool | None:
-    """Return whether a run began before another on the same GPU, or None where that is not known."""
-    starts = [(record.get("started_at") or "", record.get("runs_before_in_process") or 0) for record in (own, base)]
-    if own.get("gpu_uuid") != base.get("gpu_uuid") or starts[0] == starts[1] or not all(start for start, _ in starts):
-        return None
-    return starts[0] < starts[1]
-
-
 def always_in_one_order(pairs: Sequence[Pair]) -> str | None:
-    """Return that one precision ran before the other in all of several pairs, or None."""
-    first = {ran_first(*pair) for pair in pairs}
+    """Return that one precision began before the other in all of several pairs, each on one GPU, or None."""
+    first = set()
+    for pair in pairs:
+        starts = [(one.get("started_at") or "", one.get("runs_before_in_process") or 0) for one in pair]
+        known = len({one.get("gpu_uuid") for one in pair}) == 1 and all(start for start, _ in starts)
+        first.add(starts[0] < starts[1] if known and starts[0] != starts[1] else None)
     if len(pairs) < 2 or first not in ({True}, {False}):
         return None
     own, base = name_beside(*pairs[0]), name_beside(*pairs[0][::-1])
@@ -191,8 +169,3 @@ def differences_in(pairs: Sequence[Pair]) -> list[str]:
     found = [text for pair in pairs for text in differences(*pair)]
     order = always_in_one_order(pairs)
     return list(dict.fromkeys([*found, *([order] if order else [])]))
-
-
-def no_outcome_in(pairs: Sequence[Pair]) -> str | None:
-    """Return why no outcome may be given for several pairs of runs, or None."""
-    return next(filter(None, (why_no_outcome(*pair) for pair in pairs)), None)

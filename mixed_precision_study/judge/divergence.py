@@ -23,11 +23,10 @@ def skipped_fraction(record: dict) -> float:
 
 
 def gain_over_chance(record: dict) -> float | None:
-    """Return how far the last metric is from chance (0) to perfect (1); None if it is not known.
+    """Return how far the last metric is from chance (0) to perfect (1), below 0 where it is worse; None if not known.
 
-    A metric of which more is better is perfect at 1, one of which less is better at 0. A perplexity is an exponential:
-    its logarithm is taken, and half of chance's counts as perfect, as no text is known beforehand. Below 0 a run is
-    worse than chance.
+    Perfect is 1 where more is better, else 0. Of a perplexity, an exponential, the logarithm is taken, and half of
+    chance's counts as perfect, because no text is known beforehand.
     """
     last = last_metric(record)
     chance = record.get("chance_metric")
@@ -44,10 +43,9 @@ def gain_over_chance(record: dict) -> float | None:
 
 
 def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
-    """Return (gain over chance, precision) that runs of a comparison are judged by, or None where none has learned.
+    """Return (gain over chance, precision) that runs are judged by, of {precision: gains}; None where none has learned.
 
-    It is the median of fp32, or of tf32 without fp32, if that has learned. Else it is that of the best precision, which
-    must have learned clearly if there is a baseline. `gains` is {precision: gains of its runs}.
+    It is the median of fp32, else tf32, if that has learned. Else it is the best, which must have learned clearly then.
     """
     middle = {precision: median(found) for precision, found in gains.items() if found}
     baseline = next((precision for precision in ("fp32", "tf32") if precision in middle), None)
@@ -61,8 +59,7 @@ def gain_to_expect(gains: dict[str, list[float]]) -> tuple[float, str] | None:
 def settled(record: dict) -> dict:
     """Return a record in which a metric that only jumped in the last epoch is that of the epoch before.
 
-    A noisy metric may be near chance for one epoch of a training that goes on. The training loss tells: it has not gone
-    half of the way back to that of the first epoch. Quality keeps the metric as it is.
+    The training loss tells a jump: it has not gone half of the way back to its first. Quality keeps the metric.
     """
     metric, loss = record.get("metric") or [], record.get("train_loss") or []
     before, last = (gain_over_chance({**record, "metric": metric[:end]}) for end in (len(metric) - 1, len(metric)))
@@ -75,10 +72,9 @@ def settled(record: dict) -> dict:
 
 
 def find_diverged(records: Iterable[dict]) -> dict[str, str]:
-    """Return {run_id: reason} of the comparable ok runs that did not train. One jump of the metric does not count.
+    """Return {run_id: reason} of the ok runs that did not train, where most steps were skipped or others learned.
 
-    Most of their steps were skipped, or they have no finite metric or are near chance where others learned.
-    A run is near chance below CHANCE of the gain that is to be expected, see `gain_to_expect`.
+    A run did not learn without a finite metric, or below CHANCE of the gain to expect. One jump does not count.
     """
     ok_runs = [settled(record) for record in records if record["status"] == "ok" and not is_explanation(record)]
     gains: dict[str, list[float]] = {}

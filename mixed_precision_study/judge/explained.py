@@ -50,8 +50,7 @@ def set_against_own_time(record: dict, names: list[str]) -> None:
 def explain(records: list[dict], explanations: list[dict]) -> None:
     """Give the timed records of one comparison and precision what they lack from the newest ok explanation.
 
-    Every record gets profile, limits, memory breakdown and gradients. Inference goes to the first record only,
-    because it was measured once. Without an explanation their reason says that it is missing.
+    Inference goes to the first alone, because it was measured once. Where none explains, their reasons say so.
     """
     timed = [record for record in records if record["status"] == "ok"]
     known = [record for record in explanations if record["status"] == "ok"]

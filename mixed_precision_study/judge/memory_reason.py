@@ -6,10 +6,7 @@ STAYING = ("parameters", "gradients", "optimizer", "masters")  # autocast keeps 
 
 
 def memory_reason(record: dict, base: dict) -> str | None:
-    """Return why a run in 16 bits needs about as much memory as its baseline, as a clause, or None.
-
-    None where memory went down, where the run is not in 16 bits, or where the parts at the peak are not known.
-    """
+    """Return why 16 bits need as much memory as the baseline; None where it went down or the parts are not known."""
     peak, before = record["peak_allocated_mib"], base["peak_allocated_mib"]
     parts = {name: record[f"ledger_{name}_mib"] for name in (*STAYING, "data", "activations")}
     if record["precision"] in ("fp32", "tf32") or not peak or not before or peak < SMALLER * before:

@@ -13,7 +13,6 @@ from .conditions import (
     differences_in,
     fairly_timed_pairs,
     host_of,
-    left_out_in_words,
     no_outcome_in,
 )
 from .stats import exponential, half_width, p_value
@@ -38,10 +37,7 @@ def block_times(record: dict) -> np.ndarray:
 
 
 def seconds_of_epoch(runs: list[dict]) -> float:
-    """Return the seconds of an epoch: the geometric mean over runs of each run's mean.
-
-    So the times of two precisions divide to the ratio of their processes.
-    """
+    """Return the geometric mean over runs of their mean epochs, so that two precisions divide to their ratio."""
     return geometric(fmean(run["epoch_seconds"]) for run in runs)
 
 
@@ -61,10 +57,7 @@ def total_ratio(own: dict, base: dict) -> float | None:
 
 
 def block_ratios(own: dict, base: dict) -> np.ndarray:
-    """Return an array (epochs, blocks): how many times as fast a run is, block by block of equal work.
-
-    Whole epochs are compared where the blocks are unequal work; see `is_per_sample` for seconds per sample.
-    """
+    """Return base over own as (epochs, blocks); whole epochs, per sample perhaps, where blocks are unequal work."""
     times, base_times = block_times(own), block_times(base)
     per_sample = is_per_sample(own, base)
     if per_sample:
@@ -86,10 +79,9 @@ def geometric(numbers: Iterable[float]) -> float:
 
 
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
-    """Return [(run, its counterpart)] of ok records with equal seed, repetition and GPU.
+    """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
     A counterpart is used once. Of several, that with the fewest other conditions is taken, then the newest.
-    A run that only explains is no run of a pair.
     """
 
     def timed(records):
@@ -111,29 +103,23 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
 def paired_ratio(pairs: list[Pair]) -> dict | None:
     """Return how many times as fast the runs are as their counterparts, or None without usable pairs.
 
-    A pair is one run of each side. Pairs of the same two processes, as of several seeds, count as one process. Pairs
-    that heat or hardware slowed are left out of the times where there are others. Eager times belong to a host, so from
-    FEWEST_HOSTS on the host is the unit: the ratio is the median of theirs, and Student's interval is over hosts from
-    FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any host, so its unit stays the process. Keys:
+    Pairs of the same two processes, as of several seeds, count as one. Pairs that heat or hardware slowed are left out
+    where there are others. Eager times belong to a host, so from FEWEST_HOSTS on the host is the unit: the ratio is the
+    median of theirs, with Student's interval from FEWEST_HOSTS_FOR_INTERVAL on. A CUDA graph repeats within 3% on any
+    host, so its unit stays the process. The keys:
 
     ratio: geometric mean of the processes' ratios of total time; above 1, the run is the faster one
-    low, high: 95% interval by Student on the logarithms of these ratios; None below FEWEST_PROCESSES
-    low90, high90: the 90% interval, that of two one-sided tests
-    p: two-sided p value of the ratio being 1, or None
-    smallest: the smallest difference, as a share, that this interval could have told from none, or None
-    processes, seeds: how many processes a side, and how many different seeds
-    hosts, lowest, highest: on how many hosts they ran, and the ends of their ratios
+    low, high, low90, high90: 95% and 90% interval by Student on the logarithms; None below FEWEST_PROCESSES
+    p, smallest: p value of the ratio being 1, and the smallest difference (share) that the interval could have told
+    processes, seeds, hosts: how many of each; lowest, highest: the ends of the hosts' ratios
     seconds: the shorter of the two sides' total times
-    median_ratio: the same mean of the ratios of the median blocks
-    apart: whether it parts from `ratio` by more than 2%, as where a few blocks take far longer
+    median_ratio: the same mean of the median blocks; apart: whether it parts from `ratio` by more than 2%
     differences: in which conditions the two sides differ, and how many pairs are left out
-    unlike: why these conditions allow no outcome, or None
-    one_order: that one side always ran before the other, whose times may drift because they are no CUDA graphs, or None
-    untrained: why the runs did not train, or None
+    unlike, one_order, untrained: why no outcome is allowed, or None; a graph's times do not drift with the order
     lost: that their quality is worse than the other side's, or None
     """
-    every = pairs
-    ratios = [(pair, total_ratio(*pair)) for pair in fairly_timed_pairs(every)]
+    every, fair = pairs, fairly_timed_pairs(pairs)
+    ratios = [(pair, total_ratio(*pair)) for pair in fair]
     usable = [(pair, ratio) for pair, ratio in ratios if ratio is not None]
     if not usable:
         return None
@@ -148,6 +134,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if len(ends) >= FEWEST_HOSTS and not graph:
         ratio = median(ends)
         interval = interval_of(list(map(logarithm_of, ends)) if len(ends) >= FEWEST_HOSTS_FOR_INTERVAL else [])
+    slowed = f"{len(every) - len(fair)} of {len(every)} pairs were slowed by heat or hardware and are left out"
     median_ratio = exponential(fmean(logarithm_of(float(np.median(block_ratios(*pair)))) for pair in pairs))
     return {
         "ratio": ratio,
@@ -160,7 +147,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,
-        "differences": differences_in(pairs) + left_out_in_words(every),
+        "differences": differences_in(pairs) + [slowed] * (len(fair) < len(every)),
         "unlike": no_outcome_in(pairs),
         "one_order": None if graph else always_in_one_order(pairs),
         "untrained": why_not_trained(every),

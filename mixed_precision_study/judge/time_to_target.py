@@ -52,10 +52,7 @@ def to_target(record: dict, target: float) -> list[ToTarget]:
 
 
 def faster_steps_only(own: list[ToTarget], base: list[ToTarget]) -> bool:
-    """Return whether the epochs of `own` are faster than those of `base`, but not its way to the target.
-
-    A target that some training of `own` did not reach, and all of `base` did, is such a case, too.
-    """
+    """Return whether the epochs of `own` are faster, but not its way to the target, which it may never reach."""
     if not own or not base or not all(one.epochs for one in base):
         return False
     if fmean(one.epoch_seconds for one in own) >= fmean(one.epoch_seconds for one in base):

@@ -14,10 +14,7 @@ HALF = 0.5  # of the baseline's gain over chance
 
 
 def why_not_trained(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return why one side of some pairs (run, base run) did not train as it should have, or None.
-
-    Skipped steps, a last metric that is missing or not finite, or less than half of the baseline's gain over chance.
-    """
+    """Return why one side of some pairs (run, base run) did not train: skipped steps, no metric or too little gain."""
     for side in (0, 1):
         reason = why_skipped([pair[side] for pair in pairs]) or why_no_metric(pairs, side)
         if reason:
@@ -44,10 +41,7 @@ def why_no_metric(pairs: Sequence[tuple[dict, dict]], side: int) -> str | None:
 
 
 def why_too_little(pairs: Sequence[tuple[dict, dict]]) -> str | None:
-    """Return that the runs gained less than half of what their baseline gained over chance, or None.
-
-    Nothing is said where the baseline itself has hardly learned, as after few steps.
-    """
+    """Return that runs gained less than half of what their baseline, if it has learned, gained over chance."""
     gains = []
     for side in (0, 1):
         known = [gain_over_chance(settled(pair[side])) for pair in pairs]
@@ -81,10 +75,9 @@ def by_seed(records: Sequence[dict]) -> dict[int, float]:
 
 
 def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
-    """Return that runs end too much worse than those of their baseline, or None: "its accuracy ends at 0.87, not 0.9".
+    """Return that runs end worse than a baseline that has learned, by more than the margin: "its accuracy ends at ...".
 
-    Too much is more than the margin of equivalence. It must also be beyond the scatter of the seeds, so there must be
-    three, but for precisions without fp32 weights. Of a baseline that has hardly learned nothing is said.
+    It must also be beyond the scatter of three seeds, but for precisions without fp32 weights. Else return None.
     """
     own, base = by_seed(runs), by_seed(base_runs)
     if not has_learned(base_runs):

@@ -77,8 +77,7 @@ def amount_of(record: dict, base: dict, speedup: dict, word: str) -> str:
 def verdict(record: dict, base: dict, speedup: dict | None, with_reason: bool = True) -> str:
     """Return one sentence on a run against its baseline: how much, what that allows to say, and (`with_reason`) why.
 
-    `speedup` is what paired_ratio returns for the two precisions. What disturbed either run comes first, unless the
-    run did not train: then the sentence begins with that and calls nothing faster.
+    What disturbed either run comes first, unless the run did not train, because then nothing is called faster.
     """
     name, against = record["precision"], base["precision"]
     if record["status"] != "ok":

@@ -50,7 +50,8 @@ def section(tables: Tables) -> Section:
     if len(times):
         times = times.assign(theirs=times.value_baseline / times.value, own=[found[0]["ratio"] for found in times.ours])
         times["name"] = [found[0]["name"] for found in times.ours]
-        same = times.theirs.map(direction) == times.own.map(direction)
+        signs = [(ratios > 1 + SAME).astype(int) - (ratios < 1 - SAME) for ratios in (times.theirs, times.own)]
+        same = signs[0] == signs[1]
         section.title = f"{same.sum()} of {count(len(times), 'published speed-up')} have the same direction here"
         others = [
             f"{name} ({span(rows.theirs, TWO)}× on {card}, here {span(rows.own, TWO)}×)"
@@ -65,16 +66,11 @@ def section(tables: Tables) -> Section:
     return section
 
 
-def direction(ratio: float) -> int:
-    return 0 if abs(ratio - 1) <= SAME else 1 if ratio > 1 else -1
-
-
 def counterparts(tables: Tables, row: Any) -> list[dict]:
     """Return what was found here for a published figure, once for each model; empty where nothing is comparable.
 
-    Each has `name`, `device` and `precision`, `value` and `base` for figures that are read from a run, and for those
-    with a baseline `ratio`; of a time `low`, `high` and `processes`, too. Of several comparisons the one with the
-    article's precision counts, then that with whole epochs, with the most processes, of the most similar length.
+    Of several comparisons the one with the article's precision counts, then that with whole epochs, with the most
+    processes, of the most similar length. `value` and `base` are read from runs, and a time has the keys of a ratio.
     """
     time = row.quantity == "time"
     if time and pd.isna(row.baseline):
@@ -142,10 +138,7 @@ def figure_of(run: dict, quantity: str) -> float | None:
 
 
 def draw(times: pd.DataFrame) -> list[Figure]:
-    """Draw a line for each training here: a diamond for ours, with its interval, and a ring for each article's card.
-
-    Two panels on one scale stand beside each other where there is room.
-    """
+    """Draw a line for each training: a diamond for ours, with its interval, and a ring for each article's card."""
     used = times.assign(used=[found[0]["precision"] for found in times.ours])
     groups = list(used.groupby(["name", "batch", "used"], sort=False, dropna=False))
     ends = times[["theirs", "own"]].min(axis=None) / 1.35, times[["theirs", "own"]].max(axis=None) * 1.25

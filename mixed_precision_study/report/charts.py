@@ -80,10 +80,7 @@ def chart_style() -> Iterator[None]:
 
 
 def opening(bars: pd.DataFrame) -> list[Figure]:
-    """Draw seconds per epoch and peak memory as bars, a panel for each model and task; `bars` are those of bars_of().
-
-    A panel holds eight bars at most, so a model with more blocks has further panels. All share the width of a bar.
-    """
+    """Draw the rows of bars_of() as bars, a panel of eight at most for each model and task, all equally wide."""
     bars = bars.astype(dict.fromkeys(("seconds", "seconds_low", "seconds_high", "gib", "ratio", "low", "high"), float))
     panels = [panel for _, rows in bars.groupby(["model", "task"], sort=False) for panel in panels_of(rows)]
     room = max(FEWEST_BARS, *(panel.x.max() + 1 for panel in panels))
@@ -115,10 +112,7 @@ def opening_note(bars: pd.DataFrame) -> str:
 
 
 def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split the bars of a model into panels of whole blocks, with the columns that say how a bar is drawn.
-
-    `x` is the place of a bar, in bars from the left, and `block` the name below it.
-    """
+    """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`, the name below."""
     rows = rows.assign(**{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in PARTS})
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
@@ -193,10 +187,7 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
 
 
 def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]:
-    """Return the label of a bar, whether it is a ratio that is not 1 for sure, and whether it is the fastest.
-
-    Baselines show their seconds or GiB, the others the ratio over the baseline of their block, or the change of memory.
-    """
+    """Return a bar's label (a value, or a ratio or change), whether it is sure, and whether it is the fastest."""
     if part == "seconds":
         if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
             return f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s", False, False
@@ -226,11 +217,12 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
         if dark:
             darken(figure)
         opened = io.BytesIO()
-        around = Bbox([(-GAP / 2, -GAP / 2), figure.get_size_inches() + GAP / 2])  # a label may reach into the gap
+        size = [int(side * DOTS + 0.01) for side in figure.get_size_inches() + GAP]
+        around = Bbox.from_bounds(-GAP / 2, -GAP / 2, *((side + 0.1) / DOTS for side in size))  # some labels reach out
         with chart_style():
-            figure.savefig(opened, format="png", dpi=DOTS, bbox_inches=around, pil_kwargs={"compress_level": 0})
+            figure.savefig(opened, format="rgba", dpi=DOTS, bbox_inches=around)
         figure.set_layout_engine("none")  # what is laid out stays, because a layout takes as long as a drawing
-        images.append(PIL.Image.open(opened).convert("RGB"))
+        images.append(PIL.Image.frombytes("RGBA", tuple(size), opened.getvalue()).convert("RGB"))
     wide, high = (max(sizes) for sizes in zip(*(image.size for image in images), strict=True))
     columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
     whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), DARK[PAPER] if dark else PAPER)

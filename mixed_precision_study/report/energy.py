@@ -16,10 +16,7 @@ host. Percentages compare with TF32, or with fp32 where TF32 was not run. A run 
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
-    """Return a row per comparison and precision with `value`, the median of joules per 1,000 samples.
-
-    `share` is that value over TF32's of the same comparison, or over that of fp32 (`baseline`) where TF32 is missing.
-    """
+    """Return the median of joules per 1,000 samples (`value`) and its `share` of the `baseline`'s."""
     rows = ok_trainings(tables)
     fair = {id(one) for _, runs in rows.groupby(["comparison", "precision"]).record for one in fairly_timed(list(runs))}
     known = rows[rows.record.map(id).isin(fair)].dropna(subset="joules")

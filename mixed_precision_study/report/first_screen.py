@@ -83,8 +83,7 @@ def memory_of(bars: pd.DataFrame) -> str:
 def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str) -> str:
     """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
 
-    Below a title that is not the finding, as that of a study's own figure, and where nothing is compared, stands what
-    the study is about.
+    Below another title than the finding, and where nothing is compared, stands what the study is about.
     """
     said = [said_of_made_up(list(tables.trainings.record))]
     if title != found or "times as fast" not in title:

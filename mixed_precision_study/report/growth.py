@@ -51,10 +51,9 @@ def size_of(setting: str, settings: dict) -> tuple[str, int, str] | None:
 
 
 def families_of(tables: Tables) -> list[pd.DataFrame]:
-    """Return the trainings that grow over three sizes or more, in at least two precisions.
+    """Return the parts of `comparisons` that grow over three sizes or more, in order, with `axis`, `size` and `family`.
 
-    Each is a part of `comparisons` in order of `size`, with its `axis` and its name, `family`. Of several at one size
-    the first is that of most precisions, energies and runs.
+    Of several at one size the first is that of most precisions, energies and runs.
     """
     over, more = tables.show.get("over") or [], tables.show.get("with", ())
     timed = tables.trainings[tables.trainings.timed]
@@ -84,8 +83,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
 def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
     """Return by how many nats (above) the last losses of ok runs are above those of a base in the median, or None.
 
-    loss_outcome says what this is beside the bar. It is inconclusive where equal runs differ by as much as its distance
-    from the bar (scatter). The pair that tells most has the largest `certain`.
+    It is inconclusive where equal runs scatter by its distance from the bar. The largest `certain` tells most.
     """
     ends = [[run["train_loss"][-1] for run in runs if run["train_loss"]] for runs in (own, base)]
     if not all(ends):
@@ -105,10 +103,9 @@ def judge_loss(own: list[dict], base: list[dict]) -> dict | None:
 
 
 def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each size, precision and simpler precision (`base`) of a family.
+    """Return a row for each size, precision and simpler precision (`base`), of whose memory and energy it has shares.
 
-    Memory and energy are shares of the base's. The loss is from `loss_comparison`, whose runs have learned and differ
-    least (see judge_loss); all else is from `comparison`.
+    The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
     medians = ok.groupby(["comparison", "precision"])[["gib", "joules"]].median()
@@ -250,10 +247,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
 
 
 def largest_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() trainings at the largest batch that fits: their `batch`, and the baseline's (base_batch).
-
-    `too_large` is the smallest batch above it that ran out of memory.
-    """
+    """Return the bars_of() trainings at the largest `batch`, with the base's and the smallest that was `too_large`."""
     rows = bars_of(tables, tables.comparisons.index[tables.comparisons.batch == "max"])
     runs = [tables.runs(one.comparison, one.precision) for one in rows.itertuples()]
     rows["batch"] = [max((run["batch_size_used"] for run in one), default=math.nan) for one in runs]

@@ -31,10 +31,7 @@ def chosen(value: Any) -> list:
 
 
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
-    """Yield (label, comparison, precision) of the steps that the study names and these comparisons have, in order.
-
-    A step adds its settings to those of the step before. A larger batch is another training, so it is no step.
-    """
+    """Yield (label, comparison, precision) of the study's steps, which add up; a larger batch is another training."""
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
     state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
     family = family[family.batch == family.batch.min()]
@@ -51,10 +48,7 @@ def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, 
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
-    """Return the bars_of() all ladders, a row for each step, with its `ladder`, the name of the model, and its `label`.
-
-    `ratio` and its limits are over the first step, `gain` and those that begin with gain_ over the step before.
-    """
+    """Return the bars_of() each step of all ladders: `ratio` is over the first, `gain_...` over the one before."""
     named = {step["label"]: len(chosen(step.get("precision"))) for step in tables.show.get("steps", ())}
     settings = {name for step in tables.show.get("steps", ()) for name in step} - {"label", "precision"}
     rows = []
@@ -106,10 +100,7 @@ def adds(setting: str, before: Any, after: Any) -> bool:
 
 
 def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each precision in which one changed setting was run, but the steps of a ladder.
-
-    The ratio is that of `after` over `before`, two comparisons that are equal in all else, and so is `memory`.
-    """
+    """Return the ratio and memory of `after` over `before`, which differ in one setting, but no ladder's steps."""
     climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
     peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
     rows = []

@@ -6,7 +6,7 @@ from textwrap import shorten
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
 from .names import COLOURS, ORDER, precision_name, short_name
 from .section import Section
@@ -19,8 +19,7 @@ PANELS, BLOCKS = 6, 6  # further models, and further comparisons of a model, are
 def ok_trainings(tables: Tables) -> pd.DataFrame:
     """Return the trainings at a fixed batch size that ended well, with name, task and `block`, in the report's order.
 
-    A block of a chart is a comparison, named by its way of execution and by what tells it from the others. A study of
-    executions compares them in one precision, too.
+    A block is a comparison, named by its way and by what is special. A study of executions has one precision, too.
     """
     chosen = tables.comparisons if tables.show.get("execution") else tables.charted
     chosen = chosen[chosen.batch.astype(str) != "max"]
@@ -80,9 +79,12 @@ def draw_panel(rows: pd.DataFrame, title: str, parts: dict[str, str] | None, leg
         axes = figure.add_axes((left / WIDTH, foot / height, width / WIDTH, 1 - (foot + 0.4) / height))
         start = 0 * y
         for part in parts or ["value"]:
-            colours = parts[part] if parts else list(rows.precision.map(COLOURS))
-            axes.barh(y, rows[part].fillna(0), 0.72, start, color=colours, linewidth=0)
-            start = start + rows[part].fillna(0)
+            lengths = rows[part].fillna(0)
+            colours = [parts[part]] * len(rows) if parts else rows.precision.map(COLOURS)
+            for place, begin, length, colour in zip(y, start, lengths, colours, strict=True):
+                bar = Rectangle((begin, place - 0.36), length, 0.72, color=colour, linewidth=0)
+                axes.add_artist(bar)  # barh() would also look for the limits, which are set below
+            start = start + lengths
         axes.set(xlim=(0, start.max() or 1), ylim=(y.max() + 0.6, 0.6))
         axes.set_axis_off()
         beside = {"transform": axes.get_yaxis_transform(), "va": "center"}

@@ -84,7 +84,9 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     """Draw a row per precision with its 90% interval in margins: worse is at the left and better at the right."""
     sign = cases.better.map({"higher": 1, "lower": -1}) / cases.margin
     ends = cases[["difference", "low90", "high90"]].mul(sign, axis=0)
-    figure, axes = plt.subplots(figsize=(PANEL, 1.15 + 0.26 * len(cases)), layout="constrained")
+    name = textwrap.fill(cases.label.iloc[0], 44)
+    high = 1.15 + 0.26 * len(cases) + 0.17 * max(0, name.count("\n") - 1)  # else a long name leaves no room for axes
+    figure, axes = plt.subplots(figsize=(PANEL, high), layout="constrained")
     axes.axvspan(-1, 1, color=LINE, alpha=0.5, linewidth=0, zorder=0)
     axes.axvline(0, color=SOFT, linewidth=1, zorder=1)
     for place, (index, precision) in enumerate(cases.precision.items()):
@@ -101,7 +103,7 @@ def draw(cases: pd.DataFrame, widest: float) -> Figure:
     axes.grid(visible=False, axis="y")
     axes.set_title("← worse", loc="left", color=SOFT)
     axes.set_title("better →", loc="right", color=SOFT)
-    figure.suptitle(textwrap.fill(cases.label.iloc[0], 44), x=0, ha="left", size=10.5, weight="bold")
+    figure.suptitle(name, x=0, ha="left", size=10.5, weight="bold")
     return figure
 
 

@@ -47,11 +47,7 @@ def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
 
 
 def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:
-    """Return why a sound record is not used, or None.
-
-    `standing` has the copy of each run that stands, `on_gpu` says whether any record is of a GPU, and `real` has
-    settings and place of the runs on real data.
-    """
+    """Return why a sound record is not used, or None; `standing` has the copies that stand, by their key."""
     kept = standing[copy_key(record, record["gpu_uuid"])]
     if kept is not record and folder_of(kept) == folder_of(record):
         return f"older copy of {kept['path']}"
@@ -62,11 +58,6 @@ def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str
     if record["synthetic"] and (settings_of(record), *map(record.get, PLACE)) in real:
         return "synthetic data, beside real data in the same comparison"
     return None
-
-
-def completed(records: list[dict]) -> list[dict]:
-    """Return records with every field; those that they lack have their defaults."""
-    return [{**{name: getattr(RunRecord, name, []) for name in FIELDS}, **record} for record in records]
 
 
 def folder_of(record: dict) -> PurePath:
@@ -97,11 +88,11 @@ def corrected(record: dict) -> dict:
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others).
 
-    read_records() has checked the values of their fields. Of several copies of a run those in the folder that was read
-    first stand, and of these the newest, because anybody can write a later date into a record.
+    Of several copies of a run those in the folder that was read first stand, and of these the newest, because anybody
+    can write a later date into a record.
     """
-    records = completed(records)
-    reasons = [(record, contradiction(record)) for record in records]
+    defaults = {name: getattr(RunRecord, name, []) for name in FIELDS}  # of fields that older records lack
+    reasons = [(record, contradiction(record)) for record in (defaults | record for record in records)]
     reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)

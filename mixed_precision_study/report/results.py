@@ -132,10 +132,7 @@ def in_notebook() -> bool:
 
 
 def show(records: list[RunRecord], details: bool = False) -> None:
-    """Show the result of a notebook, as plain text outside IPython: a picture, one table, a sentence per precision.
-
-    `details` adds steps, energy, start-up, the parts of the memory, and the search for the largest batch.
-    """
+    """Show the result of a notebook, outside IPython as text; `details` adds steps, energy, memory and probes."""
     tables = tables_of(records)
     bars = bars_in(tables)
     show_table: Callable = print

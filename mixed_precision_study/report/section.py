@@ -123,10 +123,7 @@ def cell(tag: str, value: object, numeric: bool, more: str = "", href: str = "")
 
 @dataclass
 class Cards:
-    """A big number for each model, in cards of the page and in the cells of a plain table elsewhere.
-
-    Each card is a dict with the texts `name`, `task`, `number` ("3.2×"), `against` ("as fast as fp32 ...") and `lines`.
-    """
+    """A big number for each model: dicts with `name`, `task`, `number` ("3.2×"), `against` and `lines`, all texts."""
 
     cards: list[dict]
     over: bool = False  # whether the panel of a chart stands below each card, so that its name is said already
@@ -156,11 +153,6 @@ class Chart:
     figures: list[Figure]
     name: str
     finding: str = ""  # what the picture shows, in a sentence
-
-    @property
-    def figure(self) -> Figure:
-        """The first figure."""
-        return self.figures[0]
 
     @property
     def alt(self) -> str:
@@ -196,10 +188,7 @@ Part = Heading | Sentence | Table | Cards | Chart | File
 
 @dataclass
 class Section:
-    """A section of the report: its title, what it is about, and its parts in the order in which they are read.
-
-    A section that shows nothing is absent: neither its title nor what it is about is shown.
-    """
+    """A section of the report: title, what it is about, and its parts as they are read; empty ones are absent."""
 
     title: str = ""
     about: str = ""  # Markdown

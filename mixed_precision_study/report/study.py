@@ -24,10 +24,7 @@ class Study(NamedTuple):
 
 
 def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
-    """Return what the folder's `study.yaml` says, else what most records say that know their study, else nothing.
-
-    Raise UserError where the file is wrong. What is wrong in records is ignored, because they may be a stranger's.
-    """
+    """Return what study.yaml says, or raise UserError; else what most records say, of which errors do no harm."""
     path = Path(folder) / "study.yaml"
     if path.is_file():
         try:

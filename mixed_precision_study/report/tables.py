@@ -64,43 +64,40 @@ class Tables:
 
     def runs(self, comparison: int, precision: str, ok: bool = True) -> list[dict]:
         """Return the records of a comparison in one precision, those that only explain left out."""
-        return [one for one in self.by_key.get((comparison, precision), ()) if one["status"] == "ok" or not ok]
+        rows = self.by_key.get((comparison, precision), ())
+        return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
-        """{(comparison, precision): records}, made once because every section asks for them."""
-        rows = self.trainings[~self.trainings.explains.astype(bool)]
-        return rows.groupby(["comparison", "precision"]).record.apply(list).to_dict()
+        """{(comparison, precision): rows of `trainings`}, made once because every section asks for them."""
+        found: dict[tuple[int, str], list[dict]] = {}
+        for row in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
+            found.setdefault((row["comparison"], row["precision"]), []).append(row)
+        return found
 
     @cached_property
     def bars(self) -> dict[int, list[dict]]:
         """{comparison: rows of bars_of()}, made once because five sections ask for them."""
-        ratios, names = {}, ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
-        if len(self.ratios):
-            ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
-        groups: dict[tuple, list[dict]] = {}
-        for run in self.trainings[~self.trainings.explains.astype(bool)].to_dict("records"):
-            groups.setdefault((run["comparison"], run["precision"]), []).append(run)
+        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
+        ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
         for comparison, precision in product(self.comparisons.itertuples(), ORDER):
             number = comparison.Index
-            if (number, precision) in groups:
-                runs = groups[number, precision]
+            if runs := self.by_key.get((number, precision)):
                 baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                known = {
-                    name: [run[name] for run in runs if pd.notna(run[name])]
+                gib, joules, rates = (
+                    [run[name] for run in runs if pd.notna(run[name])]
                     for name in ("gib", "joules", "samples_per_second")
-                }
+                )
                 metrics = [run["metric"] for run in runs if run["timed"] and pd.notna(run["metric"])]
-                ok = [run["record"] for run in runs if run["status"] == "ok" and run["record"]["epoch_seconds"]]
-                ok = fairly_timed(ok)
+                ok = fairly_timed([run for run in self.runs(number, precision) if run["epoch_seconds"]])
+                means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
                 row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
                 row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
-                means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
                 row |= {"seconds": seconds_of_epoch(ok) if ok else None, "seconds_low": min(means, default=None)}
-                row |= {"seconds_high": max(means, default=None), "gib": max(known["gib"], default=None)}
-                row |= {"joules": statistics.median(known["joules"]) if known["joules"] else None}
-                row |= {"samples_per_second": geometric(rates) if (rates := known["samples_per_second"]) else None}
+                row |= {"seconds_high": max(means, default=None), "gib": max(gib, default=None)}
+                row |= {"joules": statistics.median(joules) if joules else None}
+                row |= {"samples_per_second": geometric(rates) if rates else None}
                 row |= {"metric": statistics.fmean(metrics) if metrics else None}
                 row |= {"status": "ok" if ok else runs[0]["status"]}
                 row |= ratios.get((number, precision, baseline)) or dict.fromkeys(names) | {"stands": False}
@@ -217,10 +214,7 @@ def mark_diverged(runs: list[dict], others: str = "another precision") -> None:
 
 
 def lent_baselines(groups: list[list[dict]]) -> list[tuple[dict, int]]:
-    """Return the fp32 and TF32 runs that a comparison with stochastic rounding takes from the one that is equal else.
-
-    The setting concerns bf16_true alone.
-    """
+    """Return the fp32 and TF32 runs lent to a comparison with stochastic rounding, which concerns bf16_true alone."""
     keys = [dict(comparison_key(runs[0])) for runs in groups]
     rounding = [key.pop("rounding", None) for key in keys]
     lent = []
@@ -319,11 +313,7 @@ def device_name(record: dict) -> str:
 
 
 def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
-    """Return what paired_ratio() says about two lists of ok runs, or None where one is empty.
-
-    Where no run has a counterpart, as on another GPU, it is the ratio of the medians of their epochs, and it has no
-    interval.
-    """
+    """Return the ratio of two lists of ok runs, by the medians of epochs where no run has a counterpart."""
     if not own or not base:
         return None
     if found := paired_ratio(paired_runs(own, base)):
@@ -368,10 +358,7 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
 
 
 def note_graph_gains(tables: Tables) -> None:
-    """Note in eager runs how many times as fast the same training was as a CUDA graph, if by more than the margin.
-
-    `find_bottleneck` reads it: such a gain refutes that kernels are the limit.
-    """
+    """Note in eager runs by how much a CUDA graph was faster, because that refutes that kernels are the limit."""
     for _, pair in alike(tables.comparisons, "execution"):
         by_way = dict(zip(pair.execution, pair.index, strict=True))
         for precision in ORDER if {"eager", "cuda_graph"} <= set(by_way) else ():
@@ -425,9 +412,8 @@ def quality_of(tables: Tables) -> pd.DataFrame:
 def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.DataFrame:
     """Return a row for each bar of the opening figure: comparison, precision, seconds of an epoch, GiB and status.
 
-    Seconds are the geometric mean over the runs' means, so two bars divide to the ratio of their processes, and
-    seconds_low and seconds_high are the fastest and the slowest run. Ratios are those over TF32, or over fp32 where
-    no run was in TF32 (`baseline`).
+    Seconds are geometric means, so two bars divide to the ratio of their processes; seconds_low and seconds_high are
+    the ends of the runs. Ratios are those over TF32, or over fp32 where no run was in TF32 (`baseline`).
     """
     wanted = tables.charted.index if comparisons is None else comparisons
     return pd.DataFrame([bar for number in wanted for bar in tables.bars[number]])

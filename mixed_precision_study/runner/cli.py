@@ -5,7 +5,6 @@ status: 0 when every training ended well or for a reason worth recording (out of
 something failed, 2 for a wrong request.
 """
 
-import glob
 import io
 import os
 import signal
@@ -25,7 +24,7 @@ from ..record import read_records, read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
-from .execute import LEAN, Circumstances, papermill, start_process
+from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import check_fresh, end, held, make
 from .plan import Comparison, check_overrides, plan
@@ -33,7 +32,6 @@ from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
-TEMPLATES = Path(__file__).resolve().parents[1] / "report" / "template"  # of the page
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
 
@@ -181,18 +179,19 @@ def run_study(
         return report_drawn and not failed and all(records)
 
 
-def report_steps(notebook: Path, folder: Path, parameters: dict) -> list[list[str]]:
-    """Return the arguments of Python that execute the summary notebook into a folder, then write its page."""
+def report_command(notebook: Path, folder: Path, parameters: dict) -> list[str]:
+    """Return the arguments of Python that execute the summary notebook into a folder and write its page.
+
+    One process does both, because starting another and loading its packages would take as long as the page.
+    """
     executed = folder / "summary.ipynb"
-    template = ["--template", "study", f"--TemplateExporter.extra_template_basedirs={TEMPLATES}"]
-    # Whole paths, because relative ones may begin with a dash.
-    start = f"{LEAN}from nbconvert.nbconvertapp import main; main()"
-    page = ["-c", start, "--to", "html", *template, "--output-dir", str(folder), glob.escape(str(executed))]
-    return [papermill(notebook, executed, parameters), page]
+    start, program, *words = papermill(notebook, executed, parameters)
+    page = f"from mixed_precision_study.report.page import write_page; write_page({str(executed)!r})"
+    return [start, program.replace("papermill()", f"papermill(standalone_mode=False); {page}"), *words]
 
 
 def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool:
-    """Execute the summary notebook into the folder and export it as HTML. Return whether that went well.
+    """Execute the summary notebook into the folder and write its page. Return whether that went well.
 
     Its records lie in `places`, by default in the folder itself.
     """
@@ -205,8 +204,8 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
     for path in (folder / "summary.ipynb", page, log):
         path.unlink(missing_ok=True)
-    steps = report_steps(notebook, folder, parameters)
-    if not all(ends_well(step, folder, log) for step in steps) or not page.is_file():
+    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
+    if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False
     log.unlink()
@@ -215,7 +214,7 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 
 def ends_well(command: list[str], folder: Path, log: Path) -> bool:
-    """Run Python on a step of the report, end all of it whatever happens, and return whether it succeeded."""
+    """Run Python on a report, end all of it whatever happens, and return whether it succeeded."""
     process = start_process(command, folder, log, {})
     family = [psutil.Process(process.pid)]
     try:

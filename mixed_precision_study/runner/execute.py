@@ -30,8 +30,9 @@ from .status import say
 from .studies import relative_to_root
 
 KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python, whatever others are installed
-# A grammar that jsonschema would build for two seconds is left out, because nobody needs it.
-LEAN = "import sys; sys.modules['rfc3987_syntax'] = None; "
+# jsonschema would load these for half a second, and a grammar for two more, to check formats that notebooks lack.
+UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
+LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
 PAPERMILL = f"{LEAN}import mixed_precision_study; "  # so that it ends when run_all.py has ended
 PAPERMILL += "from papermill.cli import papermill; papermill()"
 DEAD_KERNEL_EXIT = 138  # papermill's exit status

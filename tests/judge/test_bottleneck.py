@@ -58,6 +58,19 @@ def test_where_one_limit_ends_and_the_next_begins(record, case):
     assert find_bottleneck(record)[0] == case
 
 
+@pytest.mark.parametrize(
+    ("busy", "waiting", "case", "words"),
+    [
+        (0.1, 0.44, "kernel launches", "waits 44%"),
+        (0.1, 0.5, "data loading", "kernel launches (40%)"),
+        (0.81, 0.6, "arithmetic on Tensor Cores", "waits 60%"),  # prefetch hides most of it
+    ],
+)
+def test_of_two_causes_of_idle_time_both_are_named(busy, waiting, case, words):
+    found = find_bottleneck(profiled(busy=busy, data_wait_fraction=waiting))
+    assert found[0] == case and words in found[1]
+
+
 def test_a_missing_profile_says_why():
     record = flat(profile_reason="the profiler saw no kernel")
     assert "the profiler saw no kernel" in find_bottleneck(record)[1]

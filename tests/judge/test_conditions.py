@@ -12,7 +12,6 @@ from mixed_precision_study.judge.conditions import (
     fairly_timed,
     flags_of,
     no_outcome_in,
-    why_no_outcome,
 )
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import FASTER, OTHER_CONDITIONS, judge
@@ -39,9 +38,12 @@ def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_
     assert conditions_of(flat(throttled=False, throttle_fractions=[["power cap", 0.04]])) == []
 
 
-def test_equal_conditions_have_no_difference():
+def test_equal_conditions_have_no_difference_and_one_precision_is_named_by_what_differs():
     assert differences(*pair()) == []
     assert no_outcome_in([pair()]) is None
+    graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager", "batch_size": 128})
+    for changed, name in (({"execution": "cuda_graph"}, "cuda_graph"), ({"batch_size": 512}, "batch_size=512")):
+        assert differences(graph | changed, eager) == [f"only the kernel of {name} was forked"]
     older = [{name: value for name, value in record.items() if name not in {**SOFTWARE, **HOST}} for record in pair()]
     assert differences(*older) == []
     assert differences(*pair(HEATED, HEATED)) == []
@@ -53,7 +55,7 @@ def test_every_difference_in_software_and_host_is_named(field):
     for value in ("another", None):
         found = differences({**own, field: "one"}, {**base, field: value})
         assert len(found) == 1 and "one" in found[0]
-        assert why_no_outcome({**own, field: "one"}, {**base, field: value}) is None
+        assert no_outcome_in([({**own, field: "one"}, {**base, field: value})]) is None
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,7 @@ def test_every_difference_in_software_and_host_is_named(field):
 def test_what_is_named_and_what_allows_no_outcome(own, base, named, refused):
     both = pair(own, base)
     assert bool(differences(*both)) is named
-    assert bool(why_no_outcome(*both)) is refused
-    assert bool(why_no_outcome(*both[::-1])) is refused
+    assert bool(no_outcome_in([both])) is bool(no_outcome_in([both[::-1]])) is refused
 
 
 def test_a_precision_that_always_ran_first_is_named():
@@ -106,14 +107,6 @@ def test_one_order_counts_where_times_may_drift(execution, counts):
     speedup = paired_ratio(pairs)
     assert bool(speedup["one_order"]) is counts
     assert judge(speedup) == ("inconclusive" if counts else "faster, by less than 5%")
-
-
-def test_two_runs_of_one_precision_are_named_by_their_execution_or_by_what_differs():
-    graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager"})
-    graph |= {"execution": "cuda_graph", "batch_size": 512}
-    assert differences(graph, eager) == ["only the kernel of cuda_graph was forked"]
-    graph |= {"execution": "eager"}
-    assert differences(graph, eager) == ["only the kernel of batch_size=512 was forked"]
 
 
 def test_the_order_in_a_process_that_runs_all_precisions_is_theirs_not_that_of_the_process():

@@ -10,6 +10,9 @@ def run(precision, metric, better="higher", chance=0.1, status="ok"):
     return {"run_id": precision, "status": status, **figures}
 
 
+SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}
+
+
 @pytest.mark.parametrize(
     ("runs", "diverged"),
     [
@@ -19,6 +22,7 @@ def run(precision, metric, better="higher", chance=0.1, status="ok"):
         ([run("a", []), run("b", [0.1], chance=None)], set()),
         ([run("a", [0.9]), run("b", [0.1], status="oom")], set()),
         ([run("a", [0.9]), run("b", [0.1]) | {"purpose": "explain"}], set()),  # what only explains learns nothing
+        ([run("a", [0.9]), run("b", [0.4]) | SKIPPED, run("c", [None])], {"b", "c"}),
         ([{"run_id": "a", "status": "failed", "metric": [0.1], "chance_metric": 0.1}], set()),  # it may lack the rest
     ],
 )

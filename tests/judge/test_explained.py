@@ -21,8 +21,12 @@ def explanation(**fields):
 
 
 def test_timed_runs_get_what_they_lack_and_keep_what_they_measured():
-    runs = [flat(profile_reason="it was only timed"), flat(gpu_busy_fraction=0.3, kernel_family_fractions=[])]
-    explain(runs, [explanation()])
+    runs = [
+        flat(kernel_forked=True, profile_reason="it was only timed"),
+        flat(gpu_busy_fraction=0.3, kernel_family_fractions=[]),
+    ]
+    explain(runs, [explanation(kernel_forked=False)])
+    assert runs[0]["kernel_forked"] is True  # how a process was started is its own and no profile
     assert runs[0]["gpu_busy_fraction"] == 0.7 and runs[0]["kernel_family_fractions"] == DENSE
     assert runs[0]["profile_reason"] is None
     assert runs[1]["gpu_busy_fraction"] == 0.3 and runs[1]["kernel_family_fractions"] == []  # a profile is not mixed
@@ -34,13 +38,6 @@ def test_timed_runs_get_what_they_lack_and_keep_what_they_measured():
     assert [run["inference_latency_ms"] for run in runs] == [2.0, None]  # measured once, so counted once
 
 
-def test_how_a_process_was_started_is_its_own_and_no_profile():
-    run = flat(kernel_forked=True, profile_reason="it was only timed")
-    explain([run], [explanation(kernel_forked=False)])
-    assert run["gpu_busy_fraction"] == 0.7 and run["kernel_family_fractions"] == DENSE
-    assert run["kernel_forked"] is True
-
-
 def test_the_newest_explanation_that_ended_well_counts():
     old = explanation(gpu_busy_fraction=0.1, finished_at="2026-01")
     new = explanation(gpu_busy_fraction=0.2, finished_at="2026-02")
@@ -48,9 +45,9 @@ def test_the_newest_explanation_that_ended_well_counts():
     run = flat()
     explain([run], [new, failed, old])
     assert run["gpu_busy_fraction"] == 0.2
-    run = flat()
-    explain([run], [failed])
-    assert run["gpu_busy_fraction"] is None
+    for run, given in ((flat(), failed), (flat(status="oom", epoch_seconds=[]), new)):
+        explain([run], [given])
+        assert run["gpu_busy_fraction"] is None
 
 
 def test_where_the_explanation_is_missing_the_reason_says_so():
@@ -59,12 +56,6 @@ def test_where_the_explanation_is_missing_the_reason_says_so():
     explain(runs, [])
     assert [run["profile_reason"] for run in runs] == [NOT_YET, TIME_ALONE]
     assert {run["energy_reason"] for run in runs} == {"no NVML"}
-
-
-def test_runs_that_did_not_end_well_are_left_as_they_are():
-    run = flat(status="oom", epoch_seconds=[])
-    explain([run], [explanation()])
-    assert run["gpu_busy_fraction"] is None
 
 
 def test_the_memory_breakdown_is_taken_over_though_a_timed_run_knows_its_context():

@@ -6,7 +6,7 @@ import re
 import made_up_records as made_up
 import pandas as pd
 import pytest
-from drawn_reports import charts_in, parts_of, read_all, rows_in, said_in
+from drawn_reports import parts_of, read_all, rows_in, said_in
 
 from mixed_precision_study.report import first_screen, sections, sure
 from mixed_precision_study.report.section import Cards, Heading, Section
@@ -27,11 +27,8 @@ def runs(factor=1.0, way="eager", notebook="cifar_resnet", names=tuple(SECONDS),
 
 def screen_of(found):
     section = first_screen.section(found)
-    return (
-        section,
-        parts_of(section, Heading)[0].title,
-        [one for part in parts_of(section, Cards) for one in part.cards],
-    )
+    cards = [one for part in parts_of(section, Cards) for one in part.cards]
+    return section, parts_of(section, Heading)[0].title, cards
 
 
 @pytest.fixture(scope="module")
@@ -70,21 +67,11 @@ def test_a_card_is_the_fastest_format_in_its_fastest_way_with_the_numbers_of_rat
         over = table.loc[(model, "cuda_graph", "amp_fp16", "fp32")].ratio
         assert re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
         assert f"{row.saved:.0%}" in card["lines"][1] and card["lines"][0] == "fp16 AMP, CUDA graph"
-
-
-def test_the_bars_are_those_of_ratios_csv(found):
-    section, _, _ = screen_of(found)
-    figures, table, seen = charts_in(section)["time_and_memory"], ratios_in_csv(found), 0
-    for number, comparison in found.comparisons.iterrows():
-        for name in ("amp_fp16", "amp_bf16"):
-            row = table.loc[(comparison.notebook.split("_")[0], comparison.execution, name, "tf32")]
-            texts = {one.get_gid(): one.get_text() for figure in figures for axes in figure.axes for one in axes.texts}
-            digits = 2 if row.ratio < 0.995 else 1
-            assert texts[f"label seconds {number} {name}"] == f"{row.ratio:.{digits}f}×"
-            change = round(-100 * row.saved)
-            assert texts[f"label gib {number} {name}"] == (f"{change:+d}%".replace("-", "−") if change else "same")
-            seen += 1
-    assert seen == 8
+    (rows,) = rows_in(sure.section(found))
+    assert len(rows) == len(found.comparisons)
+    for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
+        one = table.loc[(comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")]
+        assert row["bf16 over TF32"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
 
 
 def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says_by_how_much(tmp_path):
@@ -107,41 +94,28 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     assert screen_of(found)[2][0]["number"] == "~1.0×"
     ((row,),) = rows_in(sure.section(found))
     assert row["bf16 over TF32"].startswith("~1.00 (0.")
-    alone = read_all(tmp_path / "alone", *runs(names=("tf32", "amp_bf16"), processes=1))
-    assert "1 run" in screen_of(alone)[2][0]["lines"][0]
-    assert rows_in(sure.section(alone))[0][0]["bf16 over TF32"] == "1.50"
+    alone = {"names": ("tf32", "amp_bf16"), "processes": 1}
+    both = read_all(tmp_path / "alone", *runs(**alone), *runs(parameters={"batch_size": 256}, **alone))
+    assert "1 run" in screen_of(both)[2][0]["lines"][0]
+    ((row, other),) = rows_in(sure.section(both))
+    assert row["bf16 over TF32"] == "1.50" and "batch 128" in row["model"] and "batch 256" in other["model"]
 
 
-def test_the_table_of_ratios_has_those_of_ratios_csv(found):
-    table = ratios_in_csv(found)
-    (rows,) = rows_in(sure.section(found))
-    assert len(rows) == len(found.comparisons)
-    for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
-        for base, name in (("TF32", "tf32"), ("fp32", "fp32")):
-            one = table.loc[(comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", name)]
-            assert row[f"bf16 over {base}"] == f"{one.ratio:.2f} ({one.low:.2f}–{one.high:.2f})"
-
-
-def test_on_a_cpu_nothing_is_judged_and_the_title_says_so(tmp_path):
+def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
     assert title == first_screen.CPU and not cards and not sure.section(found).parts
     assert not re.search(r"\d×|times as fast", said_in(section))
-
-
-def test_made_up_data_are_the_first_sentence(tmp_path):
     fake = {"synthetic": True, "dataset_used": "synthetic", "parameters": {"dataset": "auto"}}
-    section, _, _ = screen_of(read_all(tmp_path, *runs(names=("fp32", "tf32"), processes=1, **fake)))
+    section, _, _ = screen_of(read_all(tmp_path / "fake", *runs(names=("fp32", "tf32"), processes=1, **fake)))
     assert said_in(section).strip().startswith("2 of 2 runs trained on made-up data")
 
 
 def test_the_studys_own_figure_opens_the_report_where_it_has_one(found):
     subject = Section("Step by step: 3 times", parts=["its chart"])
-    parts = first_screen.section(found, subject).parts
-    assert (parts[0].title, "its chart" in parts) == (subject.title, True) and not [
-        p for p in parts if isinstance(p, Cards)
-    ]
-    assert screen_of(found)[1] != subject.title
+    section = first_screen.section(found, subject)
+    assert (section.parts[0].title, "its chart" in section.parts) == (subject.title, True)
+    assert not parts_of(section, Cards) and screen_of(found)[1] != subject.title
 
 
 def test_every_kind_of_folder_has_a_title(tmp_path):

@@ -39,28 +39,22 @@ def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
     assert (read_tables("outputs").folder, len(read_tables("outputs").trainings)) == (".", 1)
 
 
-def test_files_that_are_no_records_are_named_in_one_line(tmp_path):
-    write_all(tmp_path, made_up.make("cifar_resnet", "fp32"))
-    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
-        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
-    tables = read_tables(tmp_path)
-    assert len(tables.trainings) == 1
-    assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
-    assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
-    (row,) = next(rows for rows in rows_in(provenance.section(tables)) if "left out" in rows[0])
-    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
-
-
-def test_files_that_the_suite_writes_beside_records_are_not_named(tmp_path):
-    record = made_up.make("cifar_resnet", "fp32")
-    quick = tmp_path / "quick"
+def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_not_at_all(tmp_path):
+    record, quick = made_up.make("cifar_resnet", "fp32"), tmp_path / "quick"
     write_all(quick, record)
     (quick / "logs").mkdir()
     write_flat({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
     commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
-    assert len([path for path in tmp_path.rglob("*") if path.suffix in (".json", ".zip")]) == 4
     assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []
+    (tmp_path / "uploaded.zip").unlink()
+    for number, value in enumerate([{"a": 1}, [1, 2], "text", 7, None]):
+        (tmp_path / f"foreign-{number}.json").write_text(json.dumps(value))
+    tables = read_tables(tmp_path)
+    assert dict(tables.left_out).keys() == {f"foreign-{number}.json" for number in range(5)}
+    assert "1 used, 0 left out" in said_of_found(tables) and "5 JSON files" in said_of_found(tables)
+    (row,) = next(rows for rows in rows_in(provenance.section(tables)) if "left out" in rows[0])
+    assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
 NONSENSE = [("kernel_family_fractions", ["convolution"]), ("kernel_family_fractions", [["convolution", -1.0]])]
@@ -108,18 +102,12 @@ def test_run_killed_early_joins_no_runs_on_images_of_another_folder():
     own = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
     folder = "dogs"
     other = of_folder(made_up.make_failed, "tf32", "killed", "signal 9", **early)
-    used, _ = sort_out([flat(cats, "a"), flat(own, "b")])
-    assert comparisons_in(used) == 1
-    used, _ = sort_out([flat(cats, "a"), flat(other, "b")])
-    assert [task_name(record).partition(",")[0] for record in used] == ["cats", "dogs"]
-    assert comparisons_in(used) == 2
-
-
-def test_data_are_called_by_their_name_and_made_up_data_say_so():
-    names = [("synthetic", True), ("my-synthetic-set", True), ("synthetic_faces", False), ("cats", False)]
-    said = [task_name({"dataset_used": used, "synthetic": made_up, "batch_size": 8}) for used, made_up in names]
-    named = ["made-up data", "my-synthetic-set (made up)", "synthetic_faces", "cats"]
-    assert said == [f"{name}, batch 8" for name in named]
+    for run, folders, number in ((own, ["cats", "cats"], 1), (other, ["cats", "dogs"], 2)):
+        used, _ = sort_out([flat(cats, "a"), flat(run, "b")])
+        assert [task_name(record).partition(",")[0] for record in used] == folders
+        assert comparisons_in(used) == number
+    made_up_faces = {"dataset_used": "faces", "synthetic": True, "batch_size": 8}
+    assert task_name(made_up_faces) == "faces (made up), batch 8"
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
@@ -136,13 +124,16 @@ def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
     assert sorted(map(device_name, used)) == ["H200", "RTX 2080 Ti", "RTX 2080 Ti"]
 
 
-def test_real_data_is_kept_though_a_synthetic_copy_is_newer():
-    real = made_up.make("lstm_language_model", "fp32")
-    fake = made_up.make("lstm_language_model", "fp32", dataset_used="synthetic", synthetic=True)
-    fake.finished_at = "2030-01-01T00:00:00+00:00"
-    used, ((path, reason),) = sort_out([flat(fake, "fake"), flat(real, "real")])
+def test_real_data_and_runs_on_a_gpu_are_kept_though_others_are_newer():
+    name, newer = "lstm_language_model", {"finished_at": "2030-01-01T00:00:00+00:00"}
+    fake = made_up.make(name, "fp32", dataset_used="synthetic", synthetic=True, **newer)
+    cpu = made_up.make(name, "fp32", device=made_up.CPU, **newer)
+    used, left_out = sort_out([flat(fake, "fake"), flat(cpu, "cpu"), flat(made_up.make(name, "fp32"), "real")])
     assert [record["path"] for record in used] == ["real"]
-    assert path == "fake" and reason.startswith("synthetic data")
+    assert [(path, reason.split(",")[0]) for path, reason in left_out] == [
+        ("fake", "synthetic data"),
+        ("cpu", "ran on the CPU"),
+    ]
 
 
 def test_records_of_other_code_are_named_and_left_out_where_they_were_set_aside(tmp_path):

@@ -1,49 +1,28 @@
-"""The report as a package: what it imports, what it leaves alone, and that drawing it again gives the same."""
+"""The report as a whole: what it leaves alone, that drawing it again gives the same, and what fails in it."""
 
-import subprocess
-import sys
-
-import made_up_records as made_up
-from conftest import ENVIRONMENT, ROOT
-from drawn_reports import write_all
+import matplotlib.pyplot as plt
+import pytest
+from drawn_reports import read_all, said_in
+from made_up_records import make
 
 from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.report import energy, provenance, sections
 from mixed_precision_study.report.names import ORDER
-from mixed_precision_study.report.section import Chart
-from mixed_precision_study.report.sections import sections_of
-from mixed_precision_study.report.tables import read_tables
-
-DRAW = """
-import os, sys
-import matplotlib
-before = dict(matplotlib.rcParams)
-from mixed_precision_study.report import results, sections, tables
-assert dict(matplotlib.rcParams) == before, "a setting of Matplotlib was changed by an import"
-parts = [part for section in sections.sections_of(tables.read_tables(sys.argv[1])) for part in section]
-assert len(parts) > 20
-assert dict(matplotlib.rcParams) == before, "a setting of Matplotlib was changed by a chart"
-assert not os.listdir(), "a file was written"
-loaded = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "timm", "torchvision"})
-assert not loaded, loaded
-"""
+from mixed_precision_study.report.section import Chart, Section
 
 
-def test_the_report_is_drawn_without_pytorch_and_leaves_nothing_behind(tmp_path):
-    records = tmp_path / "records"
-    write_all(records, *(made_up.make("cifar_resnet", name) for name in ("fp32", "tf32", "amp_fp16")))
+@pytest.fixture
+def tables(tmp_path):
+    return read_all(tmp_path, *(make("cifar_resnet", name) for name in ("fp32", "amp_fp16")))
+
+
+def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(tables, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
-    command = [sys.executable, "-c", DRAW, str(records)]
-    environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
-    done = subprocess.run(command, cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
-
-
-def test_a_report_that_is_drawn_again_is_the_same(tmp_path):
-    made_up.write_batches(tmp_path)
-    tables = read_tables(tmp_path)
-    first, second = ([part for section in sections_of(tables) for part in section] for _ in range(2))
-    assert len(first) == len(second) > 8
+    monkeypatch.chdir(tmp_path / "empty")
+    before = dict(plt.rcParams)
+    first, second = ([part for one in sections.sections_of(tables) for part in one] for _ in range(2))
+    assert dict(plt.rcParams) == before and not list((tmp_path / "empty").iterdir())
+    assert len(first) == len(second) > 20
     for one, other in zip(first, second, strict=True):
         assert type(one) is type(other)
         assert (one.name, one.png) == (other.name, other.png) if isinstance(one, Chart) else one == other
@@ -51,3 +30,27 @@ def test_a_report_that_is_drawn_again_is_the_same(tmp_path):
 
 def test_precisions_have_one_order_everywhere():
     assert list(ORDER) == list(PRECISION_NAMES)
+
+
+def raising(report):
+    raise ZeroDivisionError("made up <b>")
+
+
+def with_bad_chart(report):
+    """A section whose chart fails only when it is saved."""
+    section = Section("Energy")
+    figure, axes = plt.subplots()
+    axes.set_title(r"$\frac{$", parse_math=True)
+    section.chart(figure, "bad", "a chart that cannot be drawn")
+    return section
+
+
+@pytest.mark.parametrize("failing", [raising, with_bad_chart])
+def test_a_section_that_fails_says_so_and_costs_itself_alone(tables, monkeypatch, failing):
+    monkeypatch.setattr(sections, "SECTIONS", (energy, provenance))
+    monkeypatch.setattr(energy, "section", failing)
+    _, first, failed, last = sections.sections_of(tables)
+    assert failed.title == "Energy" and len(failed.parts) == 1
+    assert ("ZeroDivisionError" if failing is raising else "ValueError") in said_in(failed)
+    assert "<b>" not in said_in(failed) and first.parts and last.parts
+    assert plt.get_fignums() == []

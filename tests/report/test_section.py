@@ -1,8 +1,11 @@
-"""Tables, files and words of a section."""
+"""Tables, files and words of a section, and the page of its outputs."""
 
+import json
+
+import mistune
 import pytest
-from nbconvert.filters import markdown2html
 
+from mixed_precision_study.report.page import write_page
 from mixed_precision_study.report.section import Cards, File, Heading, Section, Table, save
 from mixed_precision_study.report.words import plain, short
 
@@ -32,7 +35,7 @@ def test_text_of_a_record_is_plain_in_markdown(text, escaped):
 
 @pytest.mark.parametrize("address", ["https://example.org/x", "http://a.b", "www.example.org", "a@example.org"])
 def test_an_address_in_a_record_is_no_link(address):
-    page = markdown2html(f"see {plain(address)}")
+    page = mistune.create_markdown(plugins=["url"])(f"see {plain(address)}")  # which makes links of addresses
     assert "href" not in page and address in page
 
 
@@ -58,3 +61,34 @@ def test_the_bar_links_to_sections_by_the_word_before_the_colon_and_not_to_folde
         assert isinstance(heading, Heading)
         links.append(heading._repr_mimebundle_()[1]["section"]["link"])
     assert links == ["Why", "", "GiB"]
+
+
+def test_a_page_shows_every_kind_of_output_and_escapes_what_is_no_html(tmp_path):
+    """Texts stand in a notebook whole or as a list of lines; what the cell of the report prints is not shown."""
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["\x1b[31m<b>\n", "red\x1b[0m"]},
+        {"output_type": "error", "traceback": ["<i>", "\x1b[0;31mError"]},
+        *(
+            {"output_type": "display_data", "data": {kind: text}, "metadata": {}}
+            for kind, text in {
+                "image/png": "AA\n==\n",
+                "text/html": ["<em>as", " it is</em>"],
+                "text/markdown": "**bold** <script>",
+                "text/plain": "a < b",
+            }.items()
+        ),
+    ]
+    cells = [{"cell_type": "code", "id": "report", "outputs": outputs[:1]}]
+    cells.append({"cell_type": "code", "id": "mine", "outputs": outputs})
+    (tmp_path / "x.ipynb").write_text(json.dumps({"cells": cells}))
+    write_page(tmp_path / "x.ipynb")
+    page = (tmp_path / "x.html").read_text(encoding="utf-8")
+    assert page.count('<pre class="said">&lt;b&gt;\nred</pre>') == 1 and "\x1b" not in page
+    for text in (
+        "&lt;i&gt;\nError",
+        "base64,AA==",
+        "<em>as it is</em>",
+        "<strong>bold</strong> &lt;script&gt;",
+        "a &lt; b",
+    ):
+        assert page.count(text) == 1, text
