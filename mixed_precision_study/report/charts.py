@@ -139,10 +139,12 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int) -> Figure:
     figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
     figure.text(0, 1 - 0.26 / total, task, size=9.5, color=SOFT, linespacing=1.25, **name)
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
-    for (part, high), title in zip(PARTS, ("seconds per epoch", "peak memory, GiB"), strict=True):
+    over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
+    marks = (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}") if len(over) else ("", "")
+    for (part, high), what, mark in zip(PARTS, ("seconds per epoch", "peak memory, GiB"), marks, strict=True):
         top, inches = tops[part]
         axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
-        figure.text(0, (top + 0.34) / total, title, size=9, color=SOFT)
+        figure.text(0, (top + 0.34) / total, what + mark, size=9, color=SOFT)
         known = bars.dropna(subset=part)
         if len(known):
             sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)

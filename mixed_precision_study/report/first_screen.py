@@ -43,27 +43,25 @@ def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
     return usable.sort_values("seconds").drop_duplicates(["model", "task"]).sort_index()
 
 
-def finding(tables: Tables, bars: pd.DataFrame) -> str:
-    """Return the title: how many times as fast each 16-bit format trains as TF32, in the way in which it is fastest."""
+def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
+    """Return (title, way): how many times as fast each 16-bit format trains as TF32, in the way of most cards."""
     if tables.on_cpu:
-        return CPU
+        return CPU, ""
     best = best_of(tables, bars)
     amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return NOTHING
+        return NOTHING, ""
     ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]  # TF32 where it was run
     spans = shown.sort_values("precision", ascending=False).groupby("precision", sort=False).ratio.agg(span, "{:.1f}")
     (first, ratios), *others = spans.items()
     text = f"{precision_name(first)} trains {ratios} times as fast as {precision_name(shown.baseline.iloc[0])}"
-    text += "".join(f", {precision_name(name)} {ratios} times" for name, ratios in others)
+    text += "".join(f", and {precision_name(name)} {ratios} times" for name, ratios in others)
     if shown.model.nunique() < bars.model.nunique() and shown.model.nunique() <= 2:
         text += f" ({listed(list(shown.model.map(bare).unique()), 'and')})"
-    if len(set(bars.way)) > 1 and "graph" in way:
-        return f"Capture the training step as a {way}: {text}"
     begin = in_way(way)
-    return f"{begin[0].upper()}{begin[1:]}, {text}"
+    return f"{begin[0].upper()}{begin[1:]}, {text}", way
 
 
 def memory_of(bars: pd.DataFrame) -> str:
@@ -80,7 +78,7 @@ def memory_of(bars: pd.DataFrame) -> str:
     return f"Compared with {precision_name(found.baseline.iloc[0])}, AMP needs {listed(clauses, 'and')}."
 
 
-def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str) -> str:
+def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: str) -> str:
     """Return what stands below the title: made-up data first, then the baseline, strict fp32, memory and eager mode.
 
     Below another title than the finding, and where nothing is compared, stands what the study is about.
@@ -89,17 +87,18 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str) -> st
     if title != found or "times as fast" not in title:
         return " ".join(filter(None, [*said, tables.description]))
     if "tf32" in set(bars.baseline):
-        said.append("PyTorch already uses TF32 in convolutions and RNNs, so TF32 is the fair baseline.")
+        said.append("By default PyTorch uses TF32 in convolutions and RNNs, so TF32 is the fair baseline.")
+        if "graph" in way:
+            said.append("It is captured, too, so what the graph gains by itself is not in these numbers.")
         over = tables.ratios[(tables.ratios.baseline == "fp32") & tables.ratios.precision.isin(FORMATS)]
-        over = over[over.comparison.isin(bars[bars.way.map(lambda way: way in title)].comparison)]
+        over = over[over.comparison.isin(bars[bars.way == way].comparison)]
         if len(over):
-            ratios = span(list(over.ratio), "{:.1f}")
-            said.append(f"In the same way of execution, AMP is {ratios} times as fast as in strict fp32.")
-    said.append(memory_of(bars))
+            said.append(f"Over strict fp32, run alike, AMP is {span(list(over.ratio), '{:.1f}')} times as fast.")
+    said.append(memory_of(bars[bars.way == way]))
     eager = bars[(bars.way == "eager") & bars.precision.isin(FORMATS) & bars.ratio.notna()]
-    if len(eager) and "graph" in title:
+    if len(eager) and "graph" in way:
         ratios, base = span(list(eager.ratio), "{:.2f}"), precision_name(eager.baseline.iloc[0])
-        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, and that depends on the host.")
+        said.append(f"In eager mode AMP is {ratios} times as fast as {base}, which depends on the host machine.")
     return " ".join(filter(None, said))
 
 
@@ -129,7 +128,7 @@ def quality_line(tables: Tables, number: int, precision: str) -> str:
     one = found.iloc[0]
     name = one.metric.replace("_", " ").capitalize()
     if one.seeds < FEWEST_SEEDS_FOR_OUTCOME:
-        return f"{name} not judged: {count(one.seeds, 'seed')}, {FEWEST_SEEDS_FOR_OUTCOME} needed"
+        return f"{name} not judged: {one.seeds} of {FEWEST_SEEDS_FOR_OUTCOME} seeds"
     within = "no loss beyond the margin" if one.outcome in AS_GOOD else one.outcome
     return f"{name}: {within}, {one.seeds} seeds"
 
@@ -144,11 +143,11 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
         strict = strict[(strict.precision == best.precision) & (best.baseline != "fp32")]
         if len(strict):
             against += f", {times(strict.ratio.iloc[0])} as fast as fp32"
-        cost = f"{short(base.seconds)} → {short(best.seconds)} s per epoch"
+        cost = f"{precision_name(best.baseline)} {short(base.seconds)} → {short(best.seconds)} s/epoch"
         if pd.notna(best.saved):
             change = round(100 * best.saved)
             cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"
-        how = f"{precision_name(best.precision)}, {best.way}"
+        how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
         if best.ratio < 1 - SAME:
             how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
         elif best.processes < FEWEST_PROCESSES:
@@ -180,7 +179,8 @@ def facts(tables: Tables) -> str:
 def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
-    found = title = finding(tables, bars) if len(bars) else NOTHING
+    found, way = finding(tables, bars) if len(bars) else (NOTHING, "")
+    title = found
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
     equal = equal_runs(tables) if found == NOTHING else pd.DataFrame()
     if opened:
@@ -189,7 +189,7 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         title = f"Equal runs differ by up to {equal['slowest over fastest'].max():.2f} times"
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
-    if text := said_below(tables, bars, title, found):
+    if text := said_below(tables, bars, title, found, way):
         screen.say(plain(text))
     if opened:
         screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]

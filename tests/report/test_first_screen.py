@@ -66,7 +66,8 @@ def test_a_card_is_the_fastest_format_in_its_fastest_way_with_the_numbers_of_rat
         assert card["number"] == f"{row.ratio:.1f}×"
         over = table.loc[(model, "cuda_graph", "amp_fp16", "fp32")].ratio
         assert re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
-        assert f"{row.saved:.0%}" in card["lines"][1] and card["lines"][0] == "fp16 AMP, CUDA graph"
+        assert f"{row.saved:.0%}" in card["lines"][1]
+        assert card["lines"][0].startswith("fp16 AMP") and "graph" in card["lines"][0]
     (rows,) = rows_in(sure.section(found))
     assert len(rows) == len(found.comparisons)
     for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
@@ -83,7 +84,9 @@ def test_a_format_that_loses_quality_is_on_no_card_and_one_slower_than_tf32_says
     for one in kept[1::2]:
         one.epoch_seconds = [4.0] * 3
     _, _, (card,) = screen_of(read_all(tmp_path / "lost", *lost, *kept[1::2]))
-    assert card["lines"][0] == "bf16 AMP, eager" and card["lines"][2].endswith("5 seeds")
+    assert (
+        card["lines"][0].startswith("bf16 AMP") and "eager" in card["lines"][0] and card["lines"][2].endswith("5 seeds")
+    )
 
 
 def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_path):
