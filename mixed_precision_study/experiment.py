@@ -95,7 +95,7 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     without_gpu: parameters that make a training short enough for a CPU. They are set where there is no GPU and nobody
     has chosen a number of steps (max_steps is 0), but not under run_all.py.
 
-    Raises UserError if PyTorch does not fit the GPU or memory_limit_gib is more than it has.
+    Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
     """
     device = choose_device()
     chosen = parameters.max_steps or os.environ.get(RUNNER_ENV)
@@ -293,7 +293,7 @@ class Experiment:
         record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
-        describe_trainer(record, trainer, switches, PRECISIONS[precision])
+        describe_trainer(record, trainer, switches)
         warm_up(record, trainer, partial(self.batches, 0, precision, size))
         torch.manual_seed(settings.seed)
         return trainer, size

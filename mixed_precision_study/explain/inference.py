@@ -11,7 +11,7 @@ from ..measure.memory import release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
 from ..record import RunRecord
-from ..train.precision import autocast, cudnn_flags, in_fp32, set_fp32_precision
+from ..train.precision import Precision, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer
 
 INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
@@ -41,7 +41,7 @@ def seconds_of(
 
 def largest_difference(trainer: Trainer, infer: Callable, batch: tuple, count: int) -> float:
     """Return the largest difference from the outputs of an IEEE fp32 copy, as a fraction of its largest output."""
-    with autocast(trainer.precision, trainer.device):
+    with Precision(trainer.precision, trainer.device).autocast():
         output = infer(trainer.model, batch, count).float()  # compiled if the training was
     set_fp32_precision("fp32")
     try:
@@ -68,7 +68,7 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
     trainer.network.eval()
     try:
         with torch.inference_mode():
-            with autocast(trainer.precision, device):
+            with Precision(trainer.precision, device).autocast():
                 with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)
                 infer(trainer.model, batch, count)  # cuDNN searches; both are compiled before anything is measured

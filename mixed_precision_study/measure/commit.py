@@ -8,8 +8,9 @@ import os
 import subprocess
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .files import written_whole
 
@@ -37,10 +38,9 @@ def suite_commit() -> str | None:
     if not (ROOT / ".git").exists():  # git would answer for a repository around this folder
         return None
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
+    with suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return None
 
 
 def code_cells(path: Path) -> list[Cell]:
@@ -51,19 +51,21 @@ def code_cells(path: Path) -> list[Cell]:
     ]
 
 
-def hash_of(notebook: Path) -> str:
-    """Return the hash of a notebook's code, without its parameters, and of the package's code that measures."""
-    code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
-    return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
+def hash_of(notebook: Path) -> str | None:
+    """Return the hash of a notebook's code, without its parameters, and of the package's code that measures.
+
+    None means that the notebook is broken or just being saved.
+    """
+    with suppress(OSError, *MALFORMED):
+        code = [cell.source for cell in code_cells(notebook) if not cell.sets_parameters]
+        return hashlib.sha256(json.dumps([*code, package_hash(package_state())]).encode()).hexdigest()[:12]
+    return None
 
 
 def hash_now() -> str | None:
-    """Return the hash of this run's code, None in a notebook run by hand or while the notebook is being saved."""
+    """Return the hash of this run's code, None in a notebook run by hand."""
     notebook = os.environ.get(NOTEBOOK_ENV)
-    try:
-        return hash_of(Path(notebook)) if notebook else None
-    except (OSError, *MALFORMED):
-        return None
+    return hash_of(Path(notebook)) if notebook else None
 
 
 hash_at_import = functools.cache(hash_now)  # what it returns first, when the package is imported
@@ -76,9 +78,7 @@ def hash_that_ran() -> str | None:
     which of them it ran.
     """
     given = os.environ.get(HASH_ENV)
-    if not given or not os.environ.get(NOTEBOOK_ENV):
-        return given
-    return given if {hash_at_import(), hash_now()} == {given} else f"{given}-edited"
+    return given if given is None or {hash_at_import(), hash_now()} == {given} else f"{given}-edited"
 
 
 def package_state() -> tuple[tuple[str, int], ...]:
@@ -100,10 +100,8 @@ def package_hash(state: tuple[tuple[str, int], ...]) -> str:
 
 def packed_package(others: Iterable[tuple[str, str]] = ()) -> bytes:
     """Return a zip of the package and of `others`, [(name, text)]. Equal files give equal bytes."""
-    files: list[tuple[str, str | bytes]] = []
-    for path in sorted(PACKAGE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            files.append((path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()))
+    paths = [path for path in sorted(PACKAGE.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    files: list[Any] = [(path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()) for path in paths]
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as opened:
         for name, content in [*files, *others]:

@@ -28,12 +28,9 @@ def watched(record: RunRecord, device: torch.device) -> Iterator[None]:
         ended = time.perf_counter()
         after = gpu.ask("TotalEnergyConsumption")
     counted = before is not None and after is not None and after > before
-    part = {
-        "seconds": ended - began,
-        "joules": (after - before) / 1000 if counted else None,
-        "samples": [sample for sample in samples if began <= sample["seconds"] <= ended],
-    }
-    record.card_samples_all.append(part)
+    within = [sample for sample in samples if began <= sample["seconds"] <= ended]
+    joules = (after - before) / 1000 if counted else None
+    record.card_samples_all.append({"seconds": ended - began, "joules": joules, "samples": within})
     limit = gpu.ask("EnforcedPowerLimit")  # milliwatts
     record.power_watts_limit = limit and limit / 1000
     record.sm_clock_mhz_max = gpu.ask("MaxClockInfo", 1)

@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 import sys
 import warnings
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import psutil
 
@@ -21,9 +22,6 @@ from ..parameters import UserError
 from ..record import RunRecord
 from .commit import suite_commit
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
-
-if TYPE_CHECKING:
-    import torch
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.
 REPORT_PACKAGES = {name: name for name in ("numpy", "scipy", "pandas", "matplotlib", "seaborn")}
@@ -39,27 +37,22 @@ def require_packages(packages: dict[str, str]) -> None:
     missing = [name for module, name in packages.items() if importlib.util.find_spec(module) is None]
     if not missing:
         return
-    hosted = "COLAB_RELEASE_TAG" in os.environ or "KAGGLE_KERNEL_RUN_TYPE" in os.environ
-    if not hosted:
-        pip = "%pip" if "ipykernel" in sys.modules else "pip"  # in a notebook it installs for the kernel that runs
-        raise UserError(f"these packages are missing; install them with: {pip} install {' '.join(missing)}")
+    if "COLAB_RELEASE_TAG" not in os.environ and "KAGGLE_KERNEL_RUN_TYPE" not in os.environ:
+        raise UserError(f"these packages are missing; install them with: pip install {' '.join(missing)}")
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
     importlib.invalidate_caches()  # or the new packages are not found
 
 
-def choose_device() -> "torch.device":
-    """Choose the device that everything runs on, print it and return it. Call it before this process uses a GPU.
+def choose_device() -> Any:
+    """Choose the torch.device that everything runs on, print it and return it. Call it before this process uses a GPU.
 
-    Raises UserError if PyTorch is missing, too old, or cannot use the GPU that run_all.py chose.
+    Raises UserError if PyTorch is too old, or cannot use the GPU that run_all.py chose.
     """
-    require_packages({"torch": "torch"})
     import torch
 
     warnings.filterwarnings("ignore", message="IProgress not found")  # the progress bars here are plain text
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9):
-        raise UserError(
-            f"PyTorch {torch.__version__} is too old: the fp32_precision switches need 2.9; pip install -U torch"
-        )
+    if torch.__version__ < "2.9":  # compared as a version, not as a text
+        raise UserError(f"PyTorch {torch.__version__} is too old, because 2.9 is needed; pip install -U torch")
     if not torch.cuda.is_initialized():  # otherwise this process uses the GPU already
         remember_gpus()
     device = torch.device("cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu")  # AMD says cuda
@@ -80,10 +73,9 @@ def choose_device() -> "torch.device":
 def cpu_model() -> str | None:
     """Return the name of the host's CPU, or None where the system does not tell it."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "Model") and value.strip():
-                return value.strip()
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r"^(?:model name|Model)[ \t]*:[ \t]*(\S.*?)\s*$", told, re.MULTILINE):
+            return found[1]
     return platform.processor() or platform.machine() or None
 
 
@@ -106,7 +98,7 @@ def process_identity() -> str:
     return hashlib.sha256(words.encode()).hexdigest()[:12]
 
 
-def describe_environment(record: RunRecord, device: "torch.device") -> None:
+def describe_environment(record: RunRecord, device: Any) -> None:
     """Fill in the device, the versions and the host."""
     import torch
 
@@ -116,8 +108,8 @@ def describe_environment(record: RunRecord, device: "torch.device") -> None:
         record.timm_version = version("timm")
     record.python_version = platform.python_version()
     record.host_platform = platform.platform(terse=True)
-    allowed = getattr(os, "sched_getaffinity", None)  # taskset and containers may allow fewer cores than there are
-    record.host_cores = len(allowed(0)) if allowed else os.cpu_count()
+    # A container may allow fewer cores than there are, but not every system says so.
+    record.host_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     record.host_threads = torch.get_num_threads()
     record.host_cpu = cpu_model()
     record.host_id = host_identity()

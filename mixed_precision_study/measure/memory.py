@@ -14,16 +14,14 @@ from .nvml import MIB, NvmlGpu, gpu_before_use
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Let the allocator's peaks begin again at what is in use now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def read_peaks(record: RunRecord, device: torch.device, suffix: str = "", unseen: int = 0) -> None:
-    """Raise the record's peaks (MiB) to those since the last reset; the peaks with warm-up are raised, too.
+    """Raise the record's peaks, `peak_allocated<suffix>_mib` and `peak_reserved<suffix>_mib`, to those since the reset.
 
-    The fields are `peak_allocated<suffix>_mib` and `peak_reserved<suffix>_mib`. `unseen` bytes are added to the
-    allocated ones: the memory of a CUDA graph, which the allocator does not count as allocated.
+    The peaks with warm-up are raised, too. `unseen` bytes are of a CUDA graph, which the allocator does not count.
     """
     if device.type != "cuda":
         return
@@ -39,7 +37,6 @@ def read_peaks(record: RunRecord, device: torch.device, suffix: str = "", unseen
 
 
 def release_memory(device: torch.device) -> None:
-    """Return the allocator's free blocks to the driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -63,10 +60,11 @@ def read_device_memory(record: RunRecord, device: torch.device) -> None:
     if device.type != "cuda":
         record.device_memory_reason = "no GPU"
         return
-    memory = NvmlGpu(record.gpu_uuid).memory()
-    if memory["used_mib"] is not None:
-        record.device_used_mib = max(record.device_used_mib or 0, memory["used_mib"])
-    record.device_memory_reason = memory["reason"]
+    gpu = NvmlGpu(record.gpu_uuid)
+    used = gpu.used_mib()
+    if used is not None:
+        record.device_used_mib = max(record.device_used_mib or 0, used)
+    record.device_memory_reason = gpu.reason
     record.device_used_before_mib = gpu_before_use(record.gpu_uuid)["used_mib"]
     if record.peak_reserved_mib is not None and record.peak_allocated_mib is not None:
         record.ledger_slack_mib = record.peak_reserved_mib - record.peak_allocated_mib
@@ -75,12 +73,11 @@ def read_device_memory(record: RunRecord, device: torch.device) -> None:
 def read_context(record: RunRecord, device: torch.device) -> None:
     """Note the memory of the CUDA context and libraries (MiB): the device's use less that of others and the allocator.
 
-    It is read after warm-up, when the libraries are loaded. So the sum of the memory breakdown can be compared with
-    another, later reading.
+    It is read after warm-up, when the libraries are loaded, so that a later reading can check the breakdown's sum.
     """
     if device.type != "cuda":
         return
-    used = NvmlGpu(record.gpu_uuid).memory()["used_mib"]
+    used = NvmlGpu(record.gpu_uuid).used_mib()
     before = gpu_before_use(record.gpu_uuid)["used_mib"]
     reserved = torch.cuda.memory_reserved(device) / MIB
     record.ledger_context_mib = None if used is None or before is None else used - before - reserved
@@ -102,15 +99,12 @@ class StepMemory:
 
 @contextmanager
 def watched_memory(trainer: Any) -> Iterator[StepMemory]:
-    """Watch one eager step; the StepMemory that is yielded is complete after the block.
-
-    The allocator's figures are known to the host, so reading them does not wait for the GPU.
-    """
+    """Watch one eager step without waiting for the GPU; the StepMemory that is yielded is complete after the block."""
     seen = StepMemory()
     loss_of = trainer.loss_of
     noted: set[torch.Tensor] = set()
-    pairs = zip(trainer.weights, trainer.masters, strict=True)
-    master_gradients = bytes_of(master.grad for weight, master in pairs if master is not weight)  # alive throughout
+    copies = {*trainer.masters} - {*trainer.weights}
+    master_gradients = bytes_of(master.grad for master in copies)  # alive throughout
 
     def note_gradient(weight):
         if weight in noted:  # where a step adds up the gradients of several batches
@@ -128,7 +122,7 @@ def watched_memory(trainer: Any) -> Iterator[StepMemory]:
         seen.saved_activations = torch.cuda.memory_allocated() - before
         return loss
 
-    trained = [weight for weight in trainer.weights if weight.requires_grad]
+    trained = (weight for weight in trainer.weights if weight.requires_grad)
     hooks = [weight.register_post_accumulate_grad_hook(note_gradient) for weight in trained]
     trainer.loss_of = measured_loss
     try:
@@ -149,10 +143,9 @@ def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator, hi
     reset_peaks(trainer.device)
     with watched_memory(trainer) as seen:
         trainer.eager_step(batch, hidden)
-    pairs = zip(trainer.weights, trainer.masters, strict=True)
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
-    record.ledger_masters_mib = bytes_of(master for weight, master in pairs if master is not weight) / MIB
+    record.ledger_masters_mib = bytes_of({*trainer.masters} - {*trainer.weights}) / MIB
     record.ledger_optimizer_mib = bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
     record.ledger_gradients_mib = seen.gradients_at_peak / MIB
     record.saved_activations_mib = seen.saved_activations / MIB
@@ -161,10 +154,7 @@ def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator, hi
 
 
 def close_memory_breakdown(record: Any) -> None:
-    """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure.
-
-    The second, `ledger_error_fraction`, says nothing about the parts of the peak; tests/memory_blocks.py checks those.
-    """
+    """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure."""
     known = sum(getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK if part != "activations")
     if known > record.peak_allocated_mib:
         record.ledger_reason = f"the known parts take {known:,.0f} MiB, more than the peak"

@@ -5,8 +5,7 @@ An unanswered question gives None and a reason, never 0.
 
 import os
 import re
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 MIB = 2**20
 THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the GPU could be
@@ -19,7 +18,6 @@ THROTTLES = {  # bits of NVML's clock event reasons that mean: slower than the G
     0x80: "power brake",
 }
 CLOCKS_SET = 0x2 | 0x10  # these say that the clock was set, even to the highest; below that they slow the GPU
-LOST_CODES = (6, 15, 16)  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
 LOST_WORDS = re.compile(r"fallen off the bus|fell off the bus|gpu is lost|device (is )?lost|\bxid\b", re.IGNORECASE)
 FAULT_WORDS = re.compile("unspecified launch failure|CUDA error: (unknown error|no CUDA-capable device)", re.IGNORECASE)
 GPUS_BEFORE_USE: dict[str, dict] = {}  # by the UUID as PyTorch prints it, before this process used a GPU
@@ -38,10 +36,7 @@ class NvmlGpu:
         self.lost: str | None = None
         try:
             import pynvml
-        except ImportError:
-            self.reason = "nvidia-ml-py is not installed"
-            return
-        try:
+
             pynvml.nvmlInit()
             if uuid:
                 name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
@@ -49,12 +44,14 @@ class NvmlGpu:
             else:
                 self.handle = pynvml.nvmlDeviceGetHandleByIndex(number)
             self.nvml = pynvml
+        except ImportError:
+            self.reason = "nvidia-ml-py is not installed"
         except Exception as error:  # no driver, no such GPU: each binding raises a class of its own
             self.reason = f"NVML gave no figure ({error})"
             self._note_loss(error)
 
     def _note_loss(self, error: Exception) -> None:
-        if getattr(error, "value", None) in LOST_CODES:
+        if getattr(error, "value", None) in (6, 15, 16):  # NVML_ERROR_NOT_FOUND, _GPU_IS_LOST, _RESET_REQUIRED
             self.lost = str(error)
 
     def answer(self, question: str, *details: Any, **options: Any) -> Any:
@@ -69,15 +66,13 @@ class NvmlGpu:
         """Return the answer of nvmlDeviceGet<question> for this GPU, or None."""
         return self.answer(f"DeviceGet{question}", self.handle, *details, **options)
 
-    def memory(self) -> dict:
-        """Return {"used_mib", "total_mib", "reason"} of the whole GPU.
-
-        The second version of the call does not count the driver's own reserve as used.
-        """
+    def used_mib(self) -> float | None:
+        """Return the memory that is used on the whole GPU, or None, and then `reason` says why."""
+        # The second version of the call does not count the driver's own reserve as used.
         memory = self.ask("MemoryInfo", version=getattr(self.nvml, "nvmlMemory_v2", None))
         if memory is None:
-            return {"used_mib": None, "total_mib": None, "reason": self.reason or "NVML gave no figure for the memory"}
-        return {"used_mib": memory.used / MIB, "total_mib": memory.total / MIB, "reason": None}
+            self.reason = self.reason or "NVML gave no figure for the memory"
+        return memory and memory.used / MIB
 
     def process_ids(self) -> list[int] | None:
         processes = self.ask("ComputeRunningProcesses")
@@ -106,7 +101,7 @@ def remember_gpus() -> None:
     """
     for gpu in listed_gpus():
         uuid = (gpu.ask("UUID") or "").removeprefix("GPU-")
-        GPUS_BEFORE_USE[uuid] = {"used_mib": gpu.memory()["used_mib"], "pids": gpu.process_ids()}
+        GPUS_BEFORE_USE[uuid] = {"used_mib": gpu.used_mib(), "pids": gpu.process_ids()}
 
 
 def gpu_before_use(uuid: str | None) -> dict:
@@ -118,24 +113,13 @@ class GpuLost(Exception):
     """The driver says that a GPU is no longer there."""
 
 
-class GpuState(NamedTuple):
-    """Memory and utilisation of a GPU. NVML does not tell the utilisation of a MIG slice."""
-
-    used_mib: float
-    total_mib: float
-    busy_percent: int | None
-
-
-def gpu_state(uuid: str) -> GpuState | None:
-    """Return the state of a GPU, None if NVML does not know it. Raises GpuLost if NVML says that it is gone."""
+def used_mib(uuid: str) -> float | None:
+    """Return the MiB in use on a GPU, None if NVML does not know. Raises GpuLost if NVML says that it is gone."""
     gpu = NvmlGpu(uuid)
-    memory = gpu.memory()
-    if memory["used_mib"] is None:
-        if gpu.lost:
-            raise GpuLost(gpu.lost)
-        return None
-    utilisation = gpu.ask("UtilizationRates")
-    return GpuState(memory["used_mib"], memory["total_mib"], utilisation.gpu if utilisation else None)
+    used = gpu.used_mib()
+    if gpu.lost:
+        raise GpuLost(gpu.lost)
+    return used
 
 
 def cuda_of_driver() -> tuple[int, int] | None:
@@ -149,19 +133,15 @@ def is_lost(uuid: str, text: str, answered: bool) -> bool:
 
     If NVML `answered` before the run and is silent now, an unspecific CUDA error in the text is enough.
     """
-    try:
-        state = gpu_state(uuid)
-    except GpuLost:
-        return True
-    return state is None and bool(LOST_WORDS.search(text) or (answered and FAULT_WORDS.search(text)))
+    gpu = NvmlGpu(uuid)
+    silent = gpu.used_mib() is None
+    return bool(gpu.lost or (silent and (LOST_WORDS.search(text) or (answered and FAULT_WORDS.search(text)))))
 
 
-def memory_is_free(uuid: str, before: GpuState | None, slack_mib: float = 64) -> bool:
-    """Return whether a GPU uses no more memory than `before`. True also if that is not known or the GPU is lost."""
-    with suppress(GpuLost):  # nothing to wait for; the next run finds out
-        state = gpu_state(uuid)
-        return state is None or before is None or state.used_mib <= before.used_mib + slack_mib
-    return True
+def memory_is_free(uuid: str, before: float | None) -> bool:
+    """Return whether a GPU uses no more memory than `before`, in MiB. True also if that is not known or it is lost."""
+    used = NvmlGpu(uuid).used_mib()  # of a lost one the next run finds out
+    return used is None or before is None or used <= before + 64
 
 
 def installed_gpus() -> list[tuple[int, str, str]]:

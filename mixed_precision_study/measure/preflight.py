@@ -1,7 +1,6 @@
-"""Checks of the GPU before anything is measured: PyTorch's kernels, fp16 arithmetic, the clocks, other processes."""
+"""Checks of the GPU before anything is measured: fp16 arithmetic, the clocks, other processes."""
 
 import os
-import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -9,27 +8,10 @@ import torch
 from ..parameters import Unsupported, UserError
 from .nvml import MIB, THROTTLES, NvmlGpu, gpu_before_use, others_of
 
-SM_CLOCK = 1  # NVML's number for the clock of the streaming multiprocessors
-
-
-def missing_kernels(capability: tuple[int, int], architectures: list[str]) -> str | None:
-    """Return why this PyTorch cannot run on a GPU of `capability` (major, minor) and what can; None if it can.
-
-    `architectures` are PyTorch's own, such as "sm_90": they run on later GPUs of the same generation. The driver
-    compiles "compute_90" for all later ones.
-    """
-    major, minor = capability
-    for name in architectures:
-        kind, _, number = name.rstrip("af").partition("_")
-        built = divmod(int(number), 10)
-        if built <= capability and (kind == "compute" or built[0] == major):
-            return None
-    problem = f"this PyTorch has no kernels for compute capability {major}.{minor}"
-    if capability >= (7, 5):
-        return f"{problem}; install the newest: pip install -U torch torchvision"
-    # The CUDA 12.6 wheels are the last with Maxwell, Pascal and Volta, and 2.14 is the last of them.
-    wheel = 'pip install "torch>=2.9,<2.15" torchvision --index-url https://download.pytorch.org/whl/cu126'
-    return f"{problem}; install the last that has: {wheel}"
+OTHER_WHEEL = (  # of CUDA 12.6, which ends with PyTorch 2.14
+    "install the newest, or for a Pascal or Volta card the last that has them: pip install "
+    '"torch>=2.9,<2.15" torchvision --index-url https://download.pytorch.org/whl/cu126'
+)
 
 
 def check_fp16(device: torch.device) -> str:
@@ -44,18 +26,17 @@ def check_fp16(device: torch.device) -> str:
 
 
 def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
-    """Return what is shown of the device, the warnings, and the record fields; of the CPU only its name.
-
-    Raises UserError if this PyTorch has no kernels for the GPU.
-    """
+    """Return what is shown of the device, the warnings, and the record fields; of the CPU only its name."""
     if device.type != "cuda":
         return {"device": "CPU"}, [], {}
     properties = torch.cuda.get_device_properties(device)
-    capability = (properties.major, properties.minor)
-    if wrong := missing_kernels(capability, torch.cuda.get_arch_list()):
-        raise UserError(f"{properties.name}: {wrong}.")
     native = torch.cuda.is_bf16_supported(including_emulation=False)
-    fp16 = check_fp16(device)
+    try:
+        fp16 = check_fp16(device)  # the first kernels of the notebook
+    except RuntimeError as error:
+        if "no kernel image" in str(error):
+            raise UserError(f"This PyTorch has no kernels for the {properties.name}; {OTHER_WHEEL}.") from None
+        raise
     gpu = NvmlGpu(str(properties.uuid))
     before = gpu_before_use(str(properties.uuid))
     others = others_of(before["pids"], own_is_there=False)
@@ -63,8 +44,7 @@ def inspect_gpu(device: torch.device) -> tuple[dict[str, str], list[str], dict]:
     usual_power = gpu.ask("PowerManagementDefaultLimit")
     bits = gpu.ask("CurrentClocksThrottleReasons")
     throttles = "unknown" if bits is None else ", ".join(name for bit, name in THROTTLES.items() if bits & bit) or "no"
-    now = gpu.ask("ClockInfo", SM_CLOCK)
-    most = gpu.ask("MaxClockInfo", SM_CLOCK)
+    now, most = gpu.ask("ClockInfo", 1), gpu.ask("MaxClockInfo", 1)  # 1: the streaming multiprocessors
     facts = {
         "GPU": f"{properties.name}, compute capability {properties.major}.{properties.minor}",
         "driver": gpu.answer("SystemGetDriverVersion") or "unknown",
@@ -100,10 +80,8 @@ def show_preflight(
 ) -> dict:
     """Check the device within seconds, print what was found and which modes can run, and return fields for the records.
 
-    check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a mode cannot run
-    here. Raises UserError if this PyTorch has no kernels for the GPU.
+    check_supported(mode, execution, device, fp16_check) raises Unsupported with the reason where a mode cannot run.
     """
-    began = time.perf_counter()
     facts, warnings, fields = inspect_gpu(device)
     for name in precisions:
         try:
@@ -115,5 +93,4 @@ def show_preflight(
         print(f"{what:<18} {text}")
     for text in warnings:
         print(f"Caution: {text}.")
-    print(f"The checks took {time.perf_counter() - began:.1f} s.")
     return fields

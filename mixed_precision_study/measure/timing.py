@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from .. import STARTED
 from ..record import RunRecord
@@ -43,10 +42,8 @@ class StepClock:
         """Return the wall seconds of the epoch and the milliseconds of each step."""
         synchronize(self.device)
         seconds = time.perf_counter() - self.began
-        steps = itertools.pairwise(self.marks)
-        if self.device.type != "cuda":
-            return seconds, [(end - start) * 1000 for start, end in steps]
-        return seconds, [start.elapsed_time(end) for start, end in steps]
+        steps, on_gpu = itertools.pairwise(self.marks), self.device.type == "cuda"
+        return seconds, [start.elapsed_time(end) if on_gpu else (end - start) * 1000 for start, end in steps]
 
 
 def synchronize(device: torch.device) -> None:
@@ -129,7 +126,7 @@ class StartUp:
         self.last = now
 
     def end(self, record: RunRecord) -> None:
-        """Write the times into the record of the first run and print them. Later runs only get a reason."""
+        """Write the times into the record of the first run. Later runs only get a reason."""
         if self.over:
             if record.startup_seconds is None:
                 record.startup_reason = "not the first run of its kernel"
@@ -139,12 +136,6 @@ class StartUp:
         record.startup_seconds = sum(self.seconds.values())
         for part, seconds in self.seconds.items():
             setattr(record, f"startup_{part}_seconds", seconds)
-        text = ", ".join(f"{part} {seconds:.1f}" for part, seconds in self.seconds.items())
-        if record.compile_seconds:
-            text += f"; torch.compile took {record.compile_seconds:.1f} of it"
-        if record.search_seconds:
-            text += f"; cuDNN's search took at most {record.search_seconds:.1f} of it"
-        tqdm.write(f"Start: {record.startup_seconds:.1f} s to the first timed step ({text})")
 
 
 startup = StartUp(STARTED)

@@ -146,7 +146,7 @@ class Batch:
                         if ratios := status.ratios_in_words(record, job.comparison):
                             say(f"{device.label}  {ratios}")
 
-        gpu = nvml.gpu_state(device.visible) if device.visible else None
+        used = nvml.used_mib(device.visible) if device.visible else None
         job.to_do.pop(0)  # even where its GPU is lost under it, because it might be the run's fault
         try:
             if not execute(run, device, self.shared, self.halt, note):
@@ -156,5 +156,5 @@ class Batch:
         if not run.log_path.exists():  # it went well
             self.seconds[run.name] = time.monotonic() - began
         for _ in range(5 * CLEAR_SECONDS):
-            if not device.visible or nvml.memory_is_free(device.visible, gpu) or self.halt.wait(0.2):
+            if not device.visible or nvml.memory_is_free(device.visible, used) or self.halt.wait(0.2):
                 break

@@ -19,11 +19,11 @@ import yaml
 
 from .. import RUNNER_ENV
 from ..measure import nvml
-from ..measure.commit import HASH_ENV, NOTEBOOK_ENV, ROOT
+from ..measure.commit import HASH_ENV, NOTEBOOK_ENV, ROOT, hash_of
 from ..parameters import printable
 from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
 from .devices import Device
-from .finished import RETRIED, code_hash
+from .finished import RETRIED
 from .folder import FOLDER_ENV, end
 from .plan import Run
 from .status import say
@@ -58,9 +58,9 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     Return False where `halt` ended it, so that what it had not finished has no record. Raise nvml.GpuLost where its GPU
     is gone, and OSError where the disk is full or the folder was removed.
     """
-    answered = bool(device.visible and nvml.gpu_state(device.visible))
+    answered = bool(device.visible) and nvml.used_mib(device.visible) is not None
     before = {precision: signature(path) for precision, path in run.record_paths.items()}
-    kills, code, started_at = oom_kills(), code_hash(run.notebook), utc_now()
+    kills, code, started_at = oom_kills(), hash_of(run.notebook), utc_now()
     exit_status, stopped = watch(start(run, device, shared, code), run, shared.limit, halt, watcher)
     written = {name: path for name, path in run.record_paths.items() if signature(path) != before[name]}
     records = {name: record for name, path in written.items() if (record := read_run(path))}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..measure.commit import MALFORMED, ROOT, hash_of
+from ..measure.commit import ROOT, hash_of
 from ..record import NOT_YET_EXPLAINED, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
@@ -16,14 +16,6 @@ from .plan import Comparison, Run
 from .status import say, shown
 
 RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
-
-
-def code_hash(notebook: Path) -> str | None:
-    """Return the hash of a run's code, None where the notebook is broken or just being saved."""
-    try:
-        return hash_of(notebook)
-    except (OSError, *MALFORMED):
-        return None
 
 
 @functools.cache
@@ -39,7 +31,7 @@ def outdated(run: Run, record: dict) -> str | None:
     data were made up and there are files now.
     """
     known = record.get("code_hash")
-    if known and code_hash(run.notebook) not in (None, known):
+    if known and hash_of(run.notebook) not in (None, known):
         return "other_code"
     known = record.get("data_files_hash")
     if known or record.get("synthetic"):

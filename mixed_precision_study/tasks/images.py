@@ -56,7 +56,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
             if isinstance(chunk, UserError):
                 raise chunk
             chunks.append(chunk)
-            bar.advance(len(chunk))
+            bar.n += len(chunk)
     return np.concatenate(chunks)
 
 

@@ -109,14 +109,13 @@ def largest_batch(
     device: torch.device,
     limit: int,
     rows: int = 1,
-    start: int = 16,
 ) -> int:
     """Return the largest batch size up to `limit` that trains, to within a sixteenth; from 8 on a multiple of 8.
 
     The size is doubled until it does not fit, then bisected. At the end it must also fit with cuDNN's search.
 
     make_trainer(): builds model and optimizer anew. batches(size): yields batches of `size` items. rows: samples in
-    one item. start: the first size that is tried.
+    one item.
 
     Raises Unsupported on the CPU, torch.OutOfMemoryError if not even one item fits.
     """
@@ -124,7 +123,7 @@ def largest_batch(
         raise Unsupported('batch_size "max" needs a GPU: on the CPU no memory limit is searched for')
     good = 0
     bad = None
-    size = rounded(min(start, limit))
+    size = rounded(min(16, limit))
     while size > good:
         if probe(record, make_trainer, batches, size, device, rows):
             good = size

@@ -105,7 +105,7 @@ def fill(places: Any, values: Any, name: str) -> None:
         both = isinstance(place, torch.Tensor) and isinstance(value, torch.Tensor)
         if both and place.shape == value.shape and place.dtype == value.dtype:
             place.copy_(value, non_blocking=True)
-        elif both or not is_same(place, value):
+        elif both or not (place is value or (type(place) is type(value) and bool(place == value))):
             raise Unsupported(
                 f"a CUDA graph replays shapes, types and values of the first batch, but {path} is first"
                 f" {described(place)} and then {described(value)}; leave it out of the batch or run eager"
@@ -114,13 +114,6 @@ def fill(places: Any, values: Any, name: str) -> None:
 
 def described(value: Any) -> str:
     return f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else reprlib.repr(value)
-
-
-def is_same(first: Any, second: Any) -> bool:
-    try:
-        return first is second or bool(type(first) is type(second) and first == second)
-    except Exception:  # of the reader's own class
-        return False
 
 
 def capture(run: Callable[[], None], stream: torch.cuda.Stream, device: torch.device) -> tuple:

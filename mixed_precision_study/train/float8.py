@@ -13,7 +13,6 @@ from ..parameters import Unsupported
 MULTIPLE = 16  # the scaled matmul needs sizes that are multiples of it
 FORWARD = torch.float8_e4m3fn  # activations and weights
 GRADIENT = torch.float8_e5m2  # gradients, for it has the larger range
-SMALLEST = 1e-12  # a largest value of zero would give a scale of zero
 
 
 class Scaled(NamedTuple):
@@ -31,7 +30,7 @@ def scaled(matrix: torch.Tensor, dtype: torch.dtype) -> Scaled:
     """Round a matrix (rows, columns) to fp8, so that its largest value is fp8's largest."""
     matrix = matrix.float()
     most = torch.finfo(dtype).max
-    scale = matrix.abs().amax().clamp(min=SMALLEST) / most
+    scale = matrix.abs().amax().clamp(min=1e-12) / most  # zeros would give a scale of zero
     return Scaled((matrix / scale).clamp(-most, most).to(dtype), scale)
 
 
@@ -85,9 +84,7 @@ def use_float8(model: torch.nn.Module) -> float:
     linears = [module for module in model.modules() if type(module) is torch.nn.Linear]
     fitting = [linear for linear in linears if not any(size % MULTIPLE for size in linear.weight.shape)]
     if not fitting:
-        odd = sorted({size for linear in linears for size in linear.weight.shape if size % MULTIPLE})
-        why = f"{', '.join(map(str, odd[:4]))} are not multiples of {MULTIPLE}" if odd else "the model has none"
-        raise Unsupported(f"fp8 can take no Linear layer: {why}")
+        raise Unsupported(f"fp8 can take no Linear layer, because none has sizes that are multiples of {MULTIPLE}")
     for linear in fitting:
         linear.__class__ = Float8Linear
     return sum(linear.weight.numel() for linear in fitting) / sum(linear.weight.numel() for linear in linears)

@@ -55,44 +55,31 @@ class LossScaleTrace:
         self.record = record
         self.scaler = trainer.scaler
         self.number = trainer.steps
-        self.enabled = trainer.scaler.is_enabled()
-        self.dynamic = self.enabled and trainer.fixed_scale is None
-        self.state = trainer.scaler.state_dict() if self.dynamic else {}
-        self.read_scale()
-
-    def read_scale(self) -> None:
-        self.scale = self.scaler.get_scale() if self.enabled else None
+        dynamic = trainer.scaler.is_enabled() and trainer.fixed_scale is None
+        self.state = trainer.scaler.state_dict() if dynamic else {}
         self.note()
 
-    def note(self) -> None:
-        """Add [step, scale] to the record if the scale has changed."""
-        trace = self.record.loss_scale_trace
-        if self.enabled and (not trace or trace[-1][1] != self.scale):
-            trace.append([self.number, self.scale])
+    def note(self, scale: float | None = None) -> None:
+        """Add [step, scale] to the record if the scale has changed. Without a scale, the scaler's own is read."""
+        if self.scaler.is_enabled():
+            trace = self.record.loss_scale_trace
+            scale = self.scaler.get_scale() if scale is None else scale
+            if not trace or trace[-1][1] != scale:
+                trace.append([self.number, scale])
 
-    def step(self, skipped: bool) -> None:
-        """Follow one step: the scale falls after an overflow and grows after `growth_interval` good steps."""
-        state = self.state
-        if skipped:
-            self.record.overflow_steps.append(self.number)
-        self.number += 1
-        if not self.dynamic:
-            return
-        if skipped:
-            state["_growth_tracker"] = 0
-            self.scale = torch.tensor(self.scale * state["backoff_factor"]).item()  # in fp32, as the scaler computes
-        else:
-            state["_growth_tracker"] += 1
-            if state["_growth_tracker"] == state["growth_interval"]:
-                state["_growth_tracker"] = 0
-                self.scale *= state["growth_factor"]
-        self.note()
-
-    def end(self, skipped: Iterable[bool] = ()) -> None:
+    def end(self, skipped: Iterable[bool]) -> None:
         """Follow all steps of the epoch, given whether each was skipped, then read the scale itself."""
+        if state := self.state:
+            scale, good = torch.tensor(state["scale"]), torch.tensor(state["_growth_tracker"], dtype=torch.int32)
+            rule = state["growth_factor"], state["backoff_factor"], state["growth_interval"]
         for each in skipped:
-            self.step(each)
-        self.read_scale()
+            if each:
+                self.record.overflow_steps.append(self.number)
+            self.number += 1
+            if state:
+                torch._amp_update_scale_(scale, good, torch.tensor(float(each)), *rule)
+                self.note(scale.item())
+        self.note()
 
 
 def flush_fraction(gradients: list[torch.Tensor], scale: float) -> float:
@@ -112,7 +99,6 @@ def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hi
     scale = trainer.scaler.get_scale()
     exact, batch = in_fp32(trainer.network, next(batches))
     batch = batch[0] if isinstance(batch, Parts) else batch
-    exact.zero_grad()
     with cudnn_flags(benchmark=False, deterministic=True):  # nothing is timed, so nothing is searched
         loss, _ = trainer.compute_loss(exact, batch, None)
         loss.backward()

@@ -49,7 +49,6 @@ def set_fp32_precision(precision: str) -> dict[str, str]:
 
 
 def fp32_switches() -> dict[str, Any]:
-    """Return the objects that hold PyTorch's three switches as `fp32_precision`."""
     cudnn: Any = torch.backends.cudnn
     return {"matmul": torch.backends.cuda.matmul, "conv": cudnn.conv, "rnn": cudnn.rnn}
 
@@ -116,12 +115,6 @@ def cudnn_flags(benchmark: bool, deterministic: bool) -> Iterator[None]:
         cudnn.benchmark, cudnn.deterministic = before
 
 
-def autocast(precision: str, device: torch.device, cache: bool = True) -> torch.autocast:
-    """Return the autocast context of the mode, for forward pass and loss of one step."""
-    dtype = PRECISIONS[precision]["autocast"]
-    return torch.autocast(device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=cache)
-
-
 @dataclass(frozen=True)
 class Precision:
     """A precision mode on a device, as a training step sees it.
@@ -134,7 +127,9 @@ class Precision:
     cache: bool = True
 
     def autocast(self) -> torch.autocast:
-        return autocast(self.name, self.device, self.cache)
+        """Return the context for forward pass and loss of one step."""
+        dtype = PRECISIONS[self.name]["autocast"]
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None, cache_enabled=self.cache)
 
 
 @contextmanager
@@ -177,16 +172,11 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
     o2_fp16 keeps batch normalisation in fp32; o3_fp16 does so with `keep_batchnorm_fp32` (Apex's name).
 
     Where weights change their type, the model's floating-point arguments are cast to it from now on, as Apex's O2
-    does. The rest of a batch, such as the labels, keeps its type. Raises Unsupported where complex weights would be
-    cast, because there is no complex type of 16 bits that trains.
+    does. The rest of a batch, such as the labels, keeps its type, and so do complex weights.
     """
     mode = PRECISIONS[precision]
     dtype = mode["weights"]
     tensors = [*model.parameters(), *model.buffers()]
-    if dtype != torch.float32 and any(tensor.is_complex() for tensor in tensors):
-        raise Unsupported(
-            f"{precision} would cast the model's complex weights or buffers to real ones, so it cannot train this model"
-        )
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
         if norm.momentum is not None:  # else the average is over all steps, and needs their count

@@ -24,7 +24,7 @@ from .cuda_graph import CapturedStep
 from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
-from .precision import PRECISIONS, Precision, autocast, autocasts_seen, cast_model, compiled, cudnn_flags, keep_masters
+from .precision import PRECISIONS, Precision, autocasts_seen, cast_model, compiled, cudnn_flags, keep_masters
 
 
 def training_step(
@@ -268,12 +268,13 @@ class TrainingLog:
         return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
 
 
-def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict, mode: dict) -> None:
+def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict) -> None:
     """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
     for name, switch in switches.items():
         setattr(record, f"fp32_precision_{name}", switch)
-    record.autocast_dtype = str(mode["autocast"]).removeprefix("torch.") if mode["autocast"] else None
-    if mode["autocast"] and trainer.model is not trainer.network:
+    dtype = PRECISIONS[trainer.precision]["autocast"]
+    record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
+    if dtype and trainer.model is not trainer.network:
         from torch._functorch import config
 
         record.compiled_backward_autocast = config.backward_pass_autocast
@@ -315,11 +316,10 @@ def read_search(record: RunRecord, trainer: Trainer, first: float, steady: float
 def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
     """Yield from `batches()` again and again. Raise UserError where it gives none."""
     while True:
-        given = 0
+        batch = None
         for batch in batches():
-            given += 1
             yield batch
-        if not given:
+        if batch is None:
             raise UserError("train_batches gave no batch; there must be at least one in an epoch.")
 
 
@@ -345,12 +345,8 @@ def steps_until_stable(
     compiled_before: seconds that compiling took before.
     """
     taken = WarmUpSteps()
-    label = f"{trainer.precision}, first step"
-    if trainer.model is not trainer.network:
-        label += ": compiling"
-    elif trainer.device.type == "cuda":
-        label += ": choosing algorithms"
-    with progress(None, label) as shown:
+    compiling = ": compiling" if trainer.model is not trainer.network else ""
+    with progress(None, f"{trainer.precision}, first step{compiling}") as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
             _, taken.hidden = trainer.step(batch, taken.hidden)
@@ -365,7 +361,7 @@ def steps_until_stable(
             stable = abs(last - before) <= 0.05 * before and taken.skipped[-1] == taken.skipped[-5:][0]
             if (stable and len(taken.times) >= at_least) or len(taken.times) >= at_most:
                 break
-            shown.say(f"{trainer.precision}, warm-up, step {len(taken.times)}")
+            shown.desc = f"{trainer.precision}, warm-up, step {len(taken.times)}"
     return taken
 
 
@@ -390,10 +386,8 @@ def warm_up(
     """Take steps until their time is stable, then undo them. Only the loss scale is kept.
 
     cuDNN's search, compilation and the growth of the allocator's memory happen here, outside every timing. The memory
-    peak is recorded apart, because the search may need more memory than training.
-
-    If the last step was skipped, the scale has not settled and is set to that of the last step that was not. A hidden
-    state that is no longer finite, for example, makes every step overflow at any scale.
+    peak is recorded apart, because the search may need more memory than training. If the last step was skipped, the
+    scale is set to that of the last step that was not: a hidden state that is not finite overflows at any scale.
     """
     if trainer.device.type != "cuda":
         at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
@@ -468,7 +462,7 @@ def timed_epoch(
             clock.tick()
             if log is not None:
                 log.step(len(clock.marks) - 1, loss)
-            bar.advance()
+            bar.n += 1
         seconds, step_ms = clock.stop()
     record.epoch_seconds.append(seconds)
     record.step_ms_all.extend(step_ms)
@@ -501,7 +495,7 @@ def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
     cuDNN's search is off, because its workspaces would count as training's memory.
     """
     trainer.network.eval()
-    deterministic = torch.backends.cudnn.deterministic
-    with cudnn_flags(False, deterministic), torch.no_grad(), autocast(trainer.precision, trainer.device):
+    flags = cudnn_flags(benchmark=False, deterministic=torch.backends.cudnn.deterministic)
+    with flags, torch.no_grad(), Precision(trainer.precision, trainer.device).autocast():
         yield trainer.network
     trainer.network.train()

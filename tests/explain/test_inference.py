@@ -10,7 +10,7 @@ from small_training import make_trainer as make_small_trainer
 
 from mixed_precision_study.experiment import first_outputs as infer
 from mixed_precision_study.explain.inference import largest_difference, measure_inference, seconds_of
-from mixed_precision_study.train.precision import autocast, set_fp32_precision
+from mixed_precision_study.train.precision import Precision, set_fp32_precision
 
 PACKAGE = "mixed_precision_study.explain.inference"
 
@@ -102,7 +102,7 @@ def test_a_failure_leaves_the_run_in_its_own_arithmetic_and_in_training(monkeypa
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: weights + 2 * 2**20)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 5 * 2**20)
     monkeypatch.setattr(f"{PACKAGE}.seconds_of", one_call)
-    monkeypatch.setattr(f"{PACKAGE}.autocast", lambda precision, device: autocast("fp32", CPU))
+    monkeypatch.setattr(f"{PACKAGE}.Precision", lambda name, device: Precision("fp32", CPU))
     monkeypatch.setattr(f"{PACKAGE}.in_fp32", Mock(side_effect=torch.OutOfMemoryError("CUDA out of memory")))
     try:
         with pytest.raises(torch.OutOfMemoryError):

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -29,12 +30,6 @@ def test_what_cannot_be_sampled_is_null_with_a_reason(monkeypatch, device, reaso
     assert {getattr(record, name) for name in FIELDS} == {None}  # never zero
 
 
-def counters(*values):
-    """Return a made-up energy counter that gives one value after the other."""
-    left = iter(values)
-    return lambda handle: next(left)
-
-
 @pytest.mark.parametrize(
     ("values", "joules"), [((5_000, 12_500), 7.5), ((5_000, 5_000), None), ((5_000, 4_000), None), ((0, 0), None)]
 )
@@ -50,7 +45,7 @@ def test_watched_adds_the_samples_of_the_block_and_joules_where_the_counter_coun
     monkeypatch.setattr("mixed_precision_study.measure.energy.sampled", sampled)
     fake_nvml(
         monkeypatch,
-        nvmlDeviceGetTotalEnergyConsumption=counters(*values),  # in millijoules
+        nvmlDeviceGetTotalEnergyConsumption=Mock(side_effect=values),  # in millijoules
         nvmlDeviceGetEnforcedPowerLimit=(lambda handle: 300_000) if joules else fails,
         nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
     )
@@ -77,11 +72,6 @@ def summarised(*parts):
     record.card_samples_all = list(parts)
     summarise_gpu(record, 500)
     return record
-
-
-def of_samples(name, values):
-    """Return the record of one part whose samples have these values."""
-    return summarised(part(1.0, 1.0, *(sample(**{name: value}) for value in values)))
 
 
 def test_energy_is_the_counters_where_there_is_one_and_clock_and_temperature_are_over_all_parts():
@@ -111,26 +101,26 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     assert bool(record.energy_reason) is not known
 
 
-@pytest.mark.parametrize("bit", [0x2, 0x10])
-@pytest.mark.parametrize(("mhz", "throttled"), [(1980, False), (1950, False), (1900, True)])
-def test_a_clock_that_was_set_slows_only_below_the_highest(bit, mhz, throttled):
-    record = summarised(part(1.0, 1.0, *(sample(mhz=mhz, bits=bit | 0x4) for _ in range(3))))
-    assert (THROTTLES[bit] in dict(record.throttle_fractions)) is throttled
-    assert dict(record.throttle_fractions)["power cap"] == 1
-
-
 @pytest.mark.parametrize(
-    ("bits", "fractions", "throttled"),
+    ("bits", "mhz", "fractions", "throttled"),
     [
         # Idle and display are no reasons, and what is not known does not count.
-        ([0x4 | 0x20, 0x4, 0x4, 0x1, 0, 0, 0x100, 0, None], [["power cap", 3 / 8], ["thermal, software", 1 / 8]], True),
-        ([0x4, 0x8, *[0] * 28], [["power cap", 1 / 30], ["hardware slowdown", 1 / 30]], False),  # they do not add up
-        *(([bit, *[0] * 19], [[name, 1 / 20]], True) for bit, name in THROTTLES.items()),
-        ([0x8, *[0] * 20], [["hardware slowdown", 1 / 21]], False),
+        (
+            [0x4 | 0x20, 0x4, 0x4, 0x1, 0, 0, 0x100, 0, None],
+            1500,
+            [["power cap", 3 / 8], ["thermal, software", 1 / 8]],
+            True,
+        ),
+        ([0x4, 0x8, *[0] * 28], 1500, [["power cap", 1 / 30], ["hardware slowdown", 1 / 30]], False),  # not added up
+        *(([bit, *[0] * 19], 1500, [[name, 1 / 20]], True) for bit, name in THROTTLES.items()),
+        ([0x8, *[0] * 20], 1500, [["hardware slowdown", 1 / 21]], False),
+        # A clock that was set slows only below the highest.
+        *(([bit], mhz, [], False) for bit in (0x2, 0x10) for mhz in (1980, 1950)),
+        *(([bit], 1900, [[THROTTLES[bit], 1]], True) for bit in (0x2, 0x10)),
     ],
 )
-def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, fractions, throttled):
-    record = of_samples("bits", bits)
+def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, mhz, fractions, throttled):
+    record = summarised(part(1.0, 1.0, *(sample(mhz=mhz, bits=each) for each in bits)))
     assert (record.throttle_fractions, record.throttled) == (fractions, throttled)
 
 
@@ -145,4 +135,4 @@ def test_a_reason_in_a_twentieth_of_the_samples_is_throttling(bits, fractions, t
     ],
 )
 def test_the_gpu_is_shared_when_another_process_was_seen_on_it(lists, shared):
-    assert of_samples("pids", lists).gpu_shared is shared
+    assert summarised(part(1.0, 1.0, *(sample(pids=pids) for pids in lists))).gpu_shared is shared

@@ -32,7 +32,7 @@ def test_on_the_cpu_memory_is_null_with_a_reason():
 
 def pretend_device(monkeypatch, used, before, reason=None, reserved=400):
     """Let NVML and the allocator give these figures (MiB)."""
-    gpus = {"ab": types.SimpleNamespace(memory=lambda: {"used_mib": used, "reason": reason})}
+    gpus = {"ab": types.SimpleNamespace(used_mib=lambda: used, reason=reason)}
     monkeypatch.setattr("mixed_precision_study.measure.memory.NvmlGpu", gpus.__getitem__)
     monkeypatch.setattr("mixed_precision_study.measure.memory.gpu_before_use", lambda uuid: {"used_mib": before})
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved * MIB)
@@ -60,29 +60,25 @@ def test_device_memory_is_noted_with_what_others_used_the_context_and_the_slack(
     assert record.ledger_slack_mib == 250
 
 
-def test_the_use_of_the_device_is_the_highest_of_all_epochs_and_never_below_the_reserve(monkeypatch):
-    record = make_record(gpu_uuid="ab", peak_reserved_mib=900.0, peak_allocated_mib=650.0)
-    for used, reserved, highest in ((1500.0, 900.0, 1500.0), (2300.0, 1700.0, 2300.0), (1400.0, 600.0, 2300.0)):
-        pretend_device(monkeypatch, used, 3.0)
-        pretend_peaks(monkeypatch, [650], [reserved])
-        read_peaks(record, GPU)
-        if record.device_used_mib is None:  # as after the first epoch
-            read_device_memory(record, GPU)
-        assert record.device_used_mib == highest >= record.peak_reserved_mib
-    assert record.ledger_slack_mib == 1700 - 650
-
-
-def test_peaks_are_the_highest_of_all_epochs_and_those_of_warm_up_are_kept_apart(monkeypatch):
-    record = make_record()
+def test_peaks_and_the_devices_use_are_the_highest_of_all_epochs_and_those_of_warm_up_are_kept_apart(monkeypatch):
+    record = make_record(gpu_uuid="ab")
     pretend_peaks(monkeypatch, [5], [6])
     read_peaks(record, GPU, "_with_warmup")
     assert (record.peak_allocated_with_warmup_mib, record.peak_reserved_with_warmup_mib) == (5, 6)
-    assert record.peak_allocated_mib is record.peak_reserved_mib is None
+    assert record.peak_allocated_mib is record.peak_reserved_mib is record.device_used_mib is None
+    names = [f"peak_{kind}{when}_mib" for when in ("", "_with_warmup") for kind in ("allocated", "reserved")]
     pretend_peaks(monkeypatch, [3, 1, 2], [4, 8, 7])
-    for unseen, highest in ((0, (3, 4, 5, 6)), (0, (3, 8, 5, 8)), (7 * MIB, (9, 8, 9, 8))):  # the last is of a graph
+    for used, unseen, highest in (
+        (15.0, 0, (3, 4, 5, 6, 15)),
+        (23.0, 0, (3, 8, 5, 8, 23)),
+        (14.0, 7 * MIB, (9, 8, 9, 8, 23)),  # the bytes are of a graph
+    ):
+        pretend_device(monkeypatch, used, 3.0)
         read_peaks(record, GPU, unseen=unseen)
-        names = [f"peak_{kind}{when}_mib" for when in ("", "_with_warmup") for kind in ("allocated", "reserved")]
-        assert tuple(getattr(record, name) for name in names) == highest
+        if record.device_used_mib is None:  # as after the first epoch
+            read_device_memory(record, GPU)
+        assert tuple(getattr(record, name) for name in (*names, "device_used_mib")) == highest
+    assert record.ledger_slack_mib == 8 - 9
 
 
 def pretend_allocator(monkeypatch, trainer, peaks, updated=0, uses=(100, 350), steps_before=0):

@@ -1,16 +1,17 @@
 """NVML's answers, lost GPUs, and what others have on a GPU."""
 
 import types
+from unittest.mock import Mock
 
 import pytest
 from made_up_nvml import THIS, NvmlError, absent, fails, fake_nvml
 
 from mixed_precision_study.measure import nvml
-from mixed_precision_study.measure.nvml import GpuLost, NvmlGpu, gpu_before_use, gpu_state, others_of
+from mixed_precision_study.measure.nvml import GpuLost, NvmlGpu, gpu_before_use, others_of, used_mib
 
 
-def memory_of(used_mib):
-    return types.SimpleNamespace(used=used_mib * 2**20, total=8 * 2**20)
+def memory_of(mib):
+    return types.SimpleNamespace(used=mib * 2**20)
 
 
 @pytest.mark.parametrize("uuid", ["ab-cd", "GPU-ab-cd"])
@@ -21,9 +22,8 @@ def test_a_gpu_is_found_by_its_uuid_and_asked_in_the_second_version_of_the_call_
         nvmlDeviceGetMemoryInfo=lambda handle, version=None: memory_of(3 if version == 2 else 5),
     )
     gpu = NvmlGpu(uuid)
-    assert gpu.memory() == {"used_mib": 3, "total_mib": 8, "reason": None}
-    assert (gpu.reason, module.asked) == (None, ["GPU-ab-cd"])
-    assert (gpu_state(uuid), nvml.cuda_of_driver()) == ((3, 8, None), (12, 8))
+    assert (gpu.used_mib(), gpu.reason, module.asked) == (3, None, ["GPU-ab-cd"])
+    assert (used_mib(uuid), nvml.cuda_of_driver()) == (3, (12, 8))
 
 
 def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_otherwise(monkeypatch):
@@ -48,19 +48,12 @@ def test_what_a_gpu_held_before_is_found_by_its_uuid_as_cuda_may_number_gpus_oth
     assert nvml.listed_gpus() == []
 
 
-def raises(error):
-    def function(*_, **__):
-        raise error
-
-    return function
-
-
 @pytest.mark.parametrize(
     ("functions", "reason"),
     [
         (None, "nvidia-ml-py is not installed"),
-        ({"nvmlInit": raises(NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
-        ({"nvmlInit": raises(OSError("no libnvidia-ml.so.1")), "NVMLError": None}, "no libnvidia-ml.so.1"),
+        ({"nvmlInit": Mock(side_effect=NvmlError("Driver Not Loaded"))}, "Driver Not Loaded"),
+        ({"nvmlInit": Mock(side_effect=OSError("no libnvidia-ml.so.1")), "NVMLError": None}, "no libnvidia-ml.so.1"),
         ({"nvmlDeviceGetHandleByIndex": fails, "nvmlDeviceGetHandleByUUID": fails}, "Not Supported"),
     ],
     ids=["no binding", "no driver", "no library", "no such GPU"],
@@ -71,23 +64,20 @@ def test_a_gpu_that_cannot_be_asked_gives_a_reason_and_no_zero(monkeypatch, func
     else:
         fake_nvml(monkeypatch, **functions)
     gpu = NvmlGpu()
-    memory = gpu.memory()
     assert gpu.handle is gpu.ask("PowerUsage") is gpu.process_ids() is gpu.answer("SystemGetDriverVersion") is None
-    assert (memory["used_mib"], memory["total_mib"]) == (None, None)
-    assert reason in gpu.reason and reason in memory["reason"]
-    assert gpu_state("GPU-x") is None
+    assert gpu.used_mib() is used_mib("GPU-x") is None
+    assert reason in gpu.reason
 
 
 def test_no_question_raises_whatever_the_binding_does(monkeypatch):
     clock = lambda handle, kind: (handle, kind)  # noqa: E731
-    broken = raises(OSError("no right to ask"))
+    broken = Mock(side_effect=OSError("no right to ask"))
     fake_nvml(monkeypatch, nvmlDeviceGetTemperature=broken, nvmlDeviceGetMemoryInfo=fails, nvmlDeviceGetClockInfo=clock)
     gpu = NvmlGpu()
     assert gpu.ask("ClockInfo", 1) == ("handle", 1)
     for question in (("Temperature", 0), ("NoSuchThing",), ("ClockInfo",), ("ClockInfo", 1, 2)):
         assert gpu.ask(*question) is None
-    memory = gpu.memory()
-    assert memory["used_mib"] is memory["total_mib"] is None and memory["reason"]
+    assert gpu.used_mib() is None and gpu.reason
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
@@ -95,12 +85,12 @@ def test_no_question_raises_whatever_the_binding_does(monkeypatch):
 def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
     error = NvmlError("what NVML says")
     error.value = code
-    fake_nvml(monkeypatch, **{function: raises(error)})
+    fake_nvml(monkeypatch, **{function: Mock(side_effect=error)})
     if lost:
         with pytest.raises(GpuLost, match="what NVML says"):
-            gpu_state("GPU-x")
+            used_mib("GPU-x")
     else:
-        assert gpu_state("GPU-x") is None
+        assert used_mib("GPU-x") is None
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import types
 
 import pytest
 import torch
-from small_training import CPU, make_batch, make_record, make_trainer
+from small_training import make_batch, make_record, make_trainer
 
-from mixed_precision_study.measure.timing import StartUp, StepClock, count_syncs, in_blocks, summarise_times, waited_for
+from mixed_precision_study.measure.timing import StartUp, count_syncs, in_blocks, summarise_times, waited_for
 from mixed_precision_study.train.step import timed_epoch, warm_up
 
 
@@ -18,20 +18,9 @@ def pretend_clock(monkeypatch, *seconds):
     monkeypatch.setattr(time, "perf_counter", lambda: next(values))
 
 
-def test_the_clock_gives_seconds_and_milliseconds(monkeypatch):
-    pretend_clock(monkeypatch, 10.0, 10.0, 10.5, 11.5, 12.0)
-    clock = StepClock(CPU)
-    clock.start()
-    clock.tick()
-    clock.tick()
-    assert clock.stop() == (2.0, [500.0, 1000.0])
-
-
 def test_percentiles_and_throughput():
-    record = make_record()
+    record = make_record(epoch_seconds=[2.0, 1.0, 3.0], data_wait_seconds_all=[0.5, 0.25, 0.75])
     record.step_ms_all = [float(number) for number in range(1, 12)]
-    record.epoch_seconds = [2.0, 1.0, 3.0]
-    record.data_wait_seconds_all = [0.5, 0.25, 0.75]
     summarise_times(record, samples_per_epoch=100)
     assert (record.step_ms_p10, record.step_ms_median, record.step_ms_p90) == (2, 6, 10)
     assert record.samples_per_second == 50  # of the mean epoch
@@ -40,13 +29,11 @@ def test_percentiles_and_throughput():
 
 def test_waits_for_batches_are_noted_and_all_batches_are_given(monkeypatch):
     batches = [torch.zeros(2), torch.tensor(0), (torch.zeros(1), None)]  # the second is false, and not the end
-    pretend_clock(monkeypatch, 0.0, 0.25, 10.0, 10.5, 20.0, 21.0, 30.0, 30.5, 40.0, 40.125)
+    pretend_clock(monkeypatch, 0.0, 0.25, 10.0, 10.5, 20.0, 21.0, 30.0, 30.5)
     waits = []
     given = list(waited_for(batches, waits))
     assert all(one is other for one, other in zip(given, batches, strict=True))
     assert waits == [0.25, 0.5, 1.0, 0.5]  # the last is the time to learn that there are no more
-    assert list(waited_for(iter([]), waits)) == []
-    assert waits[4:] == [0.125]
 
 
 @pytest.mark.parametrize(("steps", "blocks", "sizes"), [(3, 10, [1] * 3), (25, 10, [2, 3] * 5), (11, 4, [2, 3, 3, 3])])
@@ -72,10 +59,9 @@ def test_waits_while_a_batch_is_made_are_not_counted(monkeypatch):
     assert modes[-1] == "default" and seen.count("warn") >= 2
 
 
-def test_the_first_run_tells_its_start_part_by_part(monkeypatch, capsys):
+def test_the_first_run_tells_its_start_part_by_part(monkeypatch):
     pretend_clock(monkeypatch, 3.0, 4.0, 9.0, 9.5, 12.0, 20.0)
     start, first, second = StartUp(1.0), make_record(), make_record()
-    first.compile_seconds, first.search_seconds = 2.54, 0.0
     for part in ("import", "preflight", "data", "import", "model"):
         start.lap(part)
     start.end(first)
@@ -83,15 +69,10 @@ def test_the_first_run_tells_its_start_part_by_part(monkeypatch, capsys):
     assert first.startup_seconds == 19
     assert {part: getattr(first, f"startup_{part}_seconds") for part in expected} == expected
     assert first.startup_reason is None
-    line = capsys.readouterr().out
-    assert "import 2.5, preflight 1.0, data 5.0, model 2.5, warmup 8.0" in line
-    assert "torch.compile" in line and "cuDNN" not in line  # that took no time
     start.end(first)  # its next epoch
     start.end(second)
     assert (first.startup_seconds, first.startup_reason) == (19, None)
-    assert second.startup_seconds is None
-    assert second.startup_reason
-    assert capsys.readouterr().out == ""
+    assert second.startup_seconds is None and second.startup_reason
 
 
 def test_an_epoch_ends_the_start(monkeypatch):

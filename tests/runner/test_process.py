@@ -47,7 +47,7 @@ def test_lost_gpu_is_known_from_other_failures(gpu, state, text, answered, lost)
 @pytest.mark.parametrize(("state", "free"), [(500, False), (120, True), (-15, True), (-999, True)])
 def test_next_run_waits_until_the_memory_is_free(gpu, state, free):
     gpu(state)
-    assert nvml.memory_is_free("GPU-0", nvml.GpuState(100, 1024, 0)) is free
+    assert nvml.memory_is_free("GPU-0", 100) is free
     assert nvml.memory_is_free("GPU-0", None)
 
 

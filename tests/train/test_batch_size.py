@@ -2,20 +2,16 @@
 
 import functools
 import time
-import types
 
 import pytest
 import torch
+from small_training import CPU, make_record
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train import batch_size
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 
-GPU, CPU = torch.device("cuda"), torch.device("cpu")
-
-
-def made_up_record():
-    return types.SimpleNamespace(precision="fp32", batch_probes=[], batch_size_used=None)
+GPU = torch.device("cuda")
 
 
 @pytest.fixture
@@ -23,17 +19,17 @@ def search(monkeypatch):
     """Return a function that searches where `room` samples fit, and `room_when_searching` with cuDNN's search."""
 
     def find(room, limit=10**6, room_when_searching=None):
-        record = made_up_record()
+        record, searches = make_record(), []
 
         def probe(record, make_trainer, batches, size, device, rows=1, search=None):
             fits = size <= (room if search is None else room_when_searching or room)
             record.batch_probes.append([size, "ok" if fits else "oom", None, None if search is not None else 50])
-            record.searched = search
+            searches.append(search)
             return fits
 
         monkeypatch.setattr(batch_size, "probe", probe)
         found = largest_batch(record, None, None, GPU, limit)
-        assert record.searched == found / 50  # seconds of a step, by the probes' 50 samples a second
+        assert searches[-1] == found / 50  # seconds of a step, by the probes' 50 samples a second
         return found, record.batch_probes
 
     return find
@@ -62,7 +58,7 @@ def test_nothing_fits_and_on_the_cpu_nothing_is_searched_or_limited(search):
     with pytest.raises(torch.OutOfMemoryError, match="not even a batch of one sample"):
         search(0)
     with pytest.raises(Unsupported, match="needs a GPU"):
-        largest_batch(made_up_record(), None, None, CPU, 100)
+        largest_batch(make_record(), None, None, CPU, 100)
     assert limit_memory(24.0, CPU) is None
 
 
@@ -97,7 +93,7 @@ def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_sear
     """PyTorch caches its choice per shape and `deterministic`: a probe without a search uses another key."""
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 10)
-    record, made = made_up_record(), [Counting(), Counting()]
+    record, made = make_record(), [Counting(), Counting()]
     assert probe(record, lambda: made[0], zeros, 64, CPU, 2, search)
     assert not probe(record, lambda: made[1], zeros, 65, CPU)
     assert made[0].steps > 5 > made[1].steps == 0
@@ -105,9 +101,9 @@ def test_a_probe_trains_a_few_steps_says_what_it_saw_and_does_not_spoil_the_sear
     assert (size, status, peak, oom, no_speed) == (64, "ok", None, "oom", None)
     assert speed > 0
     assert made[0].seen == {(search is not None, search is None)}
-    assert getattr(record, "search_reason", "not asked") == ("not asked" if search is None else "no GPU")
+    assert record.search_reason == (None if search is None else "no GPU")
     with pytest.raises(ValueError, match="no such model"):
-        probe(made_up_record(), fail, zeros, 8, CPU, 1, search)
+        probe(make_record(), fail, zeros, 8, CPU, 1, search)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic) == (True, False)
 
 
@@ -116,7 +112,7 @@ def test_a_probe_that_frees_the_cache_or_runs_out_of_memory_unsaid_does_not_fit(
         count = functools.partial(next, iter(values))
         monkeypatch.setattr(batch_size, "count", lambda kind, _: count() if kind == name else 0)
 
-    record = made_up_record()
+    record = make_record()
     counters("num_alloc_retries", 3, 7)  # 3 once the first two steps have taken their memory
     assert not probe(record, Counting, zeros, 64, CPU)
     counters("num_ooms", 0, 2)

@@ -25,7 +25,7 @@ from small_training import (
 )
 
 from mixed_precision_study.parameters import COMPILE_MODES, Diverged
-from mixed_precision_study.train.precision import autocast, set_fp32_precision
+from mixed_precision_study.train.precision import set_fp32_precision
 from mixed_precision_study.train.step import Trainer, TrainingLog, evaluating, timed_epoch, warm_up
 
 both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
@@ -112,17 +112,15 @@ def test_a_plain_loop_with_a_fixed_scale_has_the_same_losses_step_by_step(make_o
 
 
 @both_executions
-@pytest.mark.parametrize("precision", MODES)
-def test_the_step_that_is_given_is_the_one_that_is_taken(precision, execution):
+def test_the_step_that_is_given_is_the_one_that_is_taken(execution):
     taken = []
     step = lambda *given: taken.append(given) or plain_step(*given)  # noqa: E731
-    trainer = make_trainer(precision, step_function=step, execution=execution)
+    trainer = make_trainer("amp_bf16", step_function=step, execution=execution)
     for number in range(3):
         trainer.step(make_batch(number))
     assert len(taken) == trainer.steps == 3
-    network, _, hidden, loss_of, optimizer, scaler, mode = taken[-1]
-    assert (network, hidden, loss_of) == (trainer.network, None, trainer.loss_of)
-    assert (optimizer, scaler, mode.name) == (trainer.optimizer, trainer.scaler, precision)
+    network, _, *given, mode = taken[-1]
+    assert (network, *given) == (trainer.network, None, trainer.loss_of, trainer.optimizer, trainer.scaler)
     assert mode.cache is (execution == "eager")  # within a graph autocast's copies would be those of its capture
 
 
@@ -178,7 +176,7 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
     assert len(record.epoch_seconds) == 2 and len(record.step_ms_all) == 40 and len(record.block_seconds) == 20
     for epoch in (0, 1):
         steps = sum(record.step_ms_all[20 * epoch : 20 * epoch + 20]) / 1000
-        assert 0 < steps <= record.epoch_seconds[epoch] + 1e-9  # the steps lie within the epoch
+        assert 0.8 * record.epoch_seconds[epoch] < steps <= record.epoch_seconds[epoch] + 1e-9  # they lie within it
         assert sum(record.block_seconds[10 * epoch : 10 * epoch + 10]) == pytest.approx(steps)
         assert 0.1 <= record.data_wait_seconds_all[epoch] < record.epoch_seconds[epoch]
     assert record.peak_allocated_mib is None  # no GPU: not zero
@@ -199,11 +197,7 @@ def test_skipped_steps_are_counted_and_their_loss_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("precision", "scale", "why"),
-    [
-        ("amp_fp16", 64, "not finite at loss scale 64$"),
-        ("fp32", 1, "loss is not finite"),
-    ],
+    ("precision", "scale", "why"), [("amp_fp16", 64, "at loss scale 64$"), ("fp32", 1, "loss is not finite")]
 )
 @both_executions
 def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(execution, precision, scale, why):
@@ -232,21 +226,10 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_e
         assert trainer.network.training or error
 
 
-@pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
-def test_batch_normalisation_without_its_count_trains_the_same(precision):
-    trainers = [make_trainer(precision) for _ in range(2)]
-    norm = trainers[1].network[1]
-    assert norm.num_batches_tracked is None
-    norm.num_batches_tracked = torch.zeros((), dtype=torch.long)
-    for number in range(3):
-        for trainer in trainers:
-            trainer.step(make_batch(number))
-    without, counted = (trainer.network.state_dict() for trainer in trainers)
-    assert counted["1.num_batches_tracked"] == 3
-    assert all(torch.equal(value, counted[name]) for name, value in without.items())
+def test_a_batch_normalisation_that_averages_over_all_steps_keeps_their_count():
     network = small_network()
-    network[1].momentum = None  # it averages over all steps, so it needs their count
-    Trainer(network, precision, flagged_loss, device=CPU, lr=0.1)
+    network[1].momentum = None
+    Trainer(network, "o2_fp16", flagged_loss, device=CPU, lr=0.1)
     assert network[1].num_batches_tracked == 0
 
 
@@ -295,9 +278,7 @@ def test_the_compile_mode_is_for_training_alone(monkeypatch, compile_mode):
 @NEEDS_COMPILER
 @pytest.mark.slow
 def test_code_compiled_for_one_autocast_type_is_not_used_for_another():
-    types = []
-    for precision in ("amp_fp16", "amp_bf16"):  # in one process, and on the disk of one machine
+    for precision, dtype in (("amp_fp16", torch.float16), ("amp_bf16", torch.bfloat16)):  # on the disk of one machine
         trainer = make_trainer(precision, execution="compile")
-        with torch.no_grad(), autocast(precision, CPU):
-            types.append(trainer.model(make_batch()[0]).dtype)
-    assert types == [torch.float16, torch.bfloat16]
+        with torch.no_grad(), trainer.mode.autocast():
+            assert trainer.model(make_batch()[0]).dtype == dtype
