@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..judge.bottleneck import find_bottleneck
 from ..judge.verdict import NOT_TRAINED, verdict
-from ..record import LEDGER_AT_PEAK, RunRecord, flat_record
+from ..record import RunRecord, flat_record
 from .charts import STATUS, opening, opening_note, picture_of
 from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
@@ -19,18 +19,6 @@ from .words import listed, short
 LINE = 100  # characters of a sentence's line
 CPU_WARNING = "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 WIDTH = 330  # pixels of the picture
-DETAILS = {  # title: (field of the record, factor)
-    "ms per step": ("step_ms_median", 1),
-    "samples per second": ("samples_per_second", 1),
-    "GPU busy, %": ("gpu_busy_fraction", 100),
-    "on Tensor Cores, %": ("tensor_core_fraction", 100),
-    "joules per 1,000 samples": ("joules_per_1000_samples", 1),
-    "skipped steps": ("skipped_steps", 1),
-    "start-up, s": ("startup_seconds", 1),
-    "compilation, s": ("compile_seconds", 1),
-    "whole card, MiB": ("device_used_mib", 1),
-    **{f"{part}, MiB": (f"ledger_{part}_mib", 1) for part in (*LEDGER_AT_PEAK, "slack", "context")},
-}
 
 
 def tables_of(records: list[RunRecord]) -> Tables:
@@ -79,25 +67,6 @@ def results_table(records: list[RunRecord]) -> pd.DataFrame:
     return table.loc[:, (table != "").any()].rename(index=precision_name)
 
 
-def details_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return steps, energy, start-up and the parts of the memory as texts: a row per figure, a column per precision."""
-    cells = {
-        precision_name(one.precision): {
-            title: "" if (value := getattr(one, field)) is None else short(factor * value)
-            for title, (field, factor) in DETAILS.items()
-        }
-        for one in sorted(records, key=lambda one: ORDER.index(one.precision))
-    }
-    table = pd.DataFrame(cells)
-    return table[(table != "").any(axis=1)]
-
-
-def probes_table(records: list[RunRecord]) -> pd.DataFrame:
-    """Return every probe of the searches for the largest batch, in the order in which they were made."""
-    probes = [[precision_name(one.precision), *probe] for one in records for probe in one.batch_probes]
-    return pd.DataFrame(probes, columns=["precision", "batch", "status", "peak MiB", "samples/s"]).round(0)
-
-
 def read_results(records: list[RunRecord]) -> str:
     """Return an item per precision: how much faster than fp32 and TF32 it is, and why."""
     tables = tables_of(records)
@@ -131,8 +100,8 @@ def in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-def show(records: list[RunRecord], details: bool = False) -> None:
-    """Show the result of a notebook, outside IPython as text; `details` adds steps, energy, memory and probes."""
+def show(records: list[RunRecord]) -> None:
+    """Show the result of a notebook, outside IPython as text."""
     tables = tables_of(records)
     bars = bars_in(tables)
     show_table: Callable = print
@@ -146,9 +115,6 @@ def show(records: list[RunRecord], details: bool = False) -> None:
             plt.close(figure)  # else a notebook shows it again
         display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
         print(textwrap.fill(opening_note(bars), LINE))
-    shown = [results_table(records), *([details_table(records), probes_table(records)] if details else [])]
     with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
-        for table in shown:
-            if len(table):
-                show_table(table)
+        show_table(results_table(records))
     print(read_results(records))

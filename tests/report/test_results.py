@@ -83,8 +83,8 @@ def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, c
     picture, table = shown
     assert picture.data.startswith(b"\x89PNG") and table.index.tolist() == ["fp32", "bf16 AMP"]
     assert plt.get_fignums() == open_before  # else it is shown twice
-    results.show([run("fp32")], details=True)
-    assert [type(one).__name__ for one in shown[2:]] == ["DataFrame"] * 2
+    results.show([run("fp32")])
+    assert [type(one).__name__ for one in shown[2:]] == ["DataFrame"]  # one run is no picture
 
 
 def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
@@ -92,19 +92,13 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     records = [run("fp32", 4.0, **cpu), run("amp_bf16", 2.0, **{**cpu, "metric": [math.nan, math.nan]})]
     assert results.read_results(records) == results.CPU_WARNING
     assert not [name for name in results.results_table(records) if name.startswith(("times", "memory"))]
-    results.show(records, details=True)
+    results.show(records)
     shown = capsys.readouterr().out
     assert not {"nan", "NaN", "None", "<NA>"} & set(shown.split())
 
 
-def test_details_have_steps_parts_of_the_memory_and_the_search_for_a_batch():
-    probes = [[128, "ok", 7.4, 99.6], [256, "oom", None, None]]
-    facts = {"gpu_busy_fraction": 0.876, "ledger_activations_mib": 433.4, "batch_probes": probes}
-    records = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128, **facts)]
-    table = results.details_table(records)
-    assert list(table) == ["fp32", "TF32"]
-    assert table.loc[["GPU busy, %", "activations, MiB"], "fp32"].tolist() == ["87.6", "433"]
-    assert results.probes_table(records).values.tolist()[0] == ["fp32", 128, "ok", 7.0, 100.0]
+def test_batches_stand_in_the_table_where_they_differ():
+    records = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
     assert results.results_table(records)["batch"].tolist() == ["128", "256"]
 
 
