@@ -289,7 +289,6 @@ class Experiment:
             make_trainer, batches = partial(self.make_trainer, precision), partial(self.batches, 0, precision)
             size = largest_batch(record, make_trainer, batches, self.device, data.largest_batch, data.samples_per_item)
         record.batch_size_used = size
-        data.set_batch_size(size)
         record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)

@@ -195,8 +195,8 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
     options |= {"model": "transformer", "epochs": 1, "max_steps": 30, "lr": 5.0, "precisions": ["fp32", "amp_bf16"]}
     names = cells_of("lstm_language_model", "results", **options, generate_words=60)
     data, parts = names["data"], capsys.readouterr().out.split("It writes:\n")
-    assert (data.source, len(data.words.test)) == ("folder", (60 * 8 + 59) * tested)
-    assert not tested or data.vocabulary[data.words.test[0]] == "the"
+    assert (data.source, len(data.test)) == ("folder", (60 * 8 + 59) * tested)
+    assert not tested or data.vocabulary[data.test[0]] == "the"
     heads = {part.strip().splitlines()[-1].partition(":")[0]: part.strip().splitlines()[-1] for part in parts[:-1]}
     records = {record.precision: record for record in names["records"]}
     for (precision, head), text in zip(heads.items(), parts[1:], strict=True):
@@ -204,6 +204,7 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
         assert record.status == "ok" and record.metric[-1] < 20  # of 15 words
         assert f"{record.metric[-1]:.5g}" in head and (", test " in head) == tested
         assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)  # of the same text
+        assert (record.data_fingerprint, len(record.data_files_hash)) == (data.fingerprint, 12)
         assert len(written) == 60 and text.split()[:60] == written and set(written) <= set(data.vocabulary)
         assert all(len(line) <= 100 for line in text.splitlines())
 

@@ -47,10 +47,6 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
     if not isinstance(value, list | tuple):
         return convert(value, path)
     parts = [inner(part, f"[{number}]") for number, part in enumerate(value)]
-    if isinstance(value, list):
-        same = copy.copy(value)
-        same[:] = parts
-        return same
     return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
@@ -87,18 +83,15 @@ def fingerprint_of(*parts: Any) -> str:
 class TrainingData:
     """What an experiment trains and evaluates on. To train on your own data, write a subclass.
 
-    It must have `steps_per_epoch`, `train_batches` and `eval_batches`. The other methods and attributes have defaults.
-    A batch is a tuple of tensors on the device, or another nest of them, see mapped(). The first is the model's input,
-    such as images (size, 3, height, width). What else is in it is for the experiment's `compute_loss` and `evaluate`.
-
-    `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16, otherwise
-    float32. Convert floating-point inputs to it. Labels and indices keep their own type. Experiment has an example.
+    It must have `steps_per_epoch`, `train_batches` and `eval_batches`; Experiment has an example. A batch is a tuple of
+    tensors on the device, or another nest of them. The first is the model's input, such as images (size, 3, height,
+    width). `size` is the batch size. `dtype` is the type of the model's weights: float16 in o2_fp16 and o3_fp16,
+    otherwise float32. Convert floating-point inputs to it. Labels and indices keep their own type.
     """
 
     used: str = "own"  # the name of the data, for the record
     source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
-    # A hash of the contents, such as fingerprint_of(inputs, labels). Runs of different ones are never compared. Without
-    # it, data of one name count as the same.
+    # A hash of the contents, see fingerprint_of(). Runs of different ones are never compared. None: the name counts.
     fingerprint: str | None = None
     sample_unit: str = "samples"  # what a sample is called, in the plural
     train_samples: int | None = None
@@ -109,14 +102,6 @@ class TrainingData:
     prefetch: bool = False
     # For each batch of epoch 0 the number of its shape, in order of appearance; empty where all have one shape.
     shapes: Sequence[int] = ()
-
-    @property
-    def title(self) -> str:
-        """The name of the data, and where they came from if that is not the same word."""
-        return self.used if self.source == self.used else f"{self.used} ({self.source})"
-
-    def set_batch_size(self, size: int) -> None:
-        """Prepare for training with this batch size. Called before each training."""
 
     def steps_per_epoch(self, size: int) -> int:
         """Return how many batches `train_batches` yields."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,71 +26,55 @@ from .batches import Batch, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 from .images import ImageData, cached_images, decoded
 
-CIFAR_SIDE = 32  # pixels
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
-OWN = "folder"  # the data set of one's own images
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
 CROP_BYTES = 2**24  # of fp32 images cropped at once, so that few launches come between the steps
 
 
-class CifarImages(NamedTuple):
-    """Training and test data as (uint8 images (N, 3, side, side), labels (N,)), with class names and origin."""
-
-    train: tuple[torch.Tensor, torch.Tensor]
-    test: tuple[torch.Tensor, torch.Tensor]
-    classes: list[str]
-    source: str
-    used: str
-
-
 def load(settings: SimpleNamespace, device: torch.device) -> "Cifar":
-    """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is not available.
-
-    `settings` has dataset, data_dir, batch_size, max_steps, image_size, channels_last, loader, num_workers and seed.
-    Raises UserError if data that were asked for by name are not available. Only one's own images are stored in
-    image_size.
-    """
+    """Return the data that the settings name: for "auto" CIFAR-10, or made-up images if it is not available."""
     place, side = Path(settings.data_dir), settings.image_size
     name = "cifar10" if settings.dataset == "auto" else settings.dataset
-    if name == OWN:
+    if name == "folder":
         bare = "".join(filter(str.isalnum, place.name.lower()))
         if bare in ("", "auto", "synthetic", *CLASS_COUNTS):  # runs on other images must never be compared with them
             raise UserError(f'your images get the name of their folder, so data_dir cannot be "{place}"; rename it.')
         print(f"Your images are resized to {side} x {side} pixels (image_size).")
         images = images_in_tree(place, side, own=True)
     elif name in KINDS and (place / name / "train").is_dir():
-        images = images_in_tree(place / name, CIFAR_SIDE, own=False)
+        images = images_in_tree(place / name, 32, own=False)
     else:
         advice = f"put it into {place / name}/train/<class>/ and {place / name}/test/<class>/"
         find, make_up = partial(torchvision_copy, name, place), partial(made_up_images, device)
         images = found_or_made_up(settings.dataset, name, find, make_up, advice)
-    return announced(Cifar(settings, device, images))
+    return announced(Cifar(settings, device, *images))
 
 
 class Cifar(ImageData):
-    """Batches of images and labels. `classes` are the names of the labels; the test set is the held-out data."""
+    """Batches of images and labels; the test set is the held-out data.
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, images: CifarImages):
-        super().__init__(settings, device, images.source, images.used)
-        self.train = images.train
-        self.side: int = images.train[0].shape[-1]
+    `train` and `test` are (uint8 images (N, 3, side, side), labels (N,)), and `classes` the names of the labels.
+    """
+
+    def __init__(self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str):
+        super().__init__(settings, device, source, used)
+        train, test, self.classes = images
+        self.images, self.labels = train
+        self.side: int = self.images.shape[-1]
         self.image_size = (settings.image_size, settings.image_size)
         self.padding = self.side // 8  # 4 pixels for CIFAR
-        self.classes = images.classes
-        self.fingerprint = fingerprint_of(*images.train, *images.test, images.classes)
-        self.train_samples = self.largest_batch = len(images.train[0])
-        self.eval_samples = len(images.test[0])
+        self.fingerprint = fingerprint_of(*train, *test, self.classes)
+        self.train_samples = self.largest_batch = len(self.images)
+        self.eval_samples = len(test[0])
         self.mean, self.std = torch.tensor([MEAN, STD], device=device).view(2, 3, 1, 1)
         if settings.loader == "gpu":
-            self.padded = torch.nn.functional.pad(images.train[0].to(device), [self.padding] * 4)
-            self.train_labels = images.train[1].to(device)
+            self.padded = torch.nn.functional.pad(self.images.to(device), [self.padding] * 4)
+            self.train_labels = self.labels.to(device)
         self.augment = v2.Compose([v2.RandomCrop(self.side, padding=self.padding), v2.RandomHorizontalFlip()])
-        self.labels = images.train[1]
         self.training = torch.arange(self.train_samples)
-        test = images.test
         if settings.max_steps:  # in a folder the images lie class by class: the first would be of a few classes
             drawn = torch.randperm(self.eval_samples, generator=torch.Generator().manual_seed(0))
             test = test[0][drawn], test[1][drawn]
@@ -102,10 +86,7 @@ class Cifar(ImageData):
         return self.test_labels.bincount().max().item() / self.eval_samples
 
     def gpu_batches(self, generator: torch.Generator, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Yield batches cropped on the device: random windows of padded images, half mirrored.
-
-        Those of CIFAR are 32 x 32 windows of 40 x 40. As many batches as CROP_BYTES hold are cropped at once.
-        """
+        """Yield random windows of padded images, half mirrored. As many batches as CROP_BYTES hold are made at once."""
         count = self.train_samples
         draw: dict[str, Any] = {"generator": generator, "device": self.device}
         order = torch.randperm(count, **draw)
@@ -126,7 +107,7 @@ class Cifar(ImageData):
             yield from zip(images.split(size), labels.split(size), strict=True)
 
     def take(self, index: int) -> torch.Tensor:
-        return self.augment(self.train[0][index])
+        return self.augment(self.images[index])
 
     def held_out_batches(self, size: int) -> Iterator[Batch]:
         return zip(self.test_images.split(size), self.test_labels.split(size), strict=True)
@@ -134,12 +115,12 @@ class Cifar(ImageData):
     def show(self) -> Image.Image:
         """Describe a batch and return its first ten images as one picture, small ones enlarged."""
         picture = self.picture(10)
-        times = max(1, 2 * CIFAR_SIDE // self.side)
+        times = max(1, 64 // self.side)
         return picture.resize((times * picture.width, times * picture.height), Image.Resampling.NEAREST)
 
 
-def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
-    """Return the images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels high and wide.
+def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
+    """Return what Cifar takes, of images below `folder`/train/<class> and `folder`/test/<class>, `side` pixels wide.
 
     Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
@@ -166,13 +147,13 @@ def images_in_tree(folder: Path, side: int, own: bool) -> CifarImages:
     if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):
         print(
             f"NOTICE: {folder} has {counts[0]:,} and {counts[1]:,} images of {len(classes)} classes, so it is named"
-            f' {used}-like; for your own images, rename the folder and set dataset to "{OWN}".'
+            f' {used}-like; for your own images, rename the folder and set dataset to "folder".'
         )
         used += "-like"
-    return CifarImages(train, test, classes, "folder", used)
+    return (train, test, classes), "folder", used
 
 
-def torchvision_copy(name: str, folder: Path) -> CifarImages:
+def torchvision_copy(name: str, folder: Path) -> tuple:
     """Return torchvision's copy in `folder`; if there is none, it is downloaded, and torchvision unpacks it."""
     kind = KINDS[name]
     place = folder / kind.base_folder
@@ -192,14 +173,11 @@ def torchvision_copy(name: str, folder: Path) -> CifarImages:
     train, test = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(part.targets)) for part in parts
     )
-    return CifarImages(train, test, parts[0].classes, "download", name)
+    return (train, test, parts[0].classes), "download", name
 
 
-def made_up_images(device: torch.device) -> CifarImages:
-    """Return data of CIFAR-10's shape and size that can be learned; on the CPU a small part of it.
-
-    Each image is its class's pattern under much noise.
-    """
+def made_up_images(device: torch.device) -> tuple:
+    """Return data of CIFAR-10's shape, each image its class's pattern under much noise; on the CPU only a few."""
     patterns = torch.rand(10, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     patterns = torch.nn.functional.interpolate(patterns, size=(32, 32), mode="bilinear")
     generator = torch.Generator().manual_seed(0)
@@ -210,5 +188,4 @@ def made_up_images(device: torch.device) -> CifarImages:
         for some, chosen in zip(images.split(4096), labels.split(4096), strict=True):
             some.copy_((patterns[chosen] * 0.4 + torch.rand(some.shape, generator=generator) * 0.6) * 255)
         parts.append((images, labels))
-    train, test = parts
-    return CifarImages(train, test, [f"class {number}" for number in range(10)], "synthetic", "synthetic")
+    return (*parts, [f"class {number}" for number in range(10)]), "synthetic", "synthetic"

@@ -36,14 +36,9 @@ def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Pa
     if dataset != "folder":
         folder = folder / (USUAL.get(notebook, dataset) if dataset == "auto" else dataset)
     if (folder / "train").is_dir():
-        return [path for part in ("train", "test") for path in files_below(folder / part)]
+        found = [path for part in ("train", "test") for path in sorted((folder / part).rglob("*"))]
+        return [path for path in found if path.is_file()]
     return sorted(folder.glob("*.txt"))
-
-
-def files_below(folder: Path) -> list[str]:
-    """Return all files below a folder, in the order of pathlib. Of 60,000 files, paths as text take half as long."""
-    found = [os.path.join(place, name) for place, _, names in os.walk(folder) for name in names]
-    return sorted(found, key=lambda path: path.split(os.sep))
 
 
 def hash_of_files(paths: Sequence[str | Path]) -> str:

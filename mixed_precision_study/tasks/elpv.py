@@ -5,14 +5,13 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 """
 
 import csv
-import importlib.util
+import importlib.resources
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,20 +33,8 @@ NEEDED = 'it needs the columns path (folder, such as "."), image (file name) and
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
-class ImageSource(NamedTuple):
-    read: Callable[[int], torch.Tensor]  # read(index) returns a uint8 image (1 or 3, height, width)
-    paths: list[Path] | None  # of the image files; None for made-up images
-    labels: torch.Tensor  # (N,), float32
-    source: str  # "package", "csv" or "synthetic"
-    used: str  # name of the data set
-
-
 def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
-    """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones if it is not installed.
-
-    `settings` has dataset, csv_path, data_dir, image_height, image_width, batch_size, max_steps, channels_last, loader,
-    num_workers, loss_function and seed. Raises UserError if data are not available or do not fit the loss.
-    """
+    """Return the data that the settings name: for "auto" the CSV's, else ELPV, or made-up ones if it is missing."""
     size = (settings.image_height, settings.image_width)
     if settings.dataset == "csv" or (settings.csv_path and settings.dataset == "auto"):
         images = images_of_csv(Path(settings.csv_path), size)
@@ -55,26 +42,26 @@ def load(settings: SimpleNamespace, device: torch.device) -> "NumberedImages":
         advice = "install it with: pip install --force-reinstall elpv-dataset"
         make_up = partial(made_up_cells, size, device)
         images = found_or_made_up(settings.dataset, "ELPV", partial(elpv_images, size), make_up, advice)
-    low, high = images.labels.min().item(), images.labels.max().item()
-    if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
-        raise UserError(
-            f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
-        )
-    return announced(NumberedImages(settings, device, images))
+    return announced(NumberedImages(settings, device, *images))
 
 
 class NumberedImages(ImageData):
     """Batches of images with one number each. A fifth of the images is held out, the same for every seed.
 
-    `training` and `held_out` are the indices of the images in `images`.
+    take(index) returns a uint8 image (1 or 3, height, width), `paths` are the files, or None for made-up images, and
+    `labels` is float32 (N,). `training` and `held_out` are indices.
     """
 
     mean, std = 127.5, 64.0
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, images: ImageSource):
-        super().__init__(settings, device, images.source, images.used)
-        self.images = images
-        self.take, self.labels = images.read, images.labels
+    def __init__(self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str):
+        super().__init__(settings, device, source, used)
+        self.take, self.paths, self.labels = images
+        low, high = self.labels.min().item(), self.labels.max().item()
+        if settings.loss_function == "bce_with_logits" and not 0 <= low <= high <= 1:
+            raise UserError(
+                f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
+            )
         self.image_size = (settings.image_height, settings.image_width)
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
         self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
@@ -83,16 +70,13 @@ class NumberedImages(ImageData):
         self.train_samples = self.largest_batch = len(self.training)
         self.eval_samples = len(self.held_out)
         split = (self.train_samples, self.eval_samples)
-        if images.paths is None:
+        if self.paths is None:
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
-            self.fingerprint = fingerprint_of(hash_of_files(images.paths), self.labels, split)
+            self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
         if settings.loader == "gpu":
             parts = (self.pixels(), self.labels, self.training, self.held_out)
-            try:
-                self.on_device = [part.to(device) for part in parts]
-            except torch.OutOfMemoryError:
-                raise UserError('the images do not fit in the memory of the GPU; set loader to "workers".') from None
+            self.on_device = [part.to(device) for part in parts]
 
     @property
     def chance(self) -> float:
@@ -101,12 +85,11 @@ class NumberedImages(ImageData):
 
     def pixels(self) -> torch.Tensor:
         """Return all images, uint8 (N, C, height, width), from the cache if nothing they depend on has changed."""
-        read, paths, count = self.images.read, self.images.paths, len(self.labels)
-        if paths is None:
-            return torch.from_numpy(decode_all(read, count))
+        if self.paths is None:
+            return torch.from_numpy(decode_all(self.take, len(self.labels)))
         height, width = self.image_size
         key = (self.image_size, torchvision.__version__)
-        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, paths, read)
+        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, self.paths, self.take)
 
     def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
         pixels, labels, *_ = self.on_device
@@ -129,7 +112,7 @@ class NumberedImages(ImageData):
         return picture
 
 
-def images_of_csv(path: Path, size: tuple[int, int]) -> ImageSource:
+def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
     """Return the images and labels that a CSV names; raise UserError for a missing column or a wrong cell."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as opened:
@@ -152,35 +135,27 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> ImageSource:
     return image_files(paths, labels, size, "RGB", "csv", "csv")
 
 
-def elpv_images(size: tuple[int, int]) -> ImageSource:
-    """Return the ELPV images (grey, 300 x 300) and their defect probabilities; raise OSError if they are missing.
-
-    The package's own loader is not used because it decodes all images at once.
-    """
+def elpv_images(size: tuple[int, int]) -> tuple:
+    """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
     with suppress(UserError, subprocess.CalledProcessError):
         require_packages({"elpv_dataset": "elpv-dataset"})
-    spec = importlib.util.find_spec("elpv_dataset")
-    folder = Path(spec.origin).parent / "data" if spec and spec.origin else None  # what a removal leaves has no origin
-    if not folder or not (folder / "labels.csv").is_file():
-        raise OSError("the package elpv-dataset is missing or incomplete")
+    folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
     return image_files([folder / row[0] for row in rows], [float(row[1]) for row in rows], size, "L", "package", "elpv")
 
 
-def image_files(
-    paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, source: str, used: str
-) -> ImageSource:
-    """Return the ImageSource of image files, which are read one by one, as 3 channels for mode "RGB" or 1 for "L"."""
+def image_files(paths: list[Path], labels: list[float], size: tuple[int, int], mode: str, *origin: str) -> tuple:
+    """Return what NumberedImages takes, of image files with 3 channels for mode "RGB" or 1 for "L"."""
 
     def read(index: int) -> torch.Tensor:
         pixels = torch.from_numpy(np.array(decoded(paths[index], mode)))
         pixels = pixels.permute(2, 0, 1) if mode == "RGB" else pixels[None]
         return v2.functional.resize(pixels, list(size), antialias=True)
 
-    return ImageSource(read, paths, torch.tensor(labels, dtype=torch.float32), source, used)
+    return (read, paths, torch.tensor(labels, dtype=torch.float32)), *origin
 
 
-def made_up_cells(size: tuple[int, int], device: torch.device) -> ImageSource:
+def made_up_cells(size: tuple[int, int], device: torch.device) -> tuple:
     """Return made-up grey images whose mean brightness is their label, from 0 to 1; on the CPU only a few."""
     labels = torch.rand(2_624 if device.type == "cuda" else 160, generator=torch.Generator().manual_seed(0))
 
@@ -188,4 +163,4 @@ def made_up_cells(size: tuple[int, int], device: torch.device) -> ImageSource:
         noise = torch.rand(1, *size, generator=torch.Generator().manual_seed(index))
         return ((0.5 * labels[index] + 0.5 * noise) * 255).to(torch.uint8)
 
-    return ImageSource(read, None, labels, "synthetic", "synthetic")
+    return (read, None, labels), "synthetic", "synthetic"

@@ -21,8 +21,6 @@ from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
 
-CHUNK = 16  # images that one worker decodes at a time
-USUAL_SIZE = 32  # of a batch to show, if batch_size is "max"
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
@@ -38,8 +36,7 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
 def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
     """Return the images read(0) to read(count - 1) as one array (count, ...), read under a progress bar.
 
-    Forked processes read many images, because threads would wait for each other on small ones. Few are read in this
-    process, and so are all on a system without fork. Raises the UserError of the first image that cannot be read.
+    Forked processes read many images, because threads would wait for each other on small ones.
     """
 
     def decode(places: list[int]) -> np.ndarray | UserError:
@@ -52,7 +49,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
     forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
     chunks = []
     with progress(count, "decoding images") as bar:  # the generator, because the loader would draw from the global one
-        for chunk in DataLoader(range(count), CHUNK, collate_fn=decode, generator=torch.Generator(), **forked):
+        for chunk in DataLoader(range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked):
             if isinstance(chunk, UserError):
                 raise chunk
             chunks.append(chunk)
@@ -63,8 +60,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
 def cached_images(folder: str | Path, name: str, key: Any, paths: Sequence, read: Callable[[int], Any]) -> torch.Tensor:
     """Return the images of decode_all(), from `folder`/cache/`name`.npz if an earlier kernel kept them.
 
-    `key` is what they depend on beside their files, of which name, size and time count. A cache of other images is
-    replaced, and so is a damaged one. Where the folder cannot be written, only the cache is missing.
+    `key` is what they depend on beside their files. Where the folder cannot be written, only the cache is missing.
     """
     try:
         stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in paths for stat in [os.stat(path)]]
@@ -153,7 +149,7 @@ class ImageData(TrainingData):
 
     def picture(self, count: int, step: int = 1) -> Image.Image:
         """Describe a batch and return its first `count` images side by side, every `step`-th pixel of them."""
-        size = USUAL_SIZE if self.settings.batch_size == "max" else self.settings.batch_size
+        size = 32 if self.settings.batch_size == "max" else self.settings.batch_size
         images, labels = self.example(size)
         print(f"A batch: images {tuple(images.shape)}, {self.steps_per_epoch(size)} steps per epoch;", end=" ")
         print(f"labels {labels[:8].tolist()}")

@@ -38,19 +38,11 @@ def seed_all(*numbers: int, on_gpu: bool = False) -> None:
 class IterableData(TrainingData):
     """Batches of any iterable, such as a DataLoader or a list, on the device.
 
-    A batch is the reader's own nest (see mapped() of tasks/batches.py), passed through with its tensors on the device.
-    Numbers, lists of numbers and NumPy arrays become tensors, because they belong to this batch, as its strings do.
-    An object with a method `to`, such as a graph of another library, is moved by it.
-
-    batches: yields the batches of an epoch each time it is iterated over.
-    eval_batches: the same of held-out data, or None.
-    batch_size: samples in the first batch, where the reader says so. It shows which dimension of which tensor is
-        counted; else that is what fits the DataLoader's batch_size, or the most frequent first dimension.
-    one_shape: whether a CUDA graph takes the batches. A last step of another shape is then left out.
-    accumulate: batches in a step, which are Parts of it where there are several.
+    A batch is the reader's own nest, see mapped(). Its numbers, lists of numbers and NumPy arrays become tensors. An
+    object with a method `to`, such as a graph of another library, is moved by it. The arguments are those of compare();
+    one_shape: whether a CUDA graph takes the batches, so that a last step of another shape is left out.
     """
 
-    source = "own"
     device: torch.device | None = None  # set it before a batch is asked for; None: batches stay where they are
     seed = 0
     seeds_gpu = True  # in each step; False: in the first alone, because it makes cuDNN prepare an RNN's dropout anew
@@ -110,10 +102,9 @@ class IterableData(TrainingData):
         self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
 
     def read(self, batches: Iterable, epoch: int, accumulate: int = 1) -> Iterator:
-        """Yield the steps of an epoch on the device, at most max_steps.
+        """Yield the steps of an epoch on the device, at most max_steps. Several batches are Parts of a step.
 
-        An epoch has the same random numbers in every precision while a batch is made, and each step has while the
-        model is trained on it, because 16-bit types may draw fewer.
+        Each batch and each step has the same random numbers in every precision, although 16-bit types draw fewer.
         """
         before = random_state()
         seed_all(epoch)
@@ -133,14 +124,9 @@ class IterableData(TrainingData):
     def moved(self, leaf: Any, path: str) -> Any:
         """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are."""
         leaf = as_tensor(leaf)
-        if self.device is None or not is_movable(leaf):
+        if self.device is None or not hasattr(leaf, "to"):
             return leaf
-        if isinstance(leaf, torch.Tensor):
-            return leaf.to(self.device, non_blocking=True)
-        try:
-            return leaf.to(self.device)
-        except (TypeError, ValueError):  # a `to` of another meaning, such as a time zone's
-            return leaf
+        return leaf.to(self.device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf.to(self.device)
 
     def steps_per_epoch(self, size: int) -> int:
         return self.steps
@@ -167,10 +153,7 @@ def is_number(value: Any) -> bool:
 
 
 def as_tensor(value: Any) -> Any:
-    """Return the tensor of an array, a number or a list of numbers, and any other value as it is.
-
-    What no tensor can hold, such as an array of words or a list with rows of several lengths, stays as it is.
-    """
+    """Return the tensor of an array, a number or a list of numbers. What no tensor can hold stays as it is."""
     if not (isinstance(value, numpy.ndarray | list) or is_number(value)):
         return value
     try:
@@ -179,23 +162,14 @@ def as_tensor(value: Any) -> Any:
         return value
 
 
-def is_movable(value: Any) -> bool:
-    return not isinstance(value, type) and callable(getattr(value, "to", None))
-
-
-def tensors_of(
-    value: Any, path: str = "batch", is_leaf: Callable = lambda part: False, depth: int = 5
-) -> list[tuple[str, Any]]:
-    """Return (path, tensor) of each tensor of a nest, also of those that an object which can be moved holds.
-
-    Parts that is_leaf(part) is true of are returned as they are.
-    """
+def tensors_of(value: Any, path: str = "batch", is_leaf: Callable = lambda part: False) -> list[tuple[str, Any]]:
+    """Return (path, tensor) of each tensor in a nest, or in an object there that can be moved. See mapped()."""
     found = []
     for place, leaf in leaves_of(value, path, is_leaf):
         if is_leaf(leaf) or isinstance(leaf, torch.Tensor):
             found.append((place, leaf))
-        elif hasattr(leaf, "__dict__") and (is_movable(leaf) if depth == 5 else depth > 0):
-            found += tensors_of(vars(leaf), place, depth=depth - 1)
+        elif hasattr(leaf, "to") and hasattr(leaf, "__dict__"):
+            found += [held for held in leaves_of(vars(leaf), place) if isinstance(held[1], torch.Tensor)]
     return found
 
 
@@ -205,7 +179,7 @@ Place = tuple[str, int | None]  # a path in a batch, and a dimension of the tens
 def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
     """Return the sizes in a batch that may be its number of samples: those that are likely, and all others.
 
-    Likely are the first dimension of a tensor, the length of a list of tensors and the number of packed sequences. The
+    Likely are the first dimension of a tensor, the number of packed sequences and the length of a list of tensors. The
     length of a batch that is a list itself is not, as it may hold the inputs and the labels.
     """
 
@@ -213,20 +187,18 @@ def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
         return isinstance(part, PackedSequence) or (isinstance(part, list) and part is not batch)
 
     likely: dict[Place, int] = {}
+    lengths: dict[Place, int] = {}
+    others: dict[Place, int] = {("batch", None): len(batch)} if isinstance(batch, list) else {}
     for path, part in tensors_of(batch, is_leaf=counts_as_one):
+        inner = [(path, part)] if isinstance(part, torch.Tensor) else tensors_of(part, path)
+        others |= {(place, number): size for place, one in inner for number, size in enumerate(one.shape)}
         if isinstance(part, PackedSequence):
             likely[path, None] = int(part.batch_sizes[0])
-        elif isinstance(part, torch.Tensor):
-            likely |= {(path, 0): len(part)} if part.dim() else {}
-        elif inner := tensors_of(part, path):
-            likely[path, None] = len(part)
-            firsts = {tuple(one.shape[:1]) if isinstance(one, torch.Tensor) else () for one in part}
-            if len(firsts) == 1 and firsts != {()}:
-                likely[inner[0][0], 0] = firsts.pop()[0]
-    others: dict[Place, int] = {("batch", None): len(batch)} if isinstance(batch, list) else {}
-    for path, tensor in tensors_of(batch):
-        others |= {(path, number): size for number, size in enumerate(tensor.shape) if (path, number) not in likely}
-    return likely, others
+        elif isinstance(part, list) and inner:
+            lengths[path, None] = len(part)
+        elif (path, 0) in others:
+            likely[path, 0] = others.pop((path, 0))
+    return likely | lengths, others
 
 
 def most_frequent(sizes: dict[Place, int]) -> int:
@@ -236,7 +208,7 @@ def most_frequent(sizes: dict[Place, int]) -> int:
 def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None, int]:
     """Return where the samples of a batch are counted, and how many the first batch has. None: each batch has one.
 
-    wanted: the reader's batch_size, or None. of_loader: that of the DataLoader, if there is one.
+    That is what fits the reader's batch_size or that of the DataLoader, or else the most frequent first dimension.
     """
     likely, others = sizes_of(batch)
     every = likely | others
@@ -255,6 +227,6 @@ def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None
 
 
 def size_at(place: Place | None, batch: Any) -> int:
-    """Return how many samples a batch has, counted where they were in the first one if this one has that place."""
+    """Return how many samples a batch has, counted where they were in the first one if it has that place."""
     likely, others = sizes_of(batch)
     return 1 if place is None else (likely | others).get(place, most_frequent(likely))

@@ -45,18 +45,6 @@ class TransformerLayer(torch.nn.Module):
         return self.wide_norm(x + self.dropout(self.narrow(widened)))
 
 
-class Transformer(torch.nn.Module):
-    """Transformer layers with the interface of a recurrent network: word vectors (T, B, units) -> (the same, None)."""
-
-    def __init__(self, units: int, heads: int, layers: int, dropout: float):
-        super().__init__()
-        self.layers = torch.nn.Sequential(*(TransformerLayer(units, heads, dropout) for _ in range(layers)))
-        self.norm = torch.nn.LayerNorm(units)
-
-    def forward(self, vectors: torch.Tensor, hidden: None = None) -> tuple[torch.Tensor, None]:
-        return self.norm(self.layers(vectors)), None
-
-
 def sinusoids(length: int, units: int) -> torch.Tensor:
     """Return position encodings (length, 1, units): sine and cosine at wavelengths from 2 pi to 20,000 pi."""
     angles = torch.arange(length)[:, None] * 10_000 ** (-torch.arange(0, units, 2) / units)
@@ -66,10 +54,9 @@ def sinusoids(length: int, units: int) -> torch.Tensor:
 class LanguageModel(torch.nn.Module):
     """Predicts the next word: (words (T, B), hidden or None) -> (logits (T, B, padded vocabulary), hidden).
 
-    The vocabulary of `words` is padded to a multiple of 8 with words that have no probability.
-
-    `longest` is the Transformer's largest T; its hidden state is always None. As in the public example the Transformer
-    has dropout on its word vectors, at most PyTorch's default of 0.1 within its layers, and none before the output.
+    The vocabulary of `words` is padded to a multiple of 8 with words that have no probability. `longest` is the
+    Transformer's largest T; its hidden state is always None. As in the public example it has dropout on its word
+    vectors, at most PyTorch's default of 0.1 within its layers, and none before the output.
     """
 
     def __init__(
@@ -82,7 +69,8 @@ class LanguageModel(torch.nn.Module):
         self.body: torch.nn.Module
         if kind == "transformer":
             self.places = sinusoids(longest, units)  # a buffer: it follows the weights to their device and type
-            self.body = Transformer(units, heads, layers, min(dropout, 0.1))
+            parts = [TransformerLayer(units, heads, min(dropout, 0.1)) for _ in range(layers)]
+            self.body = torch.nn.Sequential(*parts, torch.nn.LayerNorm(units))
         else:
             extra: dict[str, Any] = {"nonlinearity": kind.removeprefix("rnn_")} if kind.startswith("rnn_") else {}
             self.body = RNNS[kind](units, units, layers, dropout=dropout if layers > 1 else 0.0, **extra)
@@ -98,16 +86,17 @@ class LanguageModel(torch.nn.Module):
         vectors = self.encoder(words)
         if self.places is not None:  # attention alone does not see the order of the words
             vectors = vectors * vectors.shape[-1] ** 0.5 + self.places[: len(words)]
-        output, hidden = self.body(self.dropout(vectors), hidden)
+            output = self.body(self.dropout(vectors))
+        else:
+            output, hidden = self.body(self.dropout(vectors), hidden)
         return self.decoder(self.last_dropout(output)), hidden
 
 
 def write_words(network: torch.nn.Module, data: Any, settings: Any, device: torch.device) -> list[str]:
-    """Return `settings.generate_words` words that a LanguageModel writes, each drawn from its prediction.
+    """Return `settings.generate_words` words that a LanguageModel writes after a wikitext.Text, drawn with the seed.
 
-    data: a wikitext.Text. A recurrent network keeps its state from word to word; the Transformer reads the last `bptt`
-    words each time. The draws have a generator of their own, seeded with the seed. The text ends early if a prediction
-    is not finite.
+    A recurrent network keeps its state from word to word, but the Transformer reads the last `bptt` words each time.
+    The text ends early if a prediction is not finite.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     hidden = None

@@ -6,7 +6,6 @@ Source: https://github.com/pytorch/examples/tree/main/word_language_model
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,63 +25,43 @@ WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0
 }
 
 EVAL_COLUMNS = 10  # of the validation and the test text, as in the public example
-USUAL_COLUMNS = 20  # shown as an example if the batch size is not known yet
-
-
-@dataclass
-class NumberedText:
-    """Texts as word numbers, int64 (N,). The test text is empty if there is none."""
-
-    train: torch.Tensor
-    valid: torch.Tensor
-    test: torch.Tensor
-    vocabulary: list[str]  # the word of each number
-    source: str  # "folder", "download" or "synthetic"
-    used: str  # name of the data set
 
 
 def load(settings: SimpleNamespace, device: torch.device) -> "Text":
-    """Return the text that the settings name: for "auto" WikiText-2, or made-up text if it is not available.
-
-    `settings` has dataset, data_dir, batch_size, bptt and max_steps. Raises UserError if a text that was asked for by
-    name is not available.
-    """
+    """Return the text that the settings name: for "auto" WikiText-2, or made-up text if it is not available."""
     folder = Path(settings.data_dir) / "wikitext-2"
     advice = f"put train.txt, valid.txt and test.txt into {folder}"
     find, make_up = partial(wikitext_in, folder), partial(made_up_text, device)
-    words = found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice)
-    return announced(Text(settings, device, words), f", vocabulary {len(words.vocabulary):,}")
+    data = Text(settings, device, *found_or_made_up(settings.dataset, "WikiText-2", find, make_up, advice))
+    return announced(data, f", vocabulary {len(data.vocabulary):,}")
 
 
 class Text(TrainingData):
-    """Batches of text in columns that run side by side. `vocabulary` holds the words by number.
+    """Batches of text in columns that run side by side. A batch is (words, next words), both int64 (bptt, batch size).
 
-    A batch is (words, next words), both int64 (bptt, batch size). `train_columns` holds the training text on the
-    device, by batch size.
+    `train`, `valid` and `test` are numbers of words in the `vocabulary`, int64 (N,); `test` is empty if there is none.
     """
 
     sample_unit = "tokens"
 
-    def __init__(self, settings: SimpleNamespace, device: torch.device, words: NumberedText):
-        self.settings = settings
-        self.device = device
-        self.words = words
-        self.vocabulary = words.vocabulary
-        self.source, self.used = words.source, words.used
-        self.fingerprint = fingerprint_of(words.train, words.valid, words.test, "\n".join(words.vocabulary))
-        self.train_samples: int = len(words.train)
-        self.eval_samples: int = len(words.valid)
+    def __init__(self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str):
+        self.settings, self.device = settings, device
+        self.source, self.used = source, used
+        self.train, self.valid, self.test, self.vocabulary = texts
+        self.fingerprint = fingerprint_of(self.train, self.valid, self.test, "\n".join(self.vocabulary))
+        self.train_samples: int = len(self.train)
+        self.eval_samples: int = len(self.valid)
         self.samples_per_item = settings.bptt
-        self.largest_batch = len(words.train) // (settings.bptt + 1)
-        self.asked_size = USUAL_COLUMNS if settings.batch_size == "max" else settings.batch_size
-        self.train_columns = {self.asked_size: self.in_columns(words.train, self.asked_size)}
-        self.valid_columns = self.in_columns(words.valid, EVAL_COLUMNS)
+        self.largest_batch = self.train_samples // (settings.bptt + 1)
+        self.asked_size = 20 if settings.batch_size == "max" else settings.batch_size  # to show
+        self.train_columns = {self.asked_size: self.in_columns(self.train, self.asked_size)}
+        self.valid_columns = self.in_columns(self.valid, EVAL_COLUMNS)
 
     @property
     def chance(self) -> float:
         """The validation perplexity of guessing by the frequency of each word in the training text."""
-        counts = torch.bincount(self.words.train, minlength=len(self.vocabulary)).double() + 1
-        return perplexity(-(counts / counts.sum()).log()[self.words.valid].mean().item())
+        counts = torch.bincount(self.train, minlength=len(self.vocabulary)).double() + 1
+        return perplexity(-(counts / counts.sum()).log()[self.valid].mean().item())
 
     def in_columns(self, words: torch.Tensor, columns: int) -> torch.Tensor:
         """Return the text (N,) as (N // columns, columns) on the device, without the words left over."""
@@ -103,21 +82,15 @@ class Text(TrainingData):
             stop = min(start + joined * bptt, rows)
             yield columns[start:stop], columns[start + 1 : stop + 1]
 
-    def set_batch_size(self, size: int) -> None:
-        """Keep the training text in `size` columns on the device."""
-        self.train_columns[size] = self.text_for(size)
-
-    def text_for(self, size: int) -> torch.Tensor:
-        """Return the training text in `size` columns; it is not kept unless set_batch_size() was called."""
-        return self.train_columns[size] if size in self.train_columns else self.in_columns(self.words.train, size)
-
     def steps_per_epoch(self, size: int) -> int:
-        steps = (len(self.words.train) // size - 1) // self.settings.bptt
+        steps = (len(self.train) // size - 1) // self.settings.bptt
         return min(steps, self.settings.max_steps or steps)
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator[Batch]:
-        """Return the segments of the training text, which is never shuffled."""
-        return self.segments(self.text_for(size), self.settings.max_steps)
+        """Return the segments of the training text, which is never shuffled. It is kept in columns of the last size."""
+        if size not in self.train_columns:
+            self.train_columns = {size: self.in_columns(self.train, size)}
+        return self.segments(self.train_columns[size], self.settings.max_steps)
 
     def held_out(self, columns: torch.Tensor, size: int) -> Iterator[Batch]:
         """Return the segments of a held-out text, at most max_steps of them, several joined as one batch.
@@ -133,19 +106,16 @@ class Text(TrainingData):
 
     def test_batches(self, dtype: torch.dtype, size: int) -> Iterator[Batch] | None:
         """Return batches of the test text, or None if it is missing or too short."""
-        if len(self.words.test) // EVAL_COLUMNS <= self.settings.bptt:
+        if len(self.test) // EVAL_COLUMNS <= self.settings.bptt:
             return None
-        return self.held_out(self.in_columns(self.words.test, EVAL_COLUMNS), size)
+        return self.held_out(self.in_columns(self.test, EVAL_COLUMNS), size)
 
     def show(self) -> None:
         """Print the shape of a batch and the first words of a column, with those to be predicted."""
         words, next_words = self.example(self.asked_size)
         print(f"A batch: words {tuple(words.shape)}, {self.steps_per_epoch(self.asked_size)} steps per epoch")
-        print("The first column reads:", *self.as_words(words[:12, 0]))
-        print("To be predicted:       ", *self.as_words(next_words[:12, 0]))
-
-    def as_words(self, numbers: torch.Tensor) -> list[str]:
-        return [self.vocabulary[number] for number in numbers.tolist()]
+        for title, column in (("The first column reads:", words), ("To be predicted:       ", next_words)):
+            print(title, *(self.vocabulary[number] for number in column[:12, 0].tolist()))
 
 
 def perplexity(loss: float) -> float:
@@ -153,15 +123,18 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def wikitext_in(folder: Path) -> NumberedText:
-    """Return the texts of a folder, downloaded if they are missing; raise OSError if they cannot be downloaded.
+def wikitext_in(folder: Path) -> tuple:
+    """Return what Text takes, of a folder's texts, which are downloaded if they are missing.
 
-    Every line ends with <eos>. Words that the training text does not have become <unk>. Texts other than WikiText-2's
-    get a name of their own. Ends of lines may be those of Windows.
+    Every line ends with <eos>. Words that the training text does not have become <unk>.
     """
     source = "folder"
     if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
-        download_wikitext(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, blob in WIKITEXT_BLOBS.items():
+            content = downloaded(WIKITEXT_URL + name, git_blob, blob)
+            with written_whole(folder / name) as temporary:
+                temporary.write_bytes(content)
         source = "download"
     texts: dict[str, list[str]] = {"test": []}
     known = True
@@ -176,7 +149,7 @@ def wikitext_in(folder: Path) -> NumberedText:
             texts[name.removesuffix(".txt")] = [word for line in lines for word in (*line.split(), "<eos>")]
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
     unknown = vocabulary["<unk>"]
-    train, valid, test = (
+    numbers = (
         torch.tensor([vocabulary.get(word, unknown) for word in texts[part]], dtype=torch.long)
         for part in ("train", "valid", "test")
     )
@@ -184,23 +157,14 @@ def wikitext_in(folder: Path) -> NumberedText:
     if not known:
         print(f"NOTICE: the texts in {folder} are not those of WikiText-2, so they are named {used}-like.")
         used += "-like"
-    return NumberedText(train, valid, test, list(vocabulary), source, used)
+    return (*numbers, list(vocabulary)), source, used
 
 
 def git_blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
-def download_wikitext(folder: Path) -> None:
-    """Download the three files. Raises OSError if one has a wrong checksum; only right files are written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, blob in WIKITEXT_BLOBS.items():
-        content = downloaded(WIKITEXT_URL + name, git_blob, blob)
-        with written_whole(folder / name) as temporary:
-            temporary.write_bytes(content)
-
-
-def made_up_text(device: torch.device) -> NumberedText:
+def made_up_text(device: torch.device) -> tuple:
     """Return text of WikiText-2's size; on the CPU a small part of it with fewer words.
 
     Half of the words follow from the word before, the others are drawn by Zipf's law.
@@ -217,6 +181,4 @@ def made_up_text(device: torch.device) -> NumberedText:
         follows = torch.rand(count, generator=generator) < 0.5
         text[1:] = torch.where(follows[1:], successor[text[:-1]], text[1:])
         texts.append(text)
-    train, valid = texts
-    vocabulary = [f"word{number}" for number in range(words)]
-    return NumberedText(train, valid, train[:0], vocabulary, "synthetic", "synthetic")
+    return (*texts, texts[0][:0], [f"word{number}" for number in range(words)]), "synthetic", "synthetic"

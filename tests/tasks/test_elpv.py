@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,9 +30,9 @@ def test_a_csv_of_images_is_read_and_names_in_it_are_text(tmp_path):
         (tmp_path / folder / "made.png").rename(tmp_path / folder / name)
     path = tmp_path / "mine.csv"
     path.write_text("\ufeffpath,image,label\n" + "".join(f"{','.join(row)},\n" for row in rows))  # an empty last column
-    data = read(path)
-    assert (data.source, data.labels.tolist(), data.labels.dtype) == ("csv", [1, 0, 0.5], torch.float32)
-    pixels = [data.read(index) for index in range(3)]
+    (take, _, labels), source, _ = read(path)
+    assert (source, labels.tolist(), labels.dtype) == ("csv", [1, 0, 0.5], torch.float32)
+    pixels = [take(index) for index in range(3)]
     assert {(image.shape, image.dtype) for image in pixels} == {((3, 32, 48), torch.uint8)}
     assert [image[1].float().mean() for image in pixels] == [0, 80, 160]
     with pytest.raises(UserError, match="csv_path"):
@@ -69,15 +68,15 @@ def test_a_wrong_csv_stops_with_its_name_and_the_place(tmp_path, text, problem):
 def test_elpv_comes_from_its_package(tmp_path, capsys):
     utils = pytest.importorskip("elpv_dataset.utils")
     pictures, probabilities, _ = utils.load_dataset()
-    data = elpv.elpv_images((300, 300))
-    assert torch.equal(data.labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
+    (take, _, labels), *_ = elpv.elpv_images((300, 300))
+    assert torch.equal(labels, torch.tensor(probabilities.tolist(), dtype=torch.float32))
     for place in (0, 1, 1300, 2623):
-        assert np.array_equal(data.read(place)[0].numpy(), pictures[place])
+        assert np.array_equal(take(place)[0].numpy(), pictures[place])
     load().show()
     assert "CC BY" not in capsys.readouterr().out
     data = load("auto", loader="workers", num_workers=0, data_dir=str(tmp_path))
     assert (data.used, data.source, len(data.labels)) == ("elpv", "package", 2624)
-    assert data.images.read(0).shape == (1, 32, 48)
+    assert data.take(0).shape == (1, 32, 48)
     data.show()
     printed = capsys.readouterr().out
     assert elpv.ATTRIBUTION in printed and "Buerhop-Lutz" in printed and "CC BY-NC-SA 4.0" in printed
@@ -129,7 +128,7 @@ def test_resized_images_are_kept_by_size_and_files(tmp_path, monkeypatch):
     data = load(**given)
     pixels = data.pixels()
     assert pixels.shape == (30, 3, 32, 48)
-    assert all(torch.equal(pixels[number], data.images.read(number)) for number in (0, 7))
+    assert all(torch.equal(pixels[number], data.take(number)) for number in (0, 7))
     with monkeypatch.context() as patch:
         patch.setattr(images, "decode_all", never)
         assert torch.equal(load(**given).pixels(), pixels)
@@ -155,16 +154,7 @@ def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
     pixels, labels = (torch.cat(parts) for parts in zip(*held_out, strict=True))
     assert torch.equal(labels, data.labels[data.held_out])
     for number, index in enumerate(data.held_out[:3].tolist()):
-        assert torch.equal(pixels[number], data.normalise(data.images.read(index)[None], torch.float32)[0])
+        assert torch.equal(pixels[number], data.normalise(data.take(index)[None], torch.float32)[0])
     for layout in (torch.contiguous_format, torch.channels_last):
         images = load(channels_last=layout == torch.channels_last).example(4)[0]
         assert images.is_contiguous(memory_format=layout)
-
-
-def test_images_that_do_not_fit_in_the_gpus_memory_are_for_the_other_loader(monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(elpv.NumberedImages, "pixels", lambda self: SimpleNamespace(to=full))
-    with pytest.raises(UserError, match='"workers"'):
-        load()

@@ -1,12 +1,11 @@
 """Images that are decoded and kept between kernels, and files that are none."""
 
-import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from made_up_data import never, save_image
+from made_up_data import never
 
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import images
@@ -33,16 +32,6 @@ def test_images_come_in_order_whoever_reads_them_and_a_broken_one_is_named(monke
 
     with pytest.raises(UserError, match=r"^image 17$"):
         images.decode_all(stumble, count)
-
-
-def test_an_image_that_cannot_be_read_is_named(tmp_path):
-    (tmp_path / "folder.png").mkdir()
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    for name in ("folder", "broken", "missing"):
-        with pytest.raises(UserError, match=rf"{name}\.png"):
-            images.decoded(tmp_path / f"{name}.png")
-    save_image(tmp_path / "sound.png", size=(32, 32))
-    assert images.decoded(tmp_path / "sound.png").size == (32, 32)
 
 
 def read_made_up(index):
@@ -76,14 +65,10 @@ def test_images_are_decoded_once_and_again_for_another_key_or_file(tmp_path, kep
 def test_a_damaged_cache_is_made_again_and_what_was_pickled_is_never_loaded(tmp_path, kept):
     kept()
     (path,) = (tmp_path / "cache").iterdir()
-    whole, draw = path.read_bytes(), random.Random(0)
+    whole = path.read_bytes()
     for damaged in (b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:-10]):
         path.write_bytes(damaged)
         assert kept() and kept(read=never)
-    for _ in range(40):
-        place = draw.randrange(len(whole))
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << draw.randrange(8))]) + whole[place + 1 :])
-        assert kept(), place
     with np.load(path) as known:
         contents = dict(known)
     np.savez(path, **contents | {"images": np.array([print], dtype=object)})

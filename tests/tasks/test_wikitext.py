@@ -20,8 +20,8 @@ def load(place=None, **changes):
 @pytest.mark.parametrize("rows", [10, 11, 16])
 def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_says(rows):
     data = load()
-    data.words.train = torch.arange(rows * 4 + 3)
-    columns = data.in_columns(data.words.train, 4)
+    data.train = torch.arange(rows * 4 + 3)
+    columns = data.in_columns(data.train, 4)
     assert columns.shape == (rows, 4)
     assert columns[:3, 1].tolist() == [rows, rows + 1, rows + 2]
     batches = list(data.segments(columns))
@@ -32,12 +32,10 @@ def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_says
         data.in_columns(torch.arange(20), 4)
 
 
-def test_max_steps_ends_an_epoch_and_columns_of_a_size_that_is_tried_out_are_not_kept_until_it_is_set():
+def test_max_steps_ends_an_epoch_and_columns_of_the_last_size_are_kept():
     data = load(max_steps=3, bptt=6)
     assert [tuple(words.shape) for words, _ in data.train_batches(0, torch.float32, 7)] == [(6, 7)] * 3
-    assert (data.steps_per_epoch(7), data.samples_in(3, 7), set(data.train_columns)) == (3, 3 * 6 * 7, {4})
-    data.set_batch_size(7)
-    assert set(data.train_columns) == {4, 7}
+    assert (data.steps_per_epoch(7), data.samples_in(3, 7), set(data.train_columns)) == (3, 3 * 6 * 7, {7})
 
 
 @pytest.mark.parametrize("max_steps", [0, 5])
@@ -56,7 +54,7 @@ def test_held_out_segments_are_joined_up_to_the_words_of_a_training_batch(max_st
 
 def test_guessing_by_frequency_gives_the_perplexity_of_that_guess():
     data = load()
-    data.words.train, data.words.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
+    data.train, data.valid, data.vocabulary = torch.tensor([0, 0, 1]), torch.tensor([0, 1]), "ab"
     assert data.chance == pytest.approx(math.sqrt(5 / 3 * 5 / 2))
     assert (wikitext.perplexity(1.0), wikitext.perplexity(1e4)) == (math.e, math.inf)  # too large for a float
 
@@ -76,9 +74,9 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
     assert [path.name for path in (place / "wikitext-2").iterdir()] == ["train.txt"]
     assert load(place).source == "synthetic"
     monkeypatch.setattr(wikitext, "WIKITEXT_BLOBS", blobs)
-    assert load(place).title == "wikitext-2 (download)"
+    assert load(place).source == "download"
     data = load(place, batch_size="max")
-    assert (data.title, data.asked_size) == ("wikitext-2 (folder)", 20)
+    assert (data.used, data.source, data.asked_size) == ("wikitext-2", "folder", 20)
     (place / "wikitext-2" / "valid.txt").write_bytes(contents["valid.txt"].replace(b"\n", b"\r\n"))
     windows = load(place)  # with Windows' ends of lines
     assert (windows.used, windows.fingerprint) == ("wikitext-2", data.fingerprint)
@@ -87,13 +85,13 @@ def test_a_download_is_checked_before_it_is_kept(tmp_path, monkeypatch):
 def test_lines_become_numbers(tmp_path):
     folder = tmp_path / "wikitext-2"
     write_texts(folder, train=" \n = Title = \n a b <unk> a\nc d\n")
-    first = wikitext.wikitext_in(folder)
-    assert first.vocabulary == ["<eos>", "=", "Title", "a", "b", "<unk>", "c", "d"]
-    assert first.train.tolist() == [0, 1, 2, 1, 0, 3, 4, 5, 3, 0, 6, 7, 0]
-    assert (first.valid.tolist(), first.test.tolist()) == ([4, 5, 0], [])  # "strange" is not in the training text
-    assert first.train.dtype == first.test.dtype == torch.int64
+    train, valid, test, vocabulary = wikitext.wikitext_in(folder)[0]
+    assert vocabulary == ["<eos>", "=", "Title", "a", "b", "<unk>", "c", "d"]
+    assert train.tolist() == [0, 1, 2, 1, 0, 3, 4, 5, 3, 0, 6, 7, 0]
+    assert (valid.tolist(), test.tolist()) == ([4, 5, 0], [])  # "strange" is not in the training text
+    assert train.dtype == test.dtype == torch.int64
     write_texts(folder, test="d d\n")  # the default training text: a b <unk> a, c d
-    assert wikitext.wikitext_in(folder).test.tolist() == [5, 5, 3]
+    assert wikitext.wikitext_in(folder)[0][2].tolist() == [5, 5, 3]
     (folder / "valid.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match=r"valid\.txt.*UTF-8"):
         wikitext.wikitext_in(folder)
