@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -59,14 +59,7 @@ from .train.step import (
 EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most one epoch
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
 BEGUN = itertools.count()  # the trainings of this process
-FOR_TRAINER = (
-    "execution",
-    "compile_mode",
-    "scaler",
-    "rounding",
-    "loss_scale",
-    "keep_batchnorm_fp32",
-)
+FOR_TRAINER = ("execution", "compile_mode", "scaler", "rounding", "loss_scale", "keep_batchnorm_fp32")
 
 
 @dataclass(frozen=True)
@@ -81,8 +74,7 @@ class Metric:
     chance: float | None = None
 
 
-@dataclass(frozen=True)
-class Gpu:
+class Gpu(NamedTuple):
     """The device that everything runs on, and the fields of a record that the preflight fills in."""
 
     device: torch.device
@@ -309,21 +301,15 @@ class Experiment:
         def batches() -> Iterator:  # those of an epoch that have the shape of its first
             return itertools.compress(given(), [shape == 0 for shape in shapes]) if shapes else given()
 
-        seconds = explain(record, trainer, batches, self.infer)
+        explain(record, trainer, batches, self.infer)
         record.explanation_seconds = time.perf_counter() - began
-        if seconds:
-            parts = ", ".join(f"{part} {spent:.1f}" for part, spent in seconds.items() if spent >= 0.05)
-            print(f"{record.precision}: explained in {record.explanation_seconds:.1f} s ({parts})")
 
     def lr_at(self, record: RunRecord, metrics: list[float]) -> Callable[[int], float] | None:
         schedule = self.schedule
         return partial(schedule, steps_per_epoch=record.steps_per_epoch, metrics=metrics) if schedule else None
 
     def explain_afterwards(self, record: RunRecord) -> None:
-        """Explain a run that is measured, with a new model that trains a little. A failure leaves its reason.
-
-        The new model trains EXPLAINED_STEPS steps, or one epoch where that is shorter, and nothing is evaluated.
-        """
+        """Explain a run that is measured, with a new model that trains a few steps. A failure leaves its reason."""
         other = copy.deepcopy(record)  # so the busy fraction and the like are those of its own median step
         leave_unexplained(other, None)
         try:
@@ -385,43 +371,36 @@ def leave_unexplained(record: RunRecord, reason: str | None) -> None:
         setattr(record, f"{part}_reason", reason)
 
 
-def explain(
-    record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs
-) -> dict[str, float]:
+def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Callable = first_outputs) -> None:
     """Measure inference and what explains the run: memory, profile, roofline, lost gradients. Failures leave a reason.
 
     `batches()` gives an epoch's batches. The trainer takes more steps here and cannot be used for training afterwards.
-    Returns the seconds that each part took; {} without a GPU, where nothing is explained.
     """
     if trainer.device.type != "cuda":
         leave_unexplained(record, "no GPU")
-        return {}
-    seconds = {}
+        return
     given = cycle_batches(batches)
-    stages: list[tuple[str, str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
-        ("inference", "inference_reason", lambda run, trainer, given, _: measure_inference(run, trainer, given, infer)),
-        ("memory breakdown", "ledger_reason", memory.read_memory_breakdown),
-        ("profile", "profile_reason", profile_steps),
-        ("operations of a step", "limit_reason", count_work),
-        ("limits of the GPU", "limit_reason", measure_limits),
-        ("lost gradients", "gradient_reason", read_gradients),
-        ("lost updates", "update_reason", read_lost_updates),
+    stages: list[tuple[str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
+        ("inference", lambda run, trainer, given, _: measure_inference(run, trainer, given, infer)),
+        ("ledger", memory.read_memory_breakdown),
+        ("profile", profile_steps),
+        ("limit", count_work),
+        ("limit", measure_limits),
+        ("gradient", read_gradients),
+        ("update", read_lost_updates),
     ]
     if trainer.captured:  # the memory breakdown takes steps outside the graph, which drop it
         stages[1:3] = reversed(stages[1:3])
     if not (given_study() or {}).get("show", {}).get("inference"):
         del stages[0]
         record.inference_reason = NOT_ABOUT_INFERENCE
-    for what, reason, measure in stages:
-        began = time.perf_counter()
+    for what, measure in stages:
         try:
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
                 measure(record, trainer, given, None)
         except Exception as error:  # the run itself is measured and must not be lost
-            setattr(record, reason, error_line(error))
-        seconds[what] = time.perf_counter() - began
-    return seconds
+            setattr(record, f"{what}_reason", error_line(error))
 
 
 @contextmanager
@@ -433,7 +412,6 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
     record.started_at = utc_now()
     clear_workspaces()
     memory.reset_peaks(device)  # else the peak of the run before would count
-    described = None
     try:
         describe_environment(record, device)
         yield record
@@ -446,25 +424,15 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
         record.status = "oom" if memory.is_out_of_memory(error) else "failed"
         record.reason = error_line(error)
         memory.read_peaks(record, device, "_with_warmup")  # how far it came
-        described = shown_traceback(error) if record.status == "failed" else None
+        if record.status == "failed":
+            print(shown_traceback(error))
         memory.clear_tracebacks(error)
     with suppress(RuntimeError):  # a lost device must not cost the record
         memory.release_memory(device)
     record.finished_at = utc_now()
     write_record(record, output_dir)
-    if described:
-        print(described)
-    print(one_line(record))
-
-
-def one_line(record: RunRecord) -> str:
-    """Return the result of a run in one line."""
-    if record.status != "ok":
-        return f"{record.precision}: {record.status} - {record.reason}"
-    seconds = statistics.fmean(record.epoch_seconds)
-    parts = [f"{record.precision}: {seconds:.2f} s/epoch", f"{record.samples_per_second:,.0f} {record.sample_unit}/s"]
-    if record.peak_allocated_mib:
-        parts.append(f"peak {record.peak_allocated_mib:,.0f} MiB")
-    if record.metric:
-        parts.append(f"{record.metric_name} {record.metric[-1]:.4g}")
-    return ", ".join(parts)
+    result = f"{record.status} - {record.reason}"
+    if record.status == "ok":
+        seconds = statistics.fmean(record.epoch_seconds)
+        result = f"{seconds:.2f} s/epoch, {record.samples_per_second:,.0f} {record.sample_unit}/s"
+    print(f"{record.precision}: {result}")

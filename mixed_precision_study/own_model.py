@@ -3,6 +3,7 @@
 The module is not called compare, because a module of that name would take the function's place in the package.
 """
 
+import functools
 import gc
 import inspect
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -30,7 +32,6 @@ STEPS_WITHOUT_GPU = 2
 def process_as_found() -> Iterator[None]:
     """Leave the process, after the block, as it was before: switches, random numbers, environment and warnings."""
     frozen = gc.get_freeze_count()
-    environment = dict(os.environ)
     state = random_state()
     seed = torch.initial_seed()
     cuda: Any = torch.cuda
@@ -38,7 +39,7 @@ def process_as_found() -> Iterator[None]:
     if cuda.is_initialized():
         before = cuda.get_rng_state_all(), cuda.get_per_process_memory_fraction(), cuda.get_sync_debug_mode()
     try:
-        with warnings.catch_warnings(), backends_as_found():
+        with patch.dict(os.environ), warnings.catch_warnings(), backends_as_found():
             yield
     finally:
         set_random_state(state)
@@ -51,11 +52,23 @@ def process_as_found() -> Iterator[None]:
                     cuda.set_per_process_memory_fraction(fraction)
         if not frozen:
             gc.unfreeze()
-        if os.environ != environment:
-            os.environ.clear()
-            os.environ.update(environment)
 
 
+def apart(function: Callable) -> Callable:
+    """Return a function that leaves the process as it found it, and of whose UserError no frame of ours is shown."""
+
+    @functools.wraps(function)
+    def through(*args: Any, **kwargs: Any) -> Any:
+        try:
+            with process_as_found():
+                return function(*args, **kwargs)
+        except UserError as error:
+            raise error.with_traceback(None) from None  # a reader needs the sentence, not our code
+
+    return through
+
+
+@apart
 def compare(
     name: str,
     make_model: Callable[[], torch.nn.Module],
@@ -118,28 +131,10 @@ def compare(
 
         records = compare("squares", make_model, batches, compute_loss, epochs=2, lr=0.01)
     """
-    functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
-    functions |= {"evaluate": evaluate}
-    try:
-        with process_as_found():
-            return trained(name, make_model, batches, compute_loss, eval_batches, functions, metric, parameters)
-    except UserError as error:
-        raise error.with_traceback(None) from None  # a reader needs the sentence, not our code
-
-
-def trained(
-    name: str,
-    make_model: Callable,
-    batches: Iterable,
-    compute_loss: Callable,
-    eval_batches: Iterable | None,
-    functions: dict[str, Callable | None],
-    metric: Metric | None,
-    parameters: dict,
-) -> list[RunRecord]:
-    """Do what compare() says, with the functions that may be left out as the reader gave them, by name."""
     from .report import results  # loads Matplotlib
 
+    functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
+    functions |= {"evaluate": evaluate}
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
@@ -152,7 +147,7 @@ def trained(
     size = given.get("batch_size")
     data = IterableData(batches, eval_batches, settings.max_steps, size, one_shape, settings.accumulate)
     data.used, data.seed = name, settings.seed
-    if functions["evaluate"] is not None and eval_batches is None:
+    if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
     make_model = one_model(make_model, data)
     records: list[RunRecord] = []
@@ -177,7 +172,7 @@ def trained(
 
 
 def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the functions that may be left out as Experiment takes them. Raise UserError where one is wrong."""
+    """Return the functions that may be left out as Experiment takes them, without those that are None."""
     functions = {name: function for name, function in given.items() if function is not None}
     for name, function in functions.items():
         if not callable(function):
@@ -202,10 +197,7 @@ def loss_of(compute_loss: Callable) -> Callable:
 
     That stops with a sentence where the reader's function returns no loss.
     """
-    try:
-        number = len(inspect.signature(compute_loss).parameters)
-    except (TypeError, ValueError):
-        number = 0
+    number = len(inspect.signature(compute_loss).parameters) if callable(compute_loss) else 0
     if number not in (2, 3):
         raise UserError("compute_loss must be a function of (model, batch), or of (model, batch, hidden).")
 

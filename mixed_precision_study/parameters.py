@@ -10,23 +10,20 @@ import functools
 import json
 import re
 import reprlib
-import sys
 import tempfile
 import traceback
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
 LanguageModel = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"]
-PRECISION_NAMES: tuple[str, ...] = get_args(Precision)
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
@@ -43,11 +40,8 @@ def number_in(value: Any, info: ValidationInfo) -> Any:
 
 
 def words_in(value: Any, info: ValidationInfo) -> Any:
-    """Return what a person gave as a list in which nothing stands twice; a text has commas between its words."""
-    if not info.context:
-        return value
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else value
-    return [word for place, word in enumerate(words) if word not in words[:place]] if isinstance(words, list) else words
+    """Return the words of a text that a person gave, between its commas."""
+    return [word.strip() for word in value.split(",")] if info.context and isinstance(value, str) else value
 
 
 Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00]*$")]  # and no half of a surrogate pair
@@ -58,7 +52,8 @@ AboveZero = Annotated[float, Field(gt=0, le=MAX_NUMBER), BeforeValidator(number_
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 BatchSize = Count | Literal["max"]
 Share = Annotated[float, Field(ge=0, lt=1), BeforeValidator(number_in)]
-Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in)]
+EachOnce = AfterValidator(lambda words: list(dict.fromkeys(words)))
+Precisions = Annotated[list[Precision], Field(min_length=1), BeforeValidator(words_in), EachOnce]
 
 
 def shown(default: Any, help: str) -> Any:
@@ -177,37 +172,12 @@ class LstmLanguageModel(Common):
     clip: AboveZero = hidden(0.25, "largest norm of the gradient")
     temperature: AboveZero = hidden(1.0, "of the writing: below 1 likely words become likelier")
 
-    @model_validator(mode="after")
-    def heads_divide_units(self) -> "LstmLanguageModel":
-        if self.model == "transformer" and self.units % self.heads:
-            wrong = f"heads is {self.heads}, which does not divide units ({self.units})"
-            raise PydanticCustomError("heads", f"{wrong}: each head takes an equal part of them.")
-        return self
-
 
 EXPERIMENTS: dict[str, type[Common]] = {
     "cifar_resnet": CifarResnet,
     "efficientnet_regression": EfficientnetRegression,
     "lstm_language_model": LstmLanguageModel,
 }
-
-
-def reason_unsupported(precision: str, execution: str, capability: tuple[int, int] | None) -> str | None:
-    """Return why a device cannot run a mode, or None. `capability` is the GPU's (major, minor), None for the CPU."""
-    if capability is None:
-        if "cuda_graph" in execution:
-            return f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU'
-        if precision not in ("fp32", "amp_bf16"):
-            return f"{precision} needs an NVIDIA GPU; this run is on the CPU"
-        return None
-    number = "{}.{}".format(*capability)
-    if precision == "tf32" and capability < (8, 0):
-        return f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}"
-    if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
-        return f"this GPU (compute capability {number}) would only emulate bfloat16"
-    if precision == "fp8" and capability < (8, 9):
-        return f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}"
-    return None
 
 
 def parameters_cell(declared: type[Parameters], shown_only: bool = False) -> str:
@@ -223,11 +193,10 @@ def parameters_cell(declared: type[Parameters], shown_only: bool = False) -> str
 def checked(notebook: str, given: dict, declared: type[Parameters] | None = None) -> Any:
     """Return the values given for a notebook, completed with the defaults. Raise UserError at the first wrong one."""
     declared = declared or EXPERIMENTS[notebook]
-    what = notebook if declared is OwnExperiment else "the notebook"
     try:
         values: Any = declared.model_validate(given, context="given by a person")
     except ValidationError as error:
-        raise UserError(said_of(error, what, declared.model_fields)) from None
+        raise UserError(said_of(error, notebook, declared.model_fields)) from None
     if declared in (CifarResnet, EfficientnetRegression) and values.model != "wide_resnet28_10":
         names = timm_models()
         if names and values.model not in names:
@@ -238,12 +207,7 @@ def checked(notebook: str, given: dict, declared: type[Parameters] | None = None
 
 @functools.cache
 def timm_models() -> list[str]:
-    """Return the models of timm, or nothing where they cannot be read.
-
-    Where timm is not loaded, its source is read, because loading takes many seconds and could hold memory of a GPU.
-    """
-    if timm := sys.modules.get("timm"):
-        return timm.list_models()
+    """Return the models of timm by its source, because loading it takes many seconds; nothing where there is none."""
     found = find_spec("timm")
     if found is None or found.origin is None:
         return []
@@ -276,11 +240,9 @@ def own_parameters(name: str, given: dict) -> OwnExperiment:
 
 def assigned(source: str) -> list[str]:
     """Return the names that a cell assigns; those of a cell with a magic, which is not plain Python, are not known."""
-    with suppress(SyntaxError, ValueError):
-        lines = ast.parse(source).body
-        targets = [target for line in lines if isinstance(line, ast.Assign) for target in line.targets]
-        targets += [line.target for line in lines if isinstance(line, ast.AnnAssign)]
-        return [target.id for target in targets if isinstance(target, ast.Name)]
+    with suppress(SyntaxError):
+        names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+        return [name.id for name in names if isinstance(name.ctx, ast.Store)]
     return []
 
 
@@ -295,19 +257,9 @@ def writable(settings: Any) -> Any:
         raise UserError(f"output_dir {settings.output_dir!r} {reason}.") from None
 
 
-PLAIN_WORDS = {  # for those of pydantic
-    "a valid boolean": "True or False",
-    "a valid string": "text in quotes",
-    "a valid integer": "a whole number",
-    "greater than or equal to": "at least",
-}
 NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
-
-LIBRARY = re.compile(  # paths of code that is not the user's: this package, what is installed, Python itself
-    rf"^{re.escape(str(Path(__file__).parent))}|[\\/](site-packages|dist-packages|lib[\\/]python3[.\d]*)[\\/]"
 )
 
 
@@ -327,14 +279,11 @@ class Diverged(Exception):
 
 
 def shown_traceback(error: BaseException) -> str:
-    """Return an error's traceback from the first frame that is neither this package's nor an installed library's."""
-    shown = traceback.TracebackException.from_exception(error)
-    part: traceback.TracebackException | None = shown
-    while part is not None:
-        users = (number for number, frame in enumerate(part.stack) if not LIBRARY.search(frame.filename))
-        part.stack = traceback.StackSummary.from_list(part.stack[next(users, 0) :])
-        part = part.__cause__ or part.__context__
-    return "".join(shown.format())
+    """Return an error's traceback from the first frame that is not this package's."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename.startswith(str(Path(__file__).parent)):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
 def printable(text: str) -> str:
@@ -365,21 +314,13 @@ def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> st
 def said_of(error: ValidationError, what: str, known: Collection[str]) -> str:
     """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names."""
     first, *others = error.errors(include_url=False)
-    name = first["loc"][0] if first["loc"] else ""
+    name = "".join(map(str, first["loc"][:1]))  # nothing where there is no dict
     if first["type"] == "extra_forbidden":
-        return f"{what} has no parameter {name}; {did_you_mean(str(name), sorted(known))}"
+        return f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    if not name:
-        return first["msg"]
-    wanted = [one["msg"] for one in (first, *others) if one["loc"][0] == name and one["input"] is first["input"]]
-    said = [re.sub("^(Input should be|String should|List should) ", "", one) for one in wanted]
-    words = " or ".join(dict.fromkeys(said))
-    must = "must be" if first["msg"].startswith("Input") else "must"
-    for word, plain in PLAIN_WORDS.items():
-        words = words.replace(word, plain)
+    place = first["loc"][:1]
+    wanted = [one["msg"] for one in (first, *others) if one["loc"][:1] == place and one["input"] is first["input"]]
+    words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
     verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
-    choices = re.findall(r"'([^']+)'", first["msg"]) if first["type"] == "literal_error" else []
-    near = nearest(first["input"], choices) if isinstance(first["input"], str) else []
-    hint = f"; did you mean {near[0]}?" if near else "."
-    return f"{name} {verb} {reprlib.repr(first['input'])}; it {must} {words}{hint}"
+    return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."

@@ -31,11 +31,109 @@ Scalar = bool | Integer | Number | Text | None
 Plain = TypeAliasType("Plain", "Scalar | list[Plain] | dict[Text, Plain]")  # what JSON can hold
 
 
-@dataclass(kw_only=True)
-class DiagnosticFields:
-    """What explains the time and memory of a run. A field that was not measured is None; a `_reason` says why."""
+SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
+DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
+LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
+NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
+NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
+# Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
+NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain", *NO_EFFECT}
+IN_FP8 = {"fp8_scaling": "tensorwise"}  # a parameter until version 0.3, without which old runs would have other keys
+DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
+PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
+    "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False, "clip": 0.0, "batchnorm_momentum": 0.1},
+    "efficientnet_regression": DEFAULTS,
+    "lstm_language_model": DEFAULTS | IN_FP8,
+}
+ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
+STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
+MAX_FILE_BYTES = 2**23  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
+MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
+NOT_YET_EXPLAINED = "the run was ended before it was explained"
+NO_RECORD = "it is no record"
+HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
+BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
 
-    overflow_steps: list = field(default_factory=list)  # timed steps skipped, counted from 0 in each repeat
+
+@dataclass
+class RunRecord:
+    """One run: one notebook, one set of parameters, one precision. A field that was not measured is None."""
+
+    run_id: str  # what was run
+    notebook: str  # what was run
+    precision: str  # what was run
+    parameters: dict  # every parameter; not written, each is a key beside the fields
+    study: dict[Text, Plain] | None = None  # name, description and show of its study; null in a notebook run by hand
+    schema_version: int = 1  # of these fields
+    status: str = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
+    reason: Text | None = None  # for every status but ok
+    started_at: Text | None = None  # ISO 8601, UTC
+    finished_at: Text | None = None  # ISO 8601, UTC
+    order_in_comparison: Integer | None = None  # planned place in its comparison, from 0
+    runs_before_in_process: Integer | None = None  # trainings begun earlier in its process
+    dataset_used: Text | None = None  # what "auto" became
+    dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
+    data_fingerprint: Text | None = None  # hash of contents, counts and classes
+    data_files_hash: Text | None = None  # of the files read in data_dir
+    synthetic: bool | None = None  # made-up data
+    train_samples: Integer | None = None  # images or tokens
+    eval_samples: Integer | None = None  # images or tokens
+    sample_unit: Text | None = None  # images or tokens
+    steps_per_epoch: Integer | None = None  # timed in each epoch
+    batch_size_used: Integer | None = None  # what "max" became
+    samples_per_epoch: Integer | None = None  # timed in each epoch
+    batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
+    warmup_steps: Integer | None = None  # before the clock starts, then undone
+    warmup_seconds: Number | None = None  # search, compilation, settling of the loss scale
+    compile_seconds: Number | None = None  # of the warm-up
+    search_seconds: Number | None = None  # of the warm-up, at most
+    search_limit_algorithms: Integer | None = None  # timed for each convolution; 0: all
+    search_reason: Text | None = None  # why there was no search
+    startup_seconds: Number | None = None  # first cell to first timed step
+    startup_import_seconds: Number | None = None  # part of startup_seconds
+    startup_preflight_seconds: Number | None = None  # part of startup_seconds
+    startup_data_seconds: Number | None = None  # part of startup_seconds
+    startup_model_seconds: Number | None = None  # part of startup_seconds
+    startup_warmup_seconds: Number | None = None  # part of startup_seconds
+    startup_reason: Text | None = None  # why there are none: only the first run of a kernel has them
+    evaluation_seconds: Number | None = None  # outside the clock
+    explanation_seconds: Number | None = None  # outside the clock
+    epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch
+    step_ms_median: Number | None = None  # timed steps
+    step_ms_p10: Number | None = None  # timed steps
+    step_ms_p90: Number | None = None  # timed steps
+    step_ms_all: list = field(default_factory=list)  # every timed step; not written, too long
+    block_seconds: list[Number] = field(default_factory=list)  # up to ten parts of each timed epoch
+    data_wait_fraction: Number | None = None  # of the timed epochs: waiting for a batch
+    data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; not written, see the fraction
+    samples_per_second: Number | None = None  # at the mean epoch time; older records: median
+    peak_allocated_mib: Number | None = None  # PyTorch's allocator, timed steps
+    peak_reserved_mib: Number | None = None  # PyTorch's allocator, timed steps
+    peak_allocated_with_warmup_mib: Number | None = None  # the same with the warm-up
+    peak_reserved_with_warmup_mib: Number | None = None  # the same with the warm-up
+    data_on_device_mib: Number | None = None  # part of the peak: the data set
+    device_used_mib: Number | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first's
+    device_used_before_mib: Number | None = None  # NVML, used by others beforehand
+    device_memory_reason: Text | None = None  # why NVML gave no figure
+    train_loss: list = field(default_factory=list)  # mean of each epoch
+    training_log: list = field(default_factory=list)  # [epoch, step, loss, accuracy so far in the epoch]
+    metric_name: Text | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
+    metric_better: Text | None = None  # "higher" or "lower"
+    metric: list = field(default_factory=list)  # held-out data, after each epoch
+    chance_metric: Number | None = None  # of a model that ignores its input
+    test_metric: Number | None = None  # on a test set that decides nothing, or null
+    inference_latency_ms: Number | None = None  # one sample, synchronised
+    inference_latency_ms_p10: Number | None = None  # one sample, synchronised
+    inference_latency_ms_p90: Number | None = None  # one sample, synchronised
+    inference_samples_per_second: Number | None = None  # at the training's batch size
+    inference_memory_mib: Number | None = None  # weights, batch, forward pass
+    inference_difference_fraction: Number | None = None  # largest difference from fp32 / its largest output
+    inference_reason: Text | None = None  # why a figure of the inference is missing
+    loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at each change
+    skipped_steps: Integer | None = None  # timed steps whose gradients overflowed
+    warmup_skipped_steps: Integer | None = None  # while the loss scale settled
+    host_syncs_per_step: Number | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
+    overflow_steps: list[Number] = field(default_factory=list)  # timed steps skipped, counted from 0 in each repeat
     gradient_flush_fraction_scale_1: Number | None = None  # of non-zero gradients: zero in fp16 without scaling
     gradient_flush_fraction_scaled: Number | None = None  # the same at the last loss scale
     lost_update_fraction: Number | None = None  # of weights that a step should change: unchanged
@@ -90,12 +188,6 @@ class DiagnosticFields:
     ledger_error_fraction: Number | None = None  # (peak + slack + context) / NVML's figure - 1
     ledger_reason: Text | None = None  # why there is no memory breakdown, or no context in it
     saved_activations_mib: Number | None = None  # kept by the forward pass for the backward pass
-
-
-@dataclass(kw_only=True)
-class EnvironmentFields:
-    """Where a run ran. A field that was not read is None."""
-
     device_type: Text | None = None  # the device
     gpu_name: Text | None = None  # the device
     gpu_uuid: Text | None = None  # the device
@@ -125,111 +217,6 @@ class EnvironmentFields:
     fp8_linear_fraction: Number | None = None  # of the Linear layers' work: in fp8
     commit: Text | None = None  # of the suite, if known
     code_hash: Text | None = None  # of the measuring code; null in a notebook run by hand
-
-
-SHORTEST_FOR_ENERGY = 5.0  # seconds of timed training: the counter goes on in steps of about 0.1 s
-ENERGY = ("energy_joules", "joules_per_1000_samples", "power_watts_mean", "energy_source")
-DISTURBED = 0.05  # a run is throttled if one reason held in this share of the samples
-LEDGER_AT_PEAK = ("parameters", "gradients", "optimizer", "masters", "data", "activations")  # ledger_<part>_mib
-NOT_WRITTEN = ("parameters", "step_ms_all", "data_wait_seconds_all", "card_samples_all")  # flattened, or too long
-REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")
-NO_EFFECT = ("data_dir", "output_dir", "checkpoint_minutes", "more_seeds")  # parameters that do not change the result
-# Of a data set `dataset_used` is compared. graph_gain is what a report finds out.
-NOT_COMPARED = {"precisions", "seed", "repeat", "purpose", "path", "dataset", "graph_gain", *NO_EFFECT}
-IN_FP8 = {"fp8_scaling": "tensorwise"}  # a parameter until version 0.3, without which old runs would have other keys
-DEFAULTS = {"optimizer": "sgd", "scaler": "pytorch", "rounding": "nearest", "fp16_accumulation": False}
-PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
-    "cifar_resnet": {**DEFAULTS, **IN_FP8, "keep_batchnorm_fp32": False, "clip": 0.0, "batchnorm_momentum": 0.1},
-    "efficientnet_regression": DEFAULTS,
-    "lstm_language_model": DEFAULTS | IN_FP8,
-}
-ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
-STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
-MAX_FILE_BYTES = 2**23  # of a record, or of a file in an archive; the largest records have 0.1 MiB
-MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
-NOT_YET_EXPLAINED = "the run was ended before it was explained"
-NO_RECORD = "it is no record"
-BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
-
-
-@dataclass
-class RunRecord(EnvironmentFields, DiagnosticFields):
-    """One run: one notebook, one set of parameters, one precision. A field that was not measured is None."""
-
-    run_id: str  # what was run
-    notebook: str  # what was run
-    precision: str  # what was run
-    parameters: dict  # every parameter; not written, each is a key beside the fields
-    study: dict[Text, Plain] | None = None  # name, description and show of its study; null in a notebook run by hand
-    schema_version: int = 1  # of these fields
-    status: str = "failed"  # ok, oom, diverged, unsupported, failed, timeout or killed
-    reason: Text | None = None  # for every status but ok
-    started_at: Text | None = None  # ISO 8601, UTC
-    finished_at: Text | None = None  # ISO 8601, UTC
-    order_in_comparison: Integer | None = None  # planned place in its comparison, from 0
-    runs_before_in_process: Integer | None = None  # trainings begun earlier in its process
-    dataset_used: Text | None = None  # what "auto" became
-    dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
-    data_fingerprint: Text | None = None  # hash of contents, counts and classes
-    data_files_hash: Text | None = None  # of the files read in data_dir
-    synthetic: bool | None = None  # made-up data
-    train_samples: Integer | None = None  # images or tokens
-    eval_samples: Integer | None = None  # images or tokens
-    sample_unit: Text | None = None  # images or tokens
-    steps_per_epoch: Integer | None = None  # timed in each epoch
-    batch_size_used: Integer | None = None  # what "max" became
-    samples_per_epoch: Integer | None = None  # timed in each epoch
-    batch_probes: list = field(default_factory=list)  # [batch size, "ok" or "oom", peak MiB, samples per second]
-    warmup_steps: Integer | None = None  # before the clock starts, then undone
-    warmup_seconds: Number | None = None  # search, compilation, settling of the loss scale
-    compile_seconds: Number | None = None  # of the warm-up
-    search_seconds: Number | None = None  # of the warm-up, at most
-    search_limit_algorithms: Integer | None = None  # timed for each convolution; 0: all
-    search_reason: Text | None = None  # why there was no search
-    startup_seconds: Number | None = None  # first cell to first timed step
-    startup_import_seconds: Number | None = None  # part of startup_seconds
-    startup_preflight_seconds: Number | None = None  # part of startup_seconds
-    startup_data_seconds: Number | None = None  # part of startup_seconds
-    startup_model_seconds: Number | None = None  # part of startup_seconds
-    startup_warmup_seconds: Number | None = None  # part of startup_seconds
-    startup_reason: Text | None = None  # why there are none: only the first run of a kernel has them
-    evaluation_seconds: Number | None = None  # outside the clock
-    explanation_seconds: Number | None = None  # outside the clock
-    epoch_seconds: list = field(default_factory=list)  # training only, every timed epoch
-    step_ms_median: Number | None = None  # timed steps
-    step_ms_p10: Number | None = None  # timed steps
-    step_ms_p90: Number | None = None  # timed steps
-    step_ms_all: list = field(default_factory=list)  # every timed step; not written, too long
-    block_seconds: list = field(default_factory=list)  # up to ten parts of each timed epoch
-    data_wait_fraction: Number | None = None  # of the timed epochs: waiting for a batch
-    data_wait_seconds_all: list = field(default_factory=list)  # per timed epoch; not written, see the fraction
-    samples_per_second: Number | None = None  # at the mean epoch time; older records: median
-    peak_allocated_mib: Number | None = None  # PyTorch's allocator, timed steps
-    peak_reserved_mib: Number | None = None  # PyTorch's allocator, timed steps
-    peak_allocated_with_warmup_mib: Number | None = None  # the same with the warm-up
-    peak_reserved_with_warmup_mib: Number | None = None  # the same with the warm-up
-    data_on_device_mib: Number | None = None  # part of the peak: the data set
-    device_used_mib: Number | None = None  # NVML, whole GPU, highest at an epoch's end; older records: the first's
-    device_used_before_mib: Number | None = None  # NVML, used by others beforehand
-    device_memory_reason: Text | None = None  # why NVML gave no figure
-    train_loss: list = field(default_factory=list)  # mean of each epoch
-    training_log: list = field(default_factory=list)  # [epoch, step, loss, accuracy so far in the epoch]
-    metric_name: Text | None = None  # "accuracy", "mean_absolute_error" or "perplexity"
-    metric_better: Text | None = None  # "higher" or "lower"
-    metric: list = field(default_factory=list)  # held-out data, after each epoch
-    chance_metric: Number | None = None  # of a model that ignores its input
-    test_metric: Number | None = None  # on a test set that decides nothing, or null
-    inference_latency_ms: Number | None = None  # one sample, synchronised
-    inference_latency_ms_p10: Number | None = None  # one sample, synchronised
-    inference_latency_ms_p90: Number | None = None  # one sample, synchronised
-    inference_samples_per_second: Number | None = None  # at the training's batch size
-    inference_memory_mib: Number | None = None  # weights, batch, forward pass
-    inference_difference_fraction: Number | None = None  # largest difference from fp32 / its largest output
-    inference_reason: Text | None = None  # why a figure of the inference is missing
-    loss_scale_trace: list = field(default_factory=list)  # [timed step, scale] at each change
-    skipped_steps: Integer | None = None  # timed steps whose gradients overflowed
-    warmup_skipped_steps: Integer | None = None  # while the loss scale settled
-    host_syncs_per_step: Number | None = None  # waits for the GPU, by torch.cuda.set_sync_debug_mode
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
@@ -268,7 +255,7 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = record_in(path) if record.data_fingerprint else None
+    old = read_run(path) if record.data_fingerprint else None
     if old and old["status"] in ("ok", "diverged") and old.get("data_fingerprint") != record.data_fingerprint:
         old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
         write_flat(old, path.with_name(f"{old['run_id']}.json"))
@@ -290,14 +277,16 @@ def write_flat(flat: dict, path: str | Path) -> None:
         temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
 
 
-EXPLAINING = (  # what the names of fields begin with that the explanation of a run fills in, in old records, too
-    *("gradient_", "gpu_busy_", "kernels_per_step", "tensor_core_", "fp16_kernel_", "fp8_kernel_", "kernel_family_"),
-    *("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
-    *("profile_", "ledger_", "saved_activations_", "inference_", "lost_update_", "kept_update_", "update_"),
-    "explanation_",
+EXPLAINING = (  # what the names of fields begin with that an explanation fills in, also in old records; by their kinds
+    ("gradient_",),
+    ("gpu_busy_", "kernels_", "kernel_family_", "tensor_core_", "fp16_kernel_", "fp8_kernel_", "profile_"),
+    ("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
+    ("ledger_", "saved_activations_"),
+    ("inference_",),
+    ("lost_update_", "kept_update_", "update_", "explanation_"),
 )
-OF_NO_RUN = (*EXPLAINING, "resumed_at_epochs")  # the last is of checkpoints, which version 0.3 gave up
-EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(EXPLAINING))
+OF_NO_RUN = (*sum(EXPLAINING, ()), "resumed_at_epochs")  # the last is of checkpoints, which version 0.3 gave up
+EXPLANATION = tuple(name for name in RunRecord.__dataclass_fields__ if name.startswith(OF_NO_RUN))
 FIELDS = {name: spec for name, spec in RunRecord.__dataclass_fields__.items() if name not in NOT_WRITTEN}
 CONFIG = ConfigDict(strict=True, allow_inf_nan=False)
 # JSON has no other sequences than lists, so that a list stands for a tuple.
@@ -306,15 +295,16 @@ Probe = tuple[Annotated[Number, Field(ge=1)], Text, Number | None, Number | None
 TYPES: dict[str, Any] = {
     **{name: spec.type for name, spec in FIELDS.items()},
     **dict.fromkeys(("epoch_seconds", "train_loss", "metric"), list[Number | None]),
-    **dict.fromkeys(("block_seconds", "overflow_steps"), list[Number]),
     **dict.fromkeys(("kernel_family_fractions", "throttle_fractions"), list[NamedShare]),
     "loss_scale_trace": list[Annotated[tuple[Number, Number | None], Strict(False)]],
     "training_log": list[Annotated[tuple[Number, Number, Number | None, Number | None], Strict(False)]],
     "batch_probes": list[Annotated[Probe, Strict(False)]],
     **{"status": Status, "precision": Precision, "parameters": dict[Text, Plain]},
+    **dict.fromkeys(("model", "batch_size", "seed"), Any),
 }
-MAY_BE_MISSING: dict[str, Any] = {name: (kind, None) for name, kind in TYPES.items()}
-FlatRecord = create_model("FlatRecord", __config__=CONFIG, **MAY_BE_MISSING)
+REQUIRED = ("run_id", "notebook", "precision", "status", "model", "batch_size", "seed")  # older records lack others
+KINDS: dict[str, Any] = {name: (kind, ... if name in REQUIRED else None) for name, kind in TYPES.items()}
+FlatRecord = create_model("FlatRecord", __config__=CONFIG, **KINDS)
 SETTINGS = TypeAdapter(dict[Text, Scalar], config=CONFIG)  # in which runs are compared
 BESIDE = TypeAdapter(dict[Text, Plain], config=CONFIG)  # the others that stand beside the fields
 
@@ -329,18 +319,16 @@ def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]
     left_out: list[tuple[str, str]] = []
     for name, read in json_files(Path(folder), left_out):
         try:
-            value = json.loads(within_limit(read()))
+            value = json.loads(read())
         except Exception as error:  # a broken archive raises whatever it likes
             left_out.append((name, f"not readable ({error})"))
             continue
-        is_record = isinstance(value, dict) and ("run_id" in value or {"notebook", "precision", "status"} <= set(value))
-        if not is_record and PurePath(name).name in BESIDE_RECORDS:
-            continue
+        is_record = isinstance(value, dict) and "run_id" in value
         if reason := wrong_field({**value, "path": name}) if is_record else NO_RECORD:
-            left_out.append((name, reason))
+            if is_record or PurePath(name).name not in BESIDE_RECORDS:
+                left_out.append((name, reason))
         else:
-            kept = {field: held for field, held in value.items() if field in FIELDS or not field.startswith(OF_NO_RUN)}
-            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], IN_FP8), **kept, "path": name})
+            records.append({**PARAMETERS_OF_OLD_RECORDS.get(value["notebook"], IN_FP8), **value, "path": name})
     return records, left_out
 
 
@@ -352,24 +340,18 @@ def flaw(record: Any) -> str | None:
 def wrong_field(record: Any) -> str | None:
     """Return why a JSON value is no record, or which field holds what cannot be computed with, or None.
 
-    A field may be missing, as in older records. A choice that is unknown may be one of another version.
+    A parameter with a choice that is unknown is sound, because it may be one of another version.
     """
-    if not isinstance(record, dict):
-        return NO_RECORD
-    if missing := [name for name in REQUIRED if name not in record]:
-        return f"lacks {', '.join(missing)}"
     try:
         FlatRecord.model_validate(record)
         settings = compared_settings(record)
         SETTINGS.validate_python({name: record[name] for name in settings})
         BESIDE.validate_python({name: record[name] for name in record.keys() - FIELDS.keys() - settings})
-    except ValidationError as error:
-        return said_of(error, "a record", ()).rstrip(".")
-    declared = EXPERIMENTS.get(record["notebook"], OwnExperiment)
-    try:
+        declared = EXPERIMENTS.get(record["notebook"], OwnExperiment)
         declared.model_validate({name: record[name] for name in declared.model_fields if name in record})
     except ValidationError as error:
-        if any(one["type"] != "literal_error" or not isinstance(one["input"], str) for one in error.errors()):
+        kinds = {one["type"] if isinstance(one["input"], str) else "" for one in error.errors()}
+        if error.title == "FlatRecord" or kinds != {"literal_error"}:
             return said_of(error, "a record", ()).rstrip(".")
     return None
 
@@ -394,38 +376,32 @@ def contradiction(record: dict) -> str | None:
     return None if all(one > 0 for one in record.get("block_seconds", ())) else "status ok, but no usable block_seconds"
 
 
-def record_in(path: Path) -> dict | None:
-    """Return the record in a file as a flat dict, or None where there is none that can be used."""
+def read_run(path: Path) -> dict | None:
+    """Return the record of a training in the file that bears its run_id, or None where it is of another or unusable."""
     try:
         value = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None
-    return None if flaw(value) else value
-
-
-def read_run(path: Path) -> dict | None:
-    """Return the record of a training in the file that bears its run_id, or None where it is of another or unusable."""
-    record = record_in(path)
-    return record if record and record["run_id"] == path.stem else None
+    return None if flaw(value) or value["run_id"] != path.stem else value
 
 
 def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips to `left_out`.
 
-    In a zip hidden files are ignored, because macOS adds them. Higher files come first, and files before archives,
-    because the order decides which of several copies of a record stands, see sort_out().
+    Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
+    because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
     """
-    paths = paths_below(folder) if folder.is_dir() else [folder]
-    for path in sorted(paths, key=lambda path: (len(path.parts), path.suffix == ".zip", path)):
-        name = str(path.relative_to(folder)) if path != folder else path.name
+    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {folder.name: folder}
+    for name, path in sorted(named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])):
+        if HIDDEN.search(name) or path.is_dir():
+            continue
         if path.suffix == ".json":
             yield name, partial(read_file, path)
         elif path.suffix == ".zip":
             try:
                 check_is_file(path)
                 with zipfile.ZipFile(path) as archive:
-                    entries = sorted(archive.infolist(), key=lambda one: one.filename)
-                    entries = [one for one in entries if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
+                    entries = [one for one in archive.infolist() if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
                     if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
                         raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
                     for one in entries:  # reading one never gives more than its file_size
@@ -434,29 +410,14 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
                 left_out.append((name, f"not readable ({error})"))
 
 
-def paths_below(folder: Path) -> list[Path]:
-    """Return all files below a folder but for hidden ones. Links to folders are not followed."""
-    found: list[Path] = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in files if not name.startswith(".")]
-    return found
-
-
 def read_file(path: Path) -> bytes:
-    """Return the contents of a regular file; raise OSError or ValueError if it is another thing or too large.
+    """Return the contents of a regular file up to MAX_FILE_BYTES; raise OSError if it is another thing.
 
     Links are refused, because a stranger's folder may hold links to files that only its reader can read.
     """
     check_is_file(path)
     with path.open("rb") as opened:
-        return within_limit(opened.read(MAX_FILE_BYTES + 1))
-
-
-def within_limit(text: bytes) -> bytes:
-    if len(text) > MAX_FILE_BYTES:
-        raise ValueError(f"larger than {MAX_FILE_BYTES // 2**20} MiB")
-    return text
+        return opened.read(MAX_FILE_BYTES)
 
 
 def data_asked_for(record: dict) -> str | None:
@@ -497,14 +458,6 @@ def too_short_for_energy(seconds: float) -> str | None:
     """Return why the energy of so many seconds of timed training is no figure, or None where it is."""
     short = f"less than {SHORTEST_FOR_ENERGY:g} s of timed training, too short for the energy counter"
     return short if seconds < SHORTEST_FOR_ENERGY else None
-
-
-def without_short_energy(record: dict) -> dict:
-    """Return an ok record without the energy of a timed training that was too short. Older records may have it."""
-    short = too_short_for_energy(sum(filter(None, record.get("epoch_seconds") or ())))
-    if not short or record.get("energy_joules") is None:
-        return record
-    return {**record, **dict.fromkeys(ENERGY), "energy_reason": short}
 
 
 def last_metric(record: dict) -> float | None:

@@ -151,7 +151,7 @@ def test_lists_of_fields_and_cases_are_kept_in_step(copy, capsys):
     assert "docs/record.md is stale; run: python docs/tables.py" in capsys.readouterr().err
     assert write(copy) == 0
     assert check(copy) == 0
-    assert fields.read_text().startswith("Before.\n<!-- fields -->\n- `overflow_steps`: ")
+    assert fields.read_text().startswith("Before.\n<!-- fields -->\n- `run_id`, `notebook`, `precision`: ")
     assert fields.read_text().endswith("<!-- /fields -->\nAfter.\n")
     for path in (copy / "tests" / "built_cases").glob("*.json"):
         assert f"| {path.stem} | " in cases.read_text()

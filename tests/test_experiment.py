@@ -64,10 +64,9 @@ def test_no_traceback_keeps_tensors_alive():
         except KeyError:
             raise RuntimeError("CUDA out of memory") from None
 
-    record = make_record()
     gc.disable()
     try:
-        with guarded(record, "out", CPU):
+        with guarded(make_record(), "out", CPU):
             train()
         assert alive[0]() is None
     finally:
@@ -88,12 +87,9 @@ def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch
 
 
 def test_an_error_becomes_a_line_that_ends_with_a_sentence():
-    assert error_line(ValueError("a.\nb")) == "ValueError: a."
     memory = "CUDA out of memory. Tried to allocate 2 GiB. " + "Of it 1 GiB is free. " * 20 + "See the documentation"
     line = error_line(RuntimeError(memory))
-    assert line.startswith("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB. Of it 1 GiB")
-    assert 350 < len(line) <= 400
-    assert line.endswith("1 GiB is free.")
+    assert 350 < len(line) <= 400 and line.endswith("1 GiB is free.") and line[14:].strip() in memory
     assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
 
 
@@ -158,6 +154,7 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
         assert len(record.train_loss) == len(record.metric) == len(record.epoch_seconds) == 2
         assert record.metric[-1] > 0.8 and record.train_loss[1] < record.train_loss[0]
         assert record.test_metric is None
+        assert {getattr(record, f"{part}_reason") for part in ("inference", "profile", "limit", "ledger")} == {"no GPU"}
     assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
     assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
     assert {epoch for epoch, *_ in data.asked} == {0, 1}
@@ -261,12 +258,6 @@ def test_what_goes_wrong_within_a_training_is_its_status_and_the_next_one_goes_o
     assert len(list(Path("outputs").glob("*.json"))) == 3
 
 
-def test_a_user_error_within_a_training_ends_the_experiment_without_a_record():
-    with pytest.raises(UserError):
-        make_experiment(loss=Mock(side_effect=UserError("say what to do"))).run()
-    assert list(Path("outputs").iterdir()) == []
-
-
 def test_step_schedule_and_what_comes_after_training_are_those_that_are_given():
     asked, rates, taken, seen, trainers = [], [], [], {}, {}
 
@@ -318,17 +309,16 @@ def test_the_seed_is_set_before_each_model_and_the_optimizer_is_the_one_that_is_
 
 
 def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
-    own = SimpleNamespace(**vars(make_experiment().parameters), depth=3)
+    own = SimpleNamespace(**vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3)
     experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, gpu=Gpu(CPU, {}))
     assert experiment.parameters is own
-    assert [record.status for record in experiment.run()] == ["ok", "ok"]
+    assert [(record.status, record.profile_reason) for record in experiment.run()] == [("ok", "no GPU")]
     capsys.readouterr()
     describe(torch.nn.Linear(2, 5), next(Points().train_batches(0, torch.float32, 3)))
     assert capsys.readouterr().out == "15 parameters, (3, 2) -> (3, 5)\n"
 
 
-@pytest.mark.parametrize("infer", [None, accuracy])
-def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
+def test_a_training_is_written_before_it_is_explained(monkeypatch):
     """A run that is ended in its explanation, which takes longer than a short training, keeps what was measured."""
     given, order = [], []
 
@@ -337,9 +327,8 @@ def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
         raise KeyboardInterrupt  # which no guard holds up, as little as a kill
 
     monkeypatch.setattr(f"{PACKAGE}.explain", ended)
-    options = {"infer": infer} if infer else {}
     with pytest.raises(KeyboardInterrupt):
-        make_experiment(after_training=lambda *_: order.append(1), **options, parameters={"precisions": ["fp32"]}).run()
+        make_experiment(after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}).run()
     assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
     kept = json.loads(path.read_text())
@@ -347,10 +336,7 @@ def test_a_training_is_written_before_it_is_explained(infer, monkeypatch):
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
     assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED
     assert kept["gradient_reason"] is None  # of fp16 alone
-    if infer:
-        assert given == [accuracy]
-    else:  # the first items of a batch
-        assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
+    assert given[0](make_model(), next(Points().train_batches(0, torch.float32, 16)), 3).shape == (3, 2)
 
 
 @pytest.mark.parametrize("repeat", [0, 1])
@@ -415,46 +401,29 @@ def test_only_data_that_ask_for_it_are_prepared_ahead(monkeypatch):
     assert len(wrapped) == 1
 
 
-def asked_of_cpu(monkeypatch, max_steps=1):
-    """Return the parameters that a preflight reads, on a machine without a GPU."""
-    monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
-    return SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
-
-
 @pytest.mark.parametrize(("max_steps", "run", "reduced"), [(0, "", True), (5, "", False), (0, "run-ab", False)])
-def test_without_a_gpu_a_notebook_trains_a_little_where_nobody_chose_a_size(monkeypatch, max_steps, run, reduced):
+def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_imports(
+    monkeypatch, max_steps, run, reduced
+):
+    """They do not pass over a later training, also where all cells of a notebook are run once more."""
     monkeypatch.setenv(RUNNER_ENV, run)
-    asked = asked_of_cpu(monkeypatch, max_steps)
-    experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
-    assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
-
-
-def test_garbage_collections_pass_over_what_was_imported_but_not_over_a_later_training(monkeypatch):
-    asked = asked_of_cpu(monkeypatch)
+    monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
+    asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
     gc.unfreeze()
     try:
-        experiment.preflight(asked)
+        experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
+        assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
         frozen = gc.get_freeze_count()
-        assert frozen > 100_000
         network = torch.nn.Linear(2, 2)
         network.itself = [network]  # only a collection frees it
         there = weakref.ref(network)
-        experiment.preflight(asked)  # as where all cells of a notebook are run once more
-        assert gc.get_freeze_count() <= frozen
+        experiment.preflight(asked)
+        assert 100_000 < frozen >= gc.get_freeze_count()
         del network
         gc.collect()
         assert there() is None
     finally:
         gc.unfreeze()
-
-
-def test_on_the_cpu_every_explanation_has_a_reason_and_nothing_is_run():
-    record, trainer = make_record(), make_experiment().make_trainer("fp32")
-    before = vars(record).copy()
-    explain(record, trainer, lambda: pytest.fail("no batch is needed"))
-    reasons = {f"{part}_reason": "no GPU" for part in ("inference", "profile", "limit", "ledger")}
-    assert vars(record) == before | reasons
-    assert trainer.steps == 0
 
 
 PARTS = {  # and where the reason stands when one fails
@@ -493,12 +462,9 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
     assert {name: getattr(record, name) for name in PARTS.values()} == dict.fromkeys(PARTS.values()) | expected
 
 
-def test_a_graph_is_replayed_before_steps_are_taken_outside_it_and_batches_begin_again(monkeypatch):
-    _, ran, taken = explain_on_gpu(monkeypatch, captured=object())
-    assert ran == ["measure_inference", "profile_steps", "memory.read_memory_breakdown", *[*PARTS][3:]]
-    assert taken == "abcabca"
-
-
-def test_inference_is_measured_where_the_study_shows_it_alone(monkeypatch):
-    record, ran, _ = explain_on_gpu(monkeypatch, shown=False)
-    assert ran == [*PARTS][1:] and record.inference_reason == NOT_ABOUT_INFERENCE
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_graph_is_replayed_before_steps_outside_it_and_inference_is_for_studies_that_show_it(monkeypatch, shown):
+    record, ran, taken = explain_on_gpu(monkeypatch, captured=object(), shown=shown)
+    assert ran == ["measure_inference", "profile_steps", "memory.read_memory_breakdown", *[*PARTS][3:]][not shown :]
+    assert taken == "abcabca"[: len(ran)]  # batches begin again
+    assert record.inference_reason == (None if shown else NOT_ABOUT_INFERENCE)

@@ -247,5 +247,4 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
         parts = [started[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]
         assert all(seconds > 0 for seconds in parts) and started["startup_seconds"] == pytest.approx(sum(parts))
         text = printed(executed(tmp_path))
-        assert "it/s]" not in text  # no progress bar was asked for
         assert text.count("needs an NVIDIA GPU") >= 6  # of the preflight

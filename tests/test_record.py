@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 
 from mixed_precision_study import record as records
-from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.report.reading import corrected, sort_out
 
 PARAMETERS = {"dataset": "auto", "model": "resnet18", "precisions": ["fp32"], "batch_size": 128, "lr": 0.1, "seed": 0}
 PARAMETERS |= {"data_dir": "data", "output_dir": "outputs"}
@@ -124,18 +124,6 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_type_or_number_is_told_by_its_field_and_costs_no_other_record(tmp_path, name):
-    (tmp_path / "bad.json").write_text(json.dumps({**sound(), name: WRONG[name]}))
-    (tmp_path / "good.json").write_text(json.dumps(sound()))
-    found, left_out = records.read_records(tmp_path)
-    assert [item["path"] for item in found] == ["good.json"]
-    assert [path for path, _ in left_out] == ["bad.json"]
-    assert name in left_out[0][1] and len(left_out[0][1]) < 400
-    assert records.record_in(tmp_path / "bad.json") is None
-    assert records.record_in(tmp_path / "good.json") == sound()
-
-
 CONTRADICTIONS = {
     "epoch_seconds": [],
     "block_seconds": [0.0],
@@ -147,12 +135,19 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_a_record_that_contradicts_itself_counts_neither_for_the_report_nor_for_the_runner(tmp_path, name):
-    (tmp_path / "bad.json").write_text(json.dumps({**sound(), "peak_allocated_mib": 1.0, name: CONTRADICTIONS[name]}))
-    used, ((path, reason),) = sort_out(records.read_records(tmp_path)[0])
-    assert used == [] and path == "bad.json" and name in reason.replace(" v", "_v")
-    assert records.record_in(tmp_path / "bad.json") is None
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), *CONTRADICTIONS.items()], ids=lambda one: str(one)[:20])
+def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_and_runner(tmp_path, name, value):
+    good = {**sound(), "peak_allocated_mib": 1.0}
+    paths = [tmp_path / folder / f"{good['run_id']}.json" for folder in ("bad", "good")]
+    for path, one in zip(paths, ({**good, name: value}, good), strict=True):
+        path.parent.mkdir()
+        path.write_text(json.dumps(one))
+    found, unusable = records.read_records(tmp_path)
+    used, contradicting = sort_out(found)
+    assert [one["path"].partition("/")[0] for one in used] == ["good"]
+    ((path, reason),) = unusable + contradicting
+    assert path.startswith("bad/") and name in reason.replace(" v", "_v") and len(reason) < 400
+    assert [records.read_run(path) for path in paths] == [None, good]
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -164,6 +159,7 @@ ODD_FILES = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "link to nothing": lambda path: path.symlink_to("nowhere"),
     "link to itself": lambda path: path.symlink_to(path.name),
+    "list": lambda path: path.write_text("[]"),
     "binary": lambda path: path.write_bytes(bytes(range(256))),
     "long number": lambda path: path.write_text('{"run_id": ' + "9" * 10_000 + "}"),
 }
@@ -177,7 +173,7 @@ def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, end
     found, left_out = records.read_records(tmp_path)  # which neither waits nor raises
     assert [item["path"] for item in found] == ["good.json"]
     assert [path for path, reason in left_out if reason] == [f"odd.{ending}"]
-    assert records.record_in(tmp_path / f"odd.{ending}") is None
+    assert records.read_run(tmp_path / f"odd.{ending}") is None
 
 
 def test_an_archive_that_unpacks_to_too_much_is_left_out_and_memory_for_one_file_is_taken(tmp_path):
@@ -252,7 +248,7 @@ def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, sta
 @pytest.mark.parametrize(("seconds", "kept"), [([2.0, 2.9], False), ([2.0, 3.0], True), ([None, 6.0], True)])
 def test_energy_of_a_short_training_is_left_out_with_a_reason(seconds, kept):
     record = records.flat_record(make(status="ok", epoch_seconds=seconds, energy_joules=9.0, power_watts_mean=3.0))
-    found = records.without_short_energy(record)
+    found = corrected({name: getattr(records.RunRecord, name, []) for name in records.FIELDS} | record)
     assert (found["energy_joules"] is not None, found["energy_reason"] is None) == (kept, kept)
     assert found["power_watts_mean"] == (3.0 if kept else None)
     assert record["energy_joules"] == 9

@@ -1,32 +1,16 @@
 """The explanation of a precision's timed runs, where a run of its own made it."""
 
-from functools import cache
-
-from ..record import FIELDS, EnvironmentFields
+from ..record import EXPLAINING, FIELDS
 
 TIME_ALONE = "the run was made for its time alone"  # the reason that a timed run gives
 NOT_YET = "the run that measures it is missing"
-STARTS = (  # fields that are measured together: one is taken over only if none of its kind was measured
-    ("gradient_",),
-    ("gpu_busy_", "kernel", "tensor_core_", "fp16_kernel_", "profile_"),
-    ("flops_", "bytes_", "misaligned_", "achieved_", "ceiling_", "compute_limit_", "bandwidth_limit_", "limit_"),
-    ("ledger_", "memory_", "saved_activations_"),
-)
-INFERENCE = ("inference_",)
 ALWAYS_MEASURED = ("ledger_slack_mib", "ledger_context_mib")  # by a timed run as well, without a memory breakdown
-
-
-@cache
-def fields_of(starts: tuple[str, ...]) -> list[str]:
-    """Return the fields of a record that are measured together, without those of each process."""
-    own = EnvironmentFields.__dataclass_fields__  # such as kernel_forked, which begins as a field of the profile does
-    return [name for name in FIELDS if name.startswith(starts) and name not in own]
 
 
 def complete(record: dict, explanation: dict, kinds: tuple[tuple[str, ...], ...]) -> None:
     """Give a record the fields of some kinds from an explanation, where it has none of that kind."""
     for starts in kinds:
-        names = fields_of(starts)
+        names = [name for name in FIELDS if name.startswith(starts)]
         measured = [name for name in names if not name.endswith("_reason") and name not in ALWAYS_MEASURED]
         if all(record.get(name) in (None, []) for name in measured):
             record.update({name: explanation.get(name) for name in names if name in explanation})
@@ -64,5 +48,5 @@ def explain(records: list[dict], explanations: list[dict]) -> None:
         return
     newest = max(known, key=lambda record: record.get("finished_at") or "")
     for record in timed:
-        complete(record, newest, STARTS)
-    complete(timed[0], newest, (INFERENCE,))
+        complete(record, newest, EXPLAINING[:4])
+    complete(timed[0], newest, EXPLAINING[4:5])

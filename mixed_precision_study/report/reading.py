@@ -14,7 +14,7 @@ from ..record import (
     contradiction,
     data_asked_for,
     read_records,
-    without_short_energy,
+    too_short_for_energy,
 )
 
 OWN_RUNS = "outputs"
@@ -71,7 +71,10 @@ def corrected(record: dict) -> dict:
     In fp32 the ceiling was that of a convolution, which cuDNN does in fewer multiplications than were counted. The use
     of the device was read before an evaluation reserved more, so it may be below the allocator's own reserve.
     """
-    record = without_short_energy(record)
+    short = too_short_for_energy(sum(filter(None, record["epoch_seconds"])))
+    if short and record["energy_joules"] is not None:
+        figures = ("energy_joules", "joules_per_1000_samples", "power_watts_mean", "energy_source")
+        record = {**record, **dict.fromkeys(figures), "energy_reason": short}
     matmul, conv = record["ceiling_matmul_tflop_per_second"], record["ceiling_conv_tflop_per_second"]
     if matmul and conv and record["compute_limit_fraction"] is not None:
         fraction = record["compute_limit_fraction"] * max(matmul, conv) / matmul

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..parameters import COMPILE_MODES, Unsupported, reason_unsupported
+from ..parameters import COMPILE_MODES, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
@@ -30,9 +30,20 @@ def check_supported(precision: str, execution: str, device: torch.device, fp16_c
 
     `fp16_check` is the preflight's result: "passed", what is wrong with fp16 on this GPU, or None if not checked.
     """
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    if reason := reason_unsupported(precision, execution, capability):
-        raise Unsupported(reason)
+    if device.type != "cuda":
+        if "cuda_graph" in execution:
+            raise Unsupported(f'execution="{execution}" needs an NVIDIA GPU; this run is on the CPU')
+        if precision not in ("fp32", "amp_bf16"):
+            raise Unsupported(f"{precision} needs an NVIDIA GPU; this run is on the CPU")
+        return
+    capability = torch.cuda.get_device_capability(device)
+    number = "{}.{}".format(*capability)
+    if precision == "tf32" and capability < (8, 0):
+        raise Unsupported(f"TF32 needs compute capability 8.0 (Ampere) or newer; this GPU has {number}")
+    if precision in ("amp_bf16", "bf16_true") and capability < (8, 0):
+        raise Unsupported(f"this GPU (compute capability {number}) would only emulate bfloat16")
+    if precision == "fp8" and capability < (8, 9):
+        raise Unsupported(f"fp8 needs compute capability 8.9 (Ada, Hopper) or newer; this GPU has {number}")
     if "fp16" in precision and fp16_check not in (None, "passed"):
         raise Unsupported(f"fp16 arithmetic is wrong on this GPU: {fp16_check}")
 

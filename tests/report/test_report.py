@@ -1,11 +1,13 @@
 """The report as a whole: what it leaves alone, that drawing it again gives the same, and what fails in it."""
 
+from typing import get_args
+
 import matplotlib.pyplot as plt
 import pytest
 from drawn_reports import read_all, said_in
 from made_up_records import make
 
-from mixed_precision_study.parameters import PRECISION_NAMES
+from mixed_precision_study.parameters import Precision
 from mixed_precision_study.report import energy, provenance, sections
 from mixed_precision_study.report.names import ORDER
 from mixed_precision_study.report.section import Chart, Section
@@ -29,7 +31,7 @@ def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(tabl
 
 
 def test_precisions_have_one_order_everywhere():
-    assert list(ORDER) == list(PRECISION_NAMES)
+    assert list(ORDER) == list(get_args(Precision))
 
 
 def raising(report):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_up_records import CPU, make, make_failed
 
-from mixed_precision_study.record import record_in, write_record
+from mixed_precision_study.record import read_run, write_record
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner.plan import Run
 from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, read_seconds, say, table
@@ -27,7 +27,7 @@ def ended(tmp_path):
         path = write_record(record, tmp_path)
         parameters = {**record.parameters, "precisions": [precision]}
         comparison.append(Run(Path("cifar_resnet.ipynb"), parameters, tmp_path, 1.0))
-        return record_in(path), comparison
+        return read_run(path), comparison
 
     return end
 
