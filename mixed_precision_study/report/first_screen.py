@@ -6,7 +6,6 @@ than that, the card says by how much. On a CPU nothing is judged.
 """
 
 import re
-import statistics
 
 import pandas as pd
 
@@ -14,7 +13,7 @@ from ..judge.conditions import said_of_made_up
 from ..judge.equivalence import AS_GOOD, FEWEST_SEEDS_FOR_OUTCOME
 from ..judge.ratios import FEWEST_PROCESSES
 from .charts import opening, opening_note
-from .names import bare, in_way, model_name, precision_name, way_name
+from .names import bare, in_way, precision_name
 from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
 from .words import count, listed, plain, short, span
@@ -102,24 +101,6 @@ def said_below(tables: Tables, bars: pd.DataFrame, title: str, found: str, way: 
     return " ".join(filter(None, said))
 
 
-def equal_runs(tables: Tables) -> pd.DataFrame:
-    """Return a row for each set of equal trainings: how many there are, and how far apart their times are."""
-    names = ["model", "run", "precision"]
-    trained = [one for one in tables.trainings.record if one["epoch_seconds"]]
-    rows = pd.DataFrame(
-        {
-            "model": map(model_name, trained),
-            "run": [way_name(one.get("execution")) for one in trained],
-            "precision": [precision_name(one["precision"]) for one in trained],
-            "batch_size": [one["batch_size"] for one in trained],
-            "seconds": [statistics.fmean(one["epoch_seconds"]) for one in trained],
-        }
-    )
-    found = rows.groupby([*names, "batch_size"], sort=False).seconds.agg(["size", "min", "max"]).query("size > 1")
-    found = found.assign(apart=found["max"] / found["min"]).round(2).reset_index()
-    return found.set_axis([*names, "batch", "runs", "fastest, s per epoch", "slowest", "slowest over fastest"], axis=1)
-
-
 def quality_line(tables: Tables, number: int, precision: str) -> str:
     """Return in one line whether a precision keeps the quality of fp32, or why that is not known."""
     found = tables.quality[(tables.quality.comparison == number) & (tables.quality.precision == precision)]
@@ -180,13 +161,8 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
     found, way = finding(tables, bars) if len(bars) else (NOTHING, "")
-    title = found
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
-    equal = equal_runs(tables) if found == NOTHING else pd.DataFrame()
-    if opened:
-        title = opened.title
-    elif len(equal):
-        title = f"Equal runs differ by up to {equal['slowest over fastest'].max():.2f} times"
+    title = opened.title if opened else found
     screen = Section()
     screen.parts.append(Heading(title, level=1, above=plain(facts(tables))))
     if text := said_below(tables, bars, title, found, way):
@@ -195,8 +171,6 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         screen.parts += [opened.parts[0], *([Sentence(opened.about)] if opened.about else []), *opened.parts[1:]]
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
-    elif len(equal):
-        screen.table(equal.to_dict("records"), caption="Training times of equal runs, which differ by chance alone")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
         figures = opening(bars)
         if not tables.on_cpu and (cards := cards_of(tables, bars)):

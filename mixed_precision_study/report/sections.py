@@ -9,7 +9,6 @@ from ..parameters import error_line
 from . import (
     articles,
     energy,
-    files,
     first_screen,
     growth,
     inference,
@@ -22,7 +21,7 @@ from . import (
     why,
 )
 from .charts import chart_style
-from .section import Chart, Section
+from .section import Chart, File, Section
 from .tables import Tables
 from .words import plain
 
@@ -49,7 +48,7 @@ def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
 
 def sections_of(tables: Tables) -> Iterator[Section]:
     """Draw the sections of a report after its CSV files. A section without parts has nothing to show."""
-    yield drawn(files, tables)
+    yield Section(parts=[File(name, content) for name, content in tables.csv().items()])  # before anything is drawn
     subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
     for module in SECTIONS:
