@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from matplotlib.colors import to_hex
 
 from mixed_precision_study.record import NOT_WRITTEN, write_record
 from mixed_precision_study.report.section import Chart, Sentence, Table
@@ -69,6 +70,20 @@ def rows_in(section):
 
 def charts_in(section):
     return {part.name: part.figures for part in parts_of(section, Chart)}
+
+
+def opened_bars(figures):
+    """Return {(part, comparison): {precision: (label, height and colour of its bar, bold)}} from left to right."""
+    found = {}
+    for axes in (axes for figure in figures for axes in figure.axes):
+        bars = {bar.get_gid(): bar for bar in axes.patches if bar.get_gid()}
+        for text in sorted((one for one in axes.texts if one.get_gid()), key=lambda one: one.get_position()[0]):
+            _, part, comparison, precision = text.get_gid().split()
+            bar = bars.get(text.get_gid().replace("label", "bar"))
+            drawn = (bar.get_height(), to_hex(bar.get_facecolor())) if bar else (None, None)
+            row = (text.get_text(), *drawn, text.get_weight() == "bold")
+            found.setdefault((part, int(comparison)), {})[precision] = row
+    return found
 
 
 def failures_in(tables):

@@ -66,26 +66,6 @@ def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
     return {**found, **fields}
 
 
-CASES = {
-    "data loading": profiled(busy=0.5, data_wait_fraction=0.4),
-    "kernel launches": profiled(busy=0.5, data_wait_fraction=0.1),
-    "sizes not multiples of 8": profiled(misaligned_flops_fraction=0.9),
-    "kernels other than arithmetic": profiled(SPARSE),
-    "arithmetic on Tensor Cores": profiled(compute_limit_fraction=0.55),
-    "arithmetic without Tensor Cores": profiled(precision="fp32", tensor_core_fraction=0.0),
-    "not known": flat(),
-}
-FIGURES = {
-    "data loading": "the GPU is idle 50% of the time and the loop waits 40% for its data",
-    "kernel launches": "the GPU is idle 50% of the time between kernel launches",
-    "sizes not multiples of 8": "70% of kernel time is convolution and matmul, and 90% of that work has sizes not",
-    "kernels other than arithmetic": "75% of kernel time is not arithmetic (elementwise 40%, normalisation 20%)",
-    "arithmetic on Tensor Cores": "86% of it on Tensor Cores and reaches 55% of what this card was measured to do",
-    "arithmetic without Tensor Cores": "70% of kernel time is convolution and matmul, 0% of it on Tensor Cores",
-    "not known": "what limits it is not known (it was not profiled)",
-}
-
-
 def assert_reads_well(text, sentences=1):
     """Check that a text is whole sentences, each with one full stop, and that nothing unknown was put into words."""
     assert text.endswith(".")

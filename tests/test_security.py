@@ -145,7 +145,7 @@ def spoil(folder, kept):
 def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
     """Half of the records have markup in every text, and the others keep what decides how they are compared."""
     for half, kept in (("every", NEEDED), ("most", DECIDING)):
-        for name in ("cifar", "others", "published"):
+        for name in ("cifar", "published"):
             getattr(made_up, f"write_{name}")(tmp_path / half / name)
         spoil(tmp_path / half, kept)
     process, notebook, _ = execute(tmp_path)

@@ -42,12 +42,10 @@ def test_the_newest_explanation_that_ended_well_counts():
     old = explanation(gpu_busy_fraction=0.1, finished_at="2026-01")
     new = explanation(gpu_busy_fraction=0.2, finished_at="2026-02")
     failed = explanation(gpu_busy_fraction=0.9, finished_at="2026-03", status="failed")
-    run = flat()
-    explain([run], [new, failed, old])
-    assert run["gpu_busy_fraction"] == 0.2
-    for run, given in ((flat(), failed), (flat(status="oom", epoch_seconds=[]), new)):
-        explain([run], [given])
-        assert run["gpu_busy_fraction"] is None
+    oom = {"status": "oom", "epoch_seconds": []}
+    for run, given, busy in ((flat(), [new, failed, old], 0.2), (flat(), [failed], None), (flat(**oom), [new], None)):
+        explain([run], given)
+        assert run["gpu_busy_fraction"] == busy
 
 
 def test_where_the_explanation_is_missing_the_reason_says_so():
@@ -59,10 +57,10 @@ def test_where_the_explanation_is_missing_the_reason_says_so():
 
 
 def test_the_memory_breakdown_is_taken_over_though_a_timed_run_knows_its_context():
-    (run,) = runs = [flat(ledger_slack_mib=5.0, ledger_context_mib=500.0, ledger_reason="it was only timed")]
-    explain(runs, [explanation(ledger_slack_mib=6.0, ledger_context_mib=501.0, ledger_reason=None)])
-    assert (run["ledger_activations_mib"], run["ledger_reason"]) == (100.0, None)
-    assert (run["ledger_slack_mib"], run["ledger_context_mib"]) == (6.0, 501.0)  # of one process, so they add up
+    run = flat(ledger_slack_mib=5.0, ledger_reason="it was only timed")
+    explain([run], [explanation(ledger_slack_mib=6.0)])  # of one process, so the parts add up
+    names = ("ledger_activations_mib", "ledger_slack_mib", "ledger_reason")
+    assert [run[name] for name in names] == [100.0, 6.0, None]
 
 
 def test_what_a_step_does_is_set_against_the_time_of_the_timed_run():

@@ -31,7 +31,6 @@ def test_block_ratios_are_base_over_own_and_compare_epochs_where_blocks_are_no_e
     blocks, epochs = timed([[1, 2], [4, 5]]), flat("fp32", epoch_seconds=[6.0, 3.0])
     assert block_ratios(blocks, timed([[2, 8], [4, 10]], "fp32")).tolist() == [[2, 4], [1, 2]]
     assert block_ratios(blocks, epochs).tolist() == [[2], [1 / 3]]
-    assert block_ratios(epochs, blocks).tolist() == [[0.5], [3]]
     other = timed([[1, 2, 3], [1, 1, 1]], "fp32")  # cut otherwise
     assert block_ratios(blocks, other).tolist() == [[2], [1 / 3]]
 
@@ -41,8 +40,6 @@ def test_the_ratio_is_that_of_the_total_times_of_the_epochs_that_both_have():
     assert total_ratio(short, long) == 2.5
     assert total_ratio(long, short) == 1 / 2.5
     assert block_ratios(short, long).tolist() == [[2, 3]]
-    stalled = timed([[1, 1, 1, 7]])
-    assert total_ratio(stalled, timed([[1, 1, 1, 1]], "fp32")) == 0.4
 
 
 def test_different_batch_sizes_are_compared_per_sample():
@@ -64,11 +61,9 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     assert [counterpart for _, counterpart in pairs] == [base[3], base[2], base[0], base[1]]
     strangers = [run("tf32", seed=2), run("tf32", repeat=2), run("tf32", uuid="GPU-3"), run("tf32", 1, 1)]
     assert paired_runs(strangers, base) == [] and paired_ratio([]) is None
-    assert paired_runs([run("tf32", status="diverged")], base) == []
-    assert paired_runs([run("tf32")], [run("fp32", status="oom")]) == []
     assert len(paired_runs([run("tf32"), run("tf32")], base)) == 1  # a counterpart is used once
-    assert paired_runs([flat(parameters={"purpose": "explain"})], [flat("fp32")]) == []
-    assert paired_runs([flat()], [flat("fp32", {"purpose": "explain"})]) == []
+    for unused in ({"status": "oom"}, {"parameters": {"purpose": "explain"}}):
+        assert paired_runs([flat(**unused)], [flat("fp32")]) == paired_runs([flat()], [flat("fp32", **unused)]) == []
     older = [flat("tf32"), flat("fp32")]
     for record in older:
         del record["repeat"]
@@ -93,15 +88,6 @@ def test_the_ratio_is_the_geometric_mean_over_processes_and_the_counts_are_right
     speedup = paired_ratio(list(zip(own, base, strict=True)))
     assert speedup["ratio"] == pytest.approx(math.sqrt(2 * 4))
     assert (speedup["processes"], speedup["seeds"], speedup["seconds"]) == (2, 2, 8)
-    inverse = paired_ratio([(b, a) for a, b in zip(own, base, strict=True)])
-    assert (inverse["ratio"], inverse["seconds"]) == (pytest.approx(1 / speedup["ratio"]), 8)
-
-
-def test_one_and_two_processes_have_a_number_and_nothing_else():
-    for repetitions in (1, 2):
-        speedup = paired_ratio(compared(1.5, repetitions=repetitions, epochs=30, noise=0.001))
-        assert speedup["ratio"] == pytest.approx(1.5, rel=0.01)
-        assert {speedup[name] for name in ("low", "high", "low90", "high90", "p", "smallest")} == {None}
 
 
 @pytest.mark.parametrize(
@@ -116,8 +102,6 @@ def test_the_interval_is_students_over_the_logarithms_of_the_processes(logarithm
     middle = np.mean(logarithms)
     expected = [math.exp(middle + sign * width) for width in (half, half90) for sign in (-1, 1)]
     assert [found[name] for name in ("low", "high", "low90", "high90")] == pytest.approx(expected, rel=1e-4)
-    inverse = interval_of([-one for one in logarithms])
-    assert (inverse["low"], inverse["high"]) == pytest.approx((1 / found["high"], 1 / found["low"]))
     assert found["smallest"] == pytest.approx(max(math.exp(half) - 1, 0.02), rel=1e-3)
 
 
@@ -151,14 +135,11 @@ def seeds_of(process, base_process, seeds, ratio=2.0):
     return pairs
 
 
-def test_seeds_of_one_process_are_no_processes():
+def test_seeds_of_one_process_are_no_processes_and_the_interval_is_of_the_means_of_processes():
     found = paired_ratio(seeds_of("a", "b", range(5)))
-    assert (found["processes"], found["seeds"], found["low"]) == (1, 5, None)
-    assert judge(found) == "one process"
+    assert (found["processes"], found["seeds"], judge(found)) == (1, 5, "one process")
+    assert {found[name] for name in ("low", "high", "low90", "high90", "p", "smallest")} == {None}
     assert found["ratio"] == pytest.approx(2 / math.prod(1 + seed / 1000 for seed in range(5)) ** 0.2)
-
-
-def test_the_interval_is_of_the_means_of_processes():
     pairs = [*seeds_of("a", "b", range(2)), *seeds_of("c", "d", (2, 3)), *seeds_of("e", "f", (4, 5))]
     found = paired_ratio(pairs)
     assert (found["processes"], found["seeds"]) == (3, 6)

@@ -17,9 +17,7 @@ def reason(own=None, base=None, seeds=1):
     return why_not_trained([runs] * seeds)
 
 
-@pytest.mark.parametrize(
-    ("skipped", "told"), [(0, False), (9, False), (11, False), (12, True), (390, True), (1170, True), (None, False)]
-)
+@pytest.mark.parametrize(("skipped", "told"), [(9, False), (11, False), (12, True), (1170, True), (None, False)])
 def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(reason({"skipped_steps": skipped})) is told
     assert bool(reason({}, {"skipped_steps": skipped})) is told  # a baseline that did not train is none
@@ -27,29 +25,35 @@ def test_skipped_steps_count_from_a_hundredth_on(skipped, told):
     assert bool(short) is ((skipped or 0) >= 10)  # fewer are the usual search for a scale
 
 
-@pytest.mark.parametrize("metric", [[None], [0.5, None], [float("nan")], []])
+@pytest.mark.parametrize("metric", [[0.5, None], [float("nan")], []])
 def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
     assert "accuracy is missing or not finite" in reason({"metric": metric})
     assert reason({}, {"metric": metric}).startswith("fp32 did not train")
     assert reason({"metric": []}, {"metric": []}) is None  # neither was evaluated
 
 
-@pytest.mark.parametrize(("last", "told"), [(0.9, False), (0.51, False), (0.49, True), (0.1, True), (0.0, True)])
-def test_less_than_half_of_the_gain_over_chance_is_told(last, told):
-    assert bool(reason({"metric": [last]})) is told
+ERROR = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error"}
+WORDS = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
 
 
-def test_errors_and_perplexities_are_read_from_above():
-    error = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error"}
-    assert reason({**error, "metric": [0.5]}, {**error, "metric": [0.25]})
-    assert reason({**error, "metric": [0.26]}, {**error, "metric": [0.25]}) is None
-    words = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
-    assert reason({**words, "metric": [400.0]}, {**words, "metric": [115.0]})
-    assert reason({**words, "metric": [160.0]}, {**words, "metric": [115.0]}) is None
+@pytest.mark.parametrize(
+    ("kind", "base", "last", "told"),
+    [
+        ({}, 0.9, 0.51, False),
+        ({}, 0.9, 0.49, True),
+        ({}, 0.9, 0.0, True),
+        ({}, 0.11, 0.1, False),  # the baseline has hardly learned
+        (ERROR, 0.25, 0.26, False),
+        (ERROR, 0.25, 0.5, True),
+        (WORDS, 115.0, 160.0, False),
+        (WORDS, 115.0, 400.0, True),
+    ],
+)
+def test_less_than_half_of_the_gain_over_chance_is_told(kind, base, last, told):
+    assert bool(reason({**kind, "metric": [last]}, {**kind, "metric": [base]})) is told
 
 
-def test_the_median_of_the_runs_counts_and_nothing_is_said_of_a_baseline_that_has_hardly_learned():
-    assert reason({"metric": [0.1]}, {"metric": [0.11]}) is None
+def test_the_median_of_the_runs_counts():
     base = flat("fp32", **FP32, **STEPS)
     for lasts, told in (((0.3, 0.88, 0.9), False), ((0.3, 0.3, 0.9), True)):
         runs = [flat(**{**FP32, **STEPS, "metric": [last]}) for last in lasts]
@@ -70,13 +74,11 @@ def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, 
 
 
 def test_perplexity_is_lost_upwards():
-    words = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
-    told = quality_lost(ends("bf16_true", 226.0, **words), ends("fp32", 147.0, **words))
-    assert told == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
-    own = [run | {"rounding": "stochastic"} for run in ends("bf16_true", 226.0, **words)]
-    tried = quality_lost(own, ends("fp32", 147.0, **words))
-    assert tried == "its perplexity ends at 226, not 147"
-    assert quality_lost(ends("bf16_true", 120.0, **words), ends("fp32", 147.0, **words)) is None
+    own, base = ends("bf16_true", 226.0, **WORDS), ends("fp32", 147.0, **WORDS)
+    assert quality_lost(own, base) == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
+    tried = [run | {"rounding": "stochastic"} for run in own]
+    assert quality_lost(tried, base) == "its perplexity ends at 226, not 147"
+    assert quality_lost(ends("bf16_true", 120.0, **WORDS), base) is None
 
 
 def test_other_precisions_lose_quality_beyond_the_scatter_of_three_seeds():
@@ -100,8 +102,7 @@ def test_a_comparison_tells_the_quality_it_loses():
     assert paired_ratio([(base, own)])["lost"] is None
 
 
-NOISY = {"metric": [0.5, 0.3, 0.25, 0.33], "metric_better": "lower", "chance_metric": 0.323}
-NOISY |= {"metric_name": "mean_absolute_error"}
+NOISY = ERROR | {"metric": [0.5, 0.3, 0.25, 0.33]}
 GOES_ON = [1.8, 0.7, 0.6, 0.65]
 
 
@@ -111,7 +112,6 @@ GOES_ON = [1.8, 0.7, 0.6, 0.65]
         (GOES_ON, True),
         ([1.8, 0.7, 0.6, 1.3], False),  # the loss went back, too
         ([1.8, 0.7, 0.6, float("nan")], False),
-        ([1.8, 0.7, 0.6, None], False),
         ([1.8, 0.65], False),  # two epochs tell nothing
     ],
 )

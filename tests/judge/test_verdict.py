@@ -1,13 +1,11 @@
 """The word and the sentence on made-up comparisons whose answers are known."""
 
-import re
 from typing import get_args
 
 import pytest
-from made_up_runs import CASES, DENSE, FIGURES, HOT, SPARSE, assert_reads_well, compared, flat, gained, profiled
+from made_up_runs import DENSE, HOT, SPARSE, assert_reads_well, flat, gained, profiled
 
 from mixed_precision_study.judge.bottleneck import advice_of, find_bottleneck
-from mixed_precision_study.judge.ratios import paired_ratio, paired_runs
 from mixed_precision_study.judge.verdict import (
     CANNOT_BE_TOLD,
     FASTER,
@@ -47,19 +45,15 @@ NOT_OK = [status for status in get_args(Status) if status != "ok"]
         (gained(1.3, 1.0, 1.6), CANNOT_BE_TOLD),
         (gained(1.3, 1.001, 1.6), FASTER),
         (gained(0.8, 0.6, 1.0), CANNOT_BE_TOLD),
-        (gained(0.8, 0.6, 0.999), SLOWER),
         (gained(1.03, 1.02, 1.04), LITTLE_FASTER),
         (gained(1.03, 1.01, 1.06), FASTER),
         (gained(0.97, 0.96, 0.98), LITTLE_SLOWER),
         (gained(1.019, 1.01, 1.03), SAME),  # steady, and below what is claimed
         (gained(0.985, 0.98, 0.99), SAME),
-        (gained(1.0, 1.0, 1.0), SAME),
         (gained(1.0, 0.96, 1.04), SAME),
         (gained(1.0, 0.94, 1.06), CANNOT_BE_TOLD),
-        (gained(1.0, 0.8, 1.2), CANNOT_BE_TOLD),
         (gained(untrained="amp_fp16 did not train: why"), NOT_TRAINED),
         (gained(unlike="clock 1200 MHz against 1980 MHz"), OTHER_CONDITIONS),
-        (gained(differences=["PyTorch 2.9 against 2.11"]), FASTER),
     ],
 )
 def test_judge(speedup, word):
@@ -75,17 +69,17 @@ def test_a_run_that_did_not_end_well_says_why_and_one_without_its_baseline_what_
         assert verdict(flat(**fields, reason="the reason."), flat("fp32"), None) == text
         assert_reads_well(verdict(flat(**fields), flat("fp32"), None))  # a record from elsewhere may have no reason
     base = flat("fp32", status=status, reason="the reason", epoch_seconds=[])
-    text = verdict(CASES["kernels other than arithmetic"], base, None)
-    assert f"({status})" in text and FIGURES["kernels other than arithmetic"] in text
+    text = verdict(profiled(SPARSE), base, None)
+    assert f"({status})" in text and find_bottleneck(profiled(SPARSE))[1] in text
     assert_reads_well(text)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_measured_run_says_how_much_and_what_limits_it(case):
-    record = CASES[case]
+@pytest.mark.parametrize("record", [profiled(SPARSE), profiled(busy=0.5, data_wait_fraction=0.4), flat()])
+def test_a_measured_run_says_how_much_and_what_limits_it(record):
     text = verdict(record, FP32, gained(2.004, 1.9, 2.1))
-    assert text.startswith(f"{record['precision']} is 2.00x as fast as fp32 (1.90 to 2.10): {FASTER}; ")
-    assert find_bottleneck(record)[0] == case and FIGURES[case] in text and advice_of(case, record) in text
+    case, because = find_bottleneck(record)
+    reason = f"{because}{advice_of(case, record)}"
+    assert text == f"amp_fp16 is 2.00x as fast as fp32 (1.90 to 2.10): {FASTER}; {reason}."
     assert_reads_well(text)
 
 
@@ -93,12 +87,8 @@ def test_a_measured_run_says_how_much_and_what_limits_it(case):
     ("own", "base", "speedup", "begins", "holds", "sentences"),
     [
         ({}, {}, gained(low=None, high=None, processes=1), "amp_fp16 is 2.00x", ["(one process); "], 1),
-        ({}, {}, gained(low=None, high=None, processes=2), "amp_fp16 is 2.00x", ["(two processes); "], 1),
         ({}, {}, gained(seconds=1.0), "amp_fp16 is 2.00x", [f"(1.90 to 2.10): {TOO_SHORT}; "], 1),
-        ({}, {}, gained(1.03, 0.8, 1.3), "amp_fp16 is 1.03x", [f"(0.80 to 1.30): {CANNOT_BE_TOLD}; "], 1),
-        ({}, {}, None, "amp_fp16 ", [NOT_PAIRED], 1),
         (HOT, {}, None, "Caution: ", [NOT_PAIRED], 2),
-        ({}, {}, gained(untrained="the reason"), "the reason", ["2.00x"], 1),
         (HOT, {}, gained(untrained="the reason"), "the reason", ["2.00x", "Caution: "], 2),
         ({}, {}, gained(lost="the loss"), "amp_fp16 is 2.00x", [f"(1.90 to 2.10): {FASTER}, but the loss; "], 1),
         ({}, {}, gained(apart=True, median_ratio=1.11), "amp_fp16 is 2.00x", [FASTER, "1.11x"], 1),
@@ -123,25 +113,11 @@ def test_a_sentence_holds_what_is_known_and_calls_faster_only_what_is(own, base,
 
 @pytest.mark.parametrize(
     "precision, share, families, told",
-    [
-        ("amp_bf16", 0.3, DENSE, True),
-        ("amp_bf16", 0.3, SPARSE, True),  # with advice before it
-        ("amp_bf16", 0.05, DENSE, True),
-        ("amp_bf16", 0.04, DENSE, False),
-        ("amp_bf16", None, DENSE, False),
-        ("amp_fp16", 0.9, DENSE, False),
-    ],
+    [("amp_bf16", 0.05, SPARSE, True), ("amp_bf16", 0.04, DENSE, False), ("amp_fp16", 0.9, DENSE, False)],
 )
 def test_bf16_that_runs_in_fp16_is_told(precision, share, families, told):
     record = profiled(families, precision=precision, fp16_kernel_fraction=share)
     text = verdict(record, FP32, gained())
     assert ("of kernel time is in fp16" in text) is told
     assert not told or f"; {share:.0%} of kernel time is in fp16" in text
-    assert_reads_well(text)
-
-
-def test_a_whole_comparison_from_records_to_the_sentence():
-    pairs = paired_runs(*zip(*compared(2.0, repetitions=3), strict=True))
-    text = verdict(*pairs[0], paired_ratio(pairs))
-    assert re.match(r"amp_fp16 is (1\.9\d|2\.0\d)x as fast as fp32 \(1\.\d\d to 2\.\d\d\): faster; ", text)
     assert_reads_well(text)

@@ -12,12 +12,11 @@ import pytest
 from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 
 from mixed_precision_study.judge.ratios import paired_ratio
-from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SAME, SLOWER, judge
+from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SLOWER, judge
 from mixed_precision_study.report import numbers, provenance, tables
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
 
 GIB = {"fp32": 1.0, "tf32": 1.0, "amp_fp16": 0.5}
-STUDENT, STUDENT_90 = 4.302653, 2.919986  # quantiles for three processes
 
 
 def run(precision, seconds=3.0, repeat=0, seed=0, **fields):
@@ -47,26 +46,29 @@ def read(found, name):
     return pd.read_csv(io.BytesIO(found.csv()[name]))
 
 
-def test_a_training_is_a_row_of_seconds_and_gib_and_a_failed_one_has_none(found):
+def test_a_training_is_a_row_of_seconds_and_gib_also_in_the_csv_and_a_failed_one_has_none(found):
     rows = found.trainings
     assert rows.groupby("precision").size().to_dict() == {"fp32": 3, "tf32": 3, "amp_fp16": 3, "amp_bf16": 1}
     fp32 = rows[rows.precision == "fp32"].iloc[0]
     assert (fp32.seconds, fp32.seconds_low, fp32.seconds_high, fp32.samples_per_second) == (8.0, 8.0, 8.0, 6000.0)
     assert (fp32.gib, fp32.card_gib, fp32.metric) == pytest.approx((1.0, (1174 + 1500) / 1024, 0.7))
     assert fp32.idle == pytest.approx(0.1) and fp32.timed and not fp32.explains
+    table = read(found, "trainings.csv")
+    assert list(table.run_id) == list(rows.run_id) and "record" not in table  # each with all that was recorded
+    assert table.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
+    assert list(table.precision) == list(rows.precision)  # the key, not the name for people
     (failed,) = rows[~rows.timed].itertuples()
     assert (failed.status, failed.reason, failed.comparison) == ("oom", "CUDA out of memory", 0)
     assert pd.isna(failed.seconds) and pd.isna(failed.gib)
 
 
-def test_a_ratio_has_students_interval_over_the_processes_and_the_memory_saved(found):
+def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(found):
     assert len(found.ratios) == 3
     tf32 = ratio(found, "tf32")
     assert [tf32[name] for name in ("ratio", "low", "high", "saved")] == pytest.approx([2, 2, 2, 0])
     amp = ratio(found, "amp_fp16", "tf32")
-    half, half90 = (math.exp(one * math.log(1.1) / math.sqrt(3)) for one in (STUDENT, STUDENT_90))
-    limits = [amp[name] for name in ("ratio", "low", "high", "low90", "high90")]
-    assert limits == pytest.approx([2, 2 / half, 2 * half, 2 / half90, 2 * half90], rel=1e-5)
+    half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))  # Student's quantile for three processes
+    assert [amp[name] for name in ("ratio", "low", "high")] == pytest.approx([2, 2 / half, 2 * half], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"], amp["saved"]) == (3, FASTER, True, 0.5)
     bars = bars_of(found).set_index("precision")
     assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
@@ -74,13 +76,11 @@ def test_a_ratio_has_students_interval_over_the_processes_and_the_memory_saved(f
     assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
-@pytest.mark.parametrize(("factor", "outcome"), [(0.5, SLOWER), (1.0, SAME)])
-def test_slower_and_the_same_are_outcomes_and_the_cpu_has_none(tmp_path, factor, outcome):
-    for place, device in enumerate((made_up.H200, made_up.CPU)):
-        seconds = {"fp32": 4.0, "amp_bf16": 4.0 / factor}
-        runs = [run(name, time, repeat, device=device) for name, time in seconds.items() for repeat in range(3)]
-        found = read_all(tmp_path / str(place), *runs)
-        assert ratio(found, "amp_bf16")["outcome"] == (tables.ON_CPU if found.on_cpu else outcome)
+@pytest.mark.parametrize(("device", "outcome"), [(made_up.H200, SLOWER), (made_up.CPU, tables.ON_CPU)])
+def test_slower_is_an_outcome_and_the_cpu_has_none(tmp_path, device, outcome):
+    seconds = {"fp32": 4.0, "amp_bf16": 8.0}
+    runs = [run(name, time, repeat, device=device) for name, time in seconds.items() for repeat in range(3)]
+    assert ratio(read_all(tmp_path, *runs), "amp_bf16")["outcome"] == outcome
 
 
 @pytest.mark.parametrize(("many", "stands"), [(0, False), (3, True)])
@@ -94,22 +94,13 @@ def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkey
     assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
 
 
-def test_runs_of_other_gpus_are_not_paired_and_repetitions_are_paired_with_their_own(tmp_path):
+def test_runs_of_other_gpus_are_not_paired(tmp_path):
     other = {**made_up.H200, "gpu_uuid": "GPU-9"}
-    found = read_all(tmp_path / "a", run("fp32", 6.0), run("tf32", 3.0, device=other))
-    row = ratio(found, "tf32")
+    row = ratio(read_all(tmp_path, run("fp32", 6.0), run("tf32", 3.0, device=other)), "tf32")
     assert (row["ratio"], row["processes"], row["outcome"]) == (2.0, 0, NOT_PAIRED) and pd.isna(row["low"])
-    runs = [
-        run(name, factor * (1 + seed + repeat), repeat, seed)
-        for name, factor in (("fp32", 2.0), ("tf32", 1.0))
-        for seed, repeat in itertools.product((0, 1), (0, 1))
-    ]
-    row = ratio(read_all(tmp_path / "b", *runs), "tf32")
-    assert [row[name] for name in ("ratio", "low", "high")] == pytest.approx([2, 2, 2])  # else they would spread
-    assert (row["processes"], row["seeds"]) == (4, 2)
 
 
-HOSTS = {3: (2.0, 3.0, 8.0), 5: (2.0, 2.0, 3.0, 4.0, 4.0)}  # ratios, each of two processes that scatter
+HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
 
 
 def pairs_of(execution, ratios):
@@ -121,18 +112,15 @@ def pairs_of(execution, ratios):
 
 def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
     """Three hosts have a median and a range, and from five on the interval is over hosts; with two it is as usual."""
-    three, five, graph, two = (
-        paired_ratio(list(pairs_of(way, ratios)))
-        for way, ratios in (("eager", HOSTS[3]), ("eager", HOSTS[5]), ("cuda_graph", HOSTS[3]), ("eager", HOSTS[3][:2]))
-    )
+    ways = ("eager", HOSTS[:3]), ("eager", HOSTS), ("cuda_graph", HOSTS[:3]), ("eager", HOSTS[:2])
+    three, five, graph, two = (paired_ratio(list(pairs_of(way, ratios))) for way, ratios in ways)
     assert [three[name] for name in ("ratio", "lowest", "highest")] == pytest.approx([3, 2, 8])
     assert (three["hosts"], three["processes"], three["low"], judge(three)) == (3, 6, None, FEW_HOSTS)
-    logarithms = [math.log(one) for one in HOSTS[5]]
+    logarithms = list(map(math.log, HOSTS))
     half = math.exp(2.776445 * statistics.stdev(logarithms) / math.sqrt(5))
     middle = math.exp(statistics.fmean(logarithms))
-    assert [five[name] for name in ("ratio", "low", "high")] == pytest.approx(
-        [3, middle / half, middle * half], rel=1e-5
-    )
+    ends = [middle / half, middle * half]
+    assert [five[name] for name in ("ratio", "low", "high")] == pytest.approx([3, *ends], rel=1e-5)
     assert (graph["ratio"], graph["processes"]) == (pytest.approx(48 ** (1 / 3)), 6) and graph["low"] is not None
     assert (two["ratio"], two["hosts"]) == (pytest.approx(6**0.5), 2) and two["low"] is not None
 
@@ -142,8 +130,6 @@ def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
     [
         ([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "equivalent", True),
         ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", False),
-        ([0.01, 0.011, 0.009, 0.01, 0.01], "better", True),
-        ([0.01, -0.01, 0.02, -0.02, 0.0], "inconclusive", True),
         ([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6], "inconclusive", True),  # the last seed diverged
     ],
 )
@@ -172,7 +158,6 @@ def test_only_comparisons_of_several_precisions_are_charted_or_all_where_there_a
     [
         ([{"channels_last": True}, {"channels_last": False}], {"channels_last", "without channels_last"}),
         ([{"execution": "eager"}, {"execution": "compile"}], {""}),  # a way, which has a column of its own
-        ([{}, {"dropout": 0.5}], {"", "dropout 0.5"}),
         ([{"model": "resnet18", "epochs": 30}, {"model": "dpn92", "epochs": 1}], {""}),  # no peers differ in epochs
         ([{"loss_scale": 1048576.0}, {"loss_scale": "dynamic"}], {"loss scale 1.04858e+06", ""}),
         ([{"memory_limit_gib": 11.0}], {"at most 11 GiB"}),  # though nothing differs
@@ -186,9 +171,18 @@ def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, lab
     assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
 
 
-def test_what_was_not_recorded_is_named_so():
-    names = (("memory_limit_gib", None), ("memory_limit_gib", 0.0), ("data_fingerprint", None))
-    assert [setting_name(*one) for one in names] == ["memory_limit_gib unknown", "whole card", "data not recorded"]
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("memory_limit_gib", None, "memory_limit_gib unknown"),
+        ("memory_limit_gib", 0.0, "whole card"),
+        ("data_fingerprint", None, "data not recorded"),
+        ("max_steps", 0, "whole epochs"),
+        ("scaler", "device", "loss scaler on the GPU"),
+    ],
+)
+def test_settings_have_names_also_where_they_were_not_recorded(name, value, said):
+    assert setting_name(name, value) == said
 
 
 def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):
@@ -218,30 +212,19 @@ def test_a_run_that_only_explains_gives_its_profile_and_none_of_its_times(tmp_pa
 
 
 def test_a_gain_as_a_graph_is_noted_in_the_eager_runs(tmp_path):
-    ways = {"eager": 6.0, "cuda_graph": 3.0}
-    runs = [
-        run("fp32", time, repeat, parameters={"execution": way}) for way, time in ways.items() for repeat in (0, 1, 2)
-    ]
-    records = read_all(tmp_path, *runs).trainings.record
-    assert {one["execution"]: one.get("graph_gain") for one in records} == {
-        "eager": "2.00x (2.00 to 2.00)",
-        "cuda_graph": None,
-    }
+    ways = itertools.product((("eager", 6.0), ("cuda_graph", 3.0)), range(3))
+    runs = [run("fp32", time, repeat, parameters={"execution": way}) for (way, time), repeat in ways]
+    gains = {one["execution"]: one.get("graph_gain") for one in read_all(tmp_path, *runs).trainings.record}
+    assert gains == {"eager": "2.00x (2.00 to 2.00)", "cuda_graph": None}
 
 
-@pytest.mark.parametrize("others", [[], ["fp32", "amp_bf16"]])
-def test_equal_runs_are_read_and_compared_with_nothing_and_every_section_is_drawn(tmp_path, others):
+def test_equal_runs_are_read_and_compared_with_nothing(tmp_path):
     equal = [run("amp_bf16", 6.0, number, parameters={"purpose": "aa"}) for number in range(4)]
-    found = read_all(tmp_path, *equal, *map(run, others))
-    assert (len(found.trainings), len(found.comparisons), len(found.ratios)) == (
-        4 + len(others),
-        bool(others),
-        len(others) // 2,
-    )
+    found = read_all(tmp_path, *equal)
+    assert (len(found.trainings), len(found.comparisons), len(found.ratios)) == (4, 0, 0)
     for name, columns in tables.COLUMNS.items():
         assert set(columns) == set(getattr(found, name).columns), name
-    assert failures_in(found) == []
-    assert len(read(found, "trainings.csv")) == 4 + len(others)
+    assert failures_in(found) == [] and len(read(found, "trainings.csv")) == 4
 
 
 def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_is_marked(tmp_path):
@@ -256,14 +239,6 @@ def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_i
 
 
 # The CSV files
-
-
-def test_trainings_csv_has_a_row_for_each_run_with_its_run_id_and_all_that_was_recorded(found):
-    rows = read(found, "trainings.csv").set_index("run_id")
-    assert list(rows.index) == list(found.trainings.run_id) and len(rows) == 10 and "record" not in rows
-    assert rows.precision.value_counts()["tf32"] == 3  # the key, not the name for people
-    assert rows.epoch_seconds_count.value_counts().to_dict() == {3: 9, 0: 1}
-    assert set(rows.reason.dropna()) == {"CUDA out of memory"}
 
 
 def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 from conftest import results
 from drawn_reports import failures_in
 
-from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import FIELDS, flaw
+from mixed_precision_study.record import flaw
 from mixed_precision_study.report.tables import read_tables
 
 with zipfile.ZipFile(results("first-h200")) as archive:
@@ -16,32 +15,21 @@ with zipfile.ZipFile(results("first-h200")) as archive:
 CIFAR = [json.loads(text) for name, text in REFERENCE.items() if name.startswith("cifar")]
 ODD = {  # name: a JSON text that some field does not expect
     "empty list": "[]",
-    "empty object": "{}",
-    "text": '"x"',
     "markup": '"</td><b>$x^{\\\\"',
-    "empty text": '""',
-    "long text": json.dumps("x" * 1_000),
     "endless text": json.dumps("x" * 10_000),
     "half a character": '"\\ud800"',
     "end of a text": '"a\\u0000b"',
     "less than nothing": "-1",
     "zero": "0",
-    "fraction": "0.5",
     "large number": "1e300",
-    "large negative number": "-1e300",
     "small number": "1e-300",
     "infinity": "1e309",
     "huge whole number": str(10**400),
     "not a number": "NaN",
     "null": "null",
-    "true": "true",
-    "list in a list": "[[]]",
     "nested list": "[[[[[[[[[[1]]]]]]]]]]",
-    "list of texts": '["x"]',
     "list of numbers": "[1]",
     "list of zeros": "[0, 0]",
-    "list of large numbers": "[1e300, 1e300, 1e-300]",
-    "list of nulls": "[null]",
     "list of infinities": "[1e309]",
     "pairs": '[["x", 1], ["x", 0], ["y", 1e300]]',
     "pairs of numbers": "[[0, 1], [-1, null], [1, 1e300]]",
@@ -61,15 +49,6 @@ def notebook_of(folder, which):
     return target
 
 
-def read(folder):
-    """Return (number of records that are used, {path: reason} of the others)."""
-    try:
-        tables = read_tables(folder)
-    except UserError:
-        return 0, {}
-    return len(tables.trainings), dict(tables.left_out)
-
-
 def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
     """Each field of a real record has a third of the odd values, in turn; of those refused one of each is read."""
     notebook_of(tmp_path, "cifar").unlink()
@@ -82,22 +61,17 @@ def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_p
                 assert field in reason.replace("schema v", "schema_v"), (field, odd)
     for field, (odd, *_) in refused.items():
         (tmp_path / f"{field}.json").write_text(json.dumps({**good, field: odd}), encoding="utf-8")
-    used, left_out = read(tmp_path)
-    assert sum(map(len, refused.values())) > 700 and len(refused) > 100
-    assert used == 2 and set(left_out) == {f"{field}.json" for field in refused}
+    tables = read_tables(tmp_path)
+    assert sum(map(len, refused.values())) > 400 and len(refused) > 100
+    assert len(tables.trainings) == 2 and set(dict(tables.left_out)) == {f"{field}.json" for field in refused}
 
 
-def cases():
-    """Return the odd values and notebooks to draw: a few always, all of them where asked for."""
-    chosen = [("lstm", name) for name in OFTEN]
-    rest = [(which, name) for which in ("cifar", "lstm") for name in ODD if (which, name) not in chosen]
-    return [*chosen, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in rest)]
-
-
-@pytest.mark.parametrize(("which", "name"), cases())
-def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name not in OFTEN)) for name in ODD]
+)
+def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     """The odd value stands in all fields at once that accept it, but for those that decide whether a run is shown."""
-    path = notebook_of(tmp_path, which)
+    path = notebook_of(tmp_path, "lstm")
     record = json.loads(path.read_text(encoding="utf-8"))
     odd = json.loads(ODD[name])
     fields = [field for field in record if field not in DECIDING and not flaw({**record, field: odd})]
@@ -108,34 +82,14 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, which, name):
     assert len(tables.trainings) == 3 and failures_in(tables) == []
 
 
-WORST = ("markup", "large number", "less than nothing", "probes", "pairs", "four numbers", "list of zeros", "true")
-
-
-def spoil_all(folder, odd):
-    """Write the reference runs of one notebook with odd values in some fields."""
-    for number, record in enumerate(CIFAR):
-        (folder / f"{number}.json").write_text(json.dumps({**record, **odd}), encoding="utf-8")
-
-
-@pytest.mark.exhaustive
-def test_the_worst_value_in_a_field_of_all_records_is_judged_or_named(tmp_path):
-    """Each field in turn has the first of the worst values that it accepts, else 0."""
-    odds = [*(json.loads(ODD[name]) for name in WORST), 0]
-    for field in FIELDS.keys() - {"run_id"}:
-        usable = (odd for odd in odds if not any(flaw({**record, field: odd}) for record in CIFAR))
-        found = next(usable, None)
-        spoil_all(tmp_path, {field: found or 0})
-        assert read(tmp_path) == (4 * (found is not None), {}), field
-
-
 ACCEPTED = {"sample_unit": "$\\frac{$", "joules_per_1000_samples": 0.0, "peak_allocated_mib": 1e300}
-ACCEPTED |= {"metric_name": "</td><b>$x^{\\"}
 LEFT_OUT = ({"parameters": "x"}, {"batch_probes": [[0, "ok", 0, 0]]}, {"data_on_device_mib": 1e300})
 
 
 @pytest.mark.parametrize(("odd", "used"), [(ACCEPTED, 4), *((odd, 0) for odd in LEFT_OUT)])
 def test_records_that_all_have_an_odd_value_are_drawn_or_named(tmp_path, odd, used):
-    spoil_all(tmp_path, odd)
+    for number, record in enumerate(CIFAR):
+        (tmp_path / f"{number}.json").write_text(json.dumps({**record, **odd}), encoding="utf-8")
     lstm = next(text for name, text in REFERENCE.items() if "lstm-auto-fp32" in name)  # so that there is a report
     (tmp_path / "lstm.json").write_bytes(lstm)
     tables = read_tables(tmp_path)
