@@ -29,14 +29,10 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
-# Fixtures that make a test slow.
-SLOW_FIXTURES = {"wheel"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
-
-from mixed_precision_study.runner.standalone import build_wheel  # noqa: E402
 
 
 def results(name):
@@ -69,8 +65,7 @@ def pytest_collection_modifyitems(items):
     """Mark what is slow, skip what cannot run here, and put first what takes longest."""
     places = {f"test_{name}": place for place, name in enumerate(LONGEST)}
     for item in items:
-        slow = item.path.stem.removeprefix("test_") in SLOW or SLOW_FIXTURES & set(item.fixturenames)
-        if slow or item.get_closest_marker("exhaustive"):
+        if item.path.stem.removeprefix("test_") in SLOW or item.get_closest_marker("exhaustive"):
             item.add_marker("slow")
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no GPU"))
@@ -109,9 +104,3 @@ def no_search(request, monkeypatch):
         if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:
             switch = vars(type(torch.backends.cudnn))["benchmark"]
             monkeypatch.setattr(switch, "setter", lambda wanted: None)
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """The package's wheel, built once for all tests of a process."""
-    return build_wheel(tmp_path_factory.mktemp("wheel"))

@@ -6,10 +6,8 @@ The attribution works on plain data, as PyTorch's memory history gives them. blo
 import math
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -18,15 +16,12 @@ from torch.utils._pytree import tree_leaves
 from mixed_precision_study.measure.memory import reset_peaks, watched_memory
 from mixed_precision_study.measure.preflight import clear_workspaces
 
-OWNED = ("parameters", "masters", "optimizer", "data", "gradients", "batch", "saved", "temporaries")  # first come first
-PARTS = (*OWNED, "workspaces", "unattributed")
 COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")  # the breakdown counts these tensor by tensor
+OWNED = (*COUNTED, "batch", "saved", "temporaries")  # first come first
 TOLERANCE = 0.03  # of the peak
-MIB = 2**20
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Memory that was allocated from `begin` to `end` (microseconds; infinite where it is older or still there)."""
 
     address: int
@@ -35,9 +30,9 @@ class Block:
     end: float = math.inf
 
 
-def blocks_of(segments: Iterable[dict], events: Iterable[dict]) -> list[Block]:
+def blocks_of(segments, events):
     """Return all blocks of a step from the segments of a snapshot before it and the events of its memory history."""
-    alive: dict[int, Block] = {}
+    alive, ended = {}, []
     for segment in segments:
         address = segment["address"]
         for block in segment["blocks"]:
@@ -45,18 +40,16 @@ def blocks_of(segments: Iterable[dict], events: Iterable[dict]) -> list[Block]:
             if block["state"] == "active_allocated":
                 alive[place] = Block(place, block.get("requested_size", block["size"]))
             address += block["size"]
-    ended = []
     for event in events:
         place = event["addr"]
         if event["action"] == "alloc":
             alive[place] = Block(place, event["size"], event["time_us"])
         elif event["action"] == "free_requested" and place in alive:
-            block = alive.pop(place)
-            ended.append(Block(place, block.size, block.begin, event["time_us"]))
+            ended.append(alive.pop(place)._replace(end=event["time_us"]))
     return [*ended, *alive.values()]
 
 
-def live_at_peak(blocks: list[Block]) -> list[Block]:
+def live_at_peak(blocks):
     """Return the blocks that were allocated when their sum was largest."""
     changes = [(block.begin, 1, block.size) for block in blocks] + [(block.end, 0, -block.size) for block in blocks]
     total = most = 0
@@ -68,10 +61,10 @@ def live_at_peak(blocks: list[Block]) -> list[Block]:
     return [block for block in blocks if block.begin <= peak < block.end]
 
 
-def attribute(blocks: list[Block], claims: Mapping[int, list], spans: Iterable[tuple]) -> dict[str, int]:
-    """Return {part: bytes} of blocks, with every one of PARTS. `claims` and `spans` are those of StepBlocks."""
+def attribute(blocks, claims, spans):
+    """Return {part: bytes} of blocks, with every part. `claims` and `spans` are those of StepBlocks."""
     in_order = sorted(spans)
-    sizes = dict.fromkeys(PARTS, 0)
+    sizes = dict.fromkeys((*OWNED, "workspaces", "unattributed"), 0)
     for block in blocks:
         found = {part for part, moment in claims.get(block.address, ()) if block.begin <= moment <= block.end}
         place = bisect_right(in_order, (block.begin, math.inf)) - 1
@@ -81,24 +74,18 @@ def attribute(blocks: list[Block], claims: Mapping[int, list], spans: Iterable[t
     return sizes
 
 
-def problem_of(sizes: Mapping[str, int], counted: Mapping[str, int], peak: int, under_way: int = 0) -> str | None:
-    """Return what is wrong with a memory breakdown, or None.
+def problem_of(sizes, counted, peak, under_way=0):
+    """Return the first part of a memory breakdown that is wrong, with both its bytes, or None.
 
     sizes: what attribute() found at the peak. counted: bytes of the parts in COUNTED, tensor by tensor. peak: bytes, by
     the allocator's own counter. Each may differ by TOLERANCE of the peak, and as much may belong to nothing. under_way:
     the largest gradient in bytes. At the peak one may be in the making: it has a block and is not counted yet.
     """
-    room = TOLERANCE * peak
-    total = sum(sizes.values())
-    if abs(total - peak) > room:
-        return f"the live blocks sum to {total / MIB:,.0f} MiB where the allocator's peak is {peak / MIB:,.0f} MiB"
-    for part in COUNTED:
-        allowed = room + under_way if part == "gradients" else room
-        if abs(counted.get(part, 0) - sizes[part]) > allowed:
-            blocks = f"{sizes[part] / MIB:,.0f} MiB by blocks"
-            return f"{part}: {counted.get(part, 0) / MIB:,.0f} MiB by tensors, {blocks}"
-    if sizes["unattributed"] > room:
-        return f"{sizes['unattributed'] / peak:.1%} of the peak belong to nothing known"
+    pairs = {"peak": (sum(sizes.values()), peak), "unattributed": (sizes["unattributed"], 0)}
+    pairs |= {part: (sizes[part], counted.get(part, 0)) for part in COUNTED}
+    for part, (found, wanted) in pairs.items():
+        if abs(found - wanted) > TOLERANCE * peak + (under_way if part == "gradients" else 0):
+            return part, found, wanted
     return None
 
 
@@ -111,10 +98,9 @@ class StepBlocks(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.claims: dict[int, list[tuple[str, float]]] = {}
-        self.spans: list[tuple[float, float]] = []
+        self.claims, self.spans = {}, []
 
-    def claim(self, part: str, tensors: Iterable) -> None:
+    def claim(self, part, tensors):
         """Note that the memory of these tensors belongs to a part now. What is no tensor is left out."""
         now = microseconds()
         for tensor in tensors:
@@ -129,14 +115,14 @@ class StepBlocks(TorchDispatchMode):
         return result
 
 
-def microseconds() -> float:
+def microseconds():
     """Return the time as PyTorch's memory history does: microseconds since 1970."""
     return time.time_ns() / 1000
 
 
-def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
+def tensors_in(value, depth=4):
     """Yield the tensors that an object holds: in its attributes, in lists, tuples and dicts."""
-    inner: Iterable = ()
+    inner = ()
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -149,27 +135,18 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
         yield from tensors_in(one, depth - 1)
 
 
-def known_tensors(trainer: Any) -> dict[str, list]:
-    """Return {part: tensors} of what a trainer keeps between its steps, and its gradients."""
-    network = trainer.network
-    state = [value for values in trainer.optimizer.state.values() for value in values.values()]
-    return {
-        "parameters": [*network.parameters(), *network.buffers()],
-        "masters": list(trainer.masters),
-        "optimizer": [*state, *tensors_in(trainer.scaler)],
-        "data": list(tensors_in(trainer.data)),
-        "gradients": [weight.grad for weight in (*trainer.weights, *trainer.masters)],
-    }
-
-
 @contextmanager
-def watched_blocks(trainer: Any, batch: tuple) -> Iterator[StepBlocks]:
+def watched_blocks(trainer, batch):
     """Watch what the tensors of one eager step belong to."""
-    seen = StepBlocks()
+    seen, network = StepBlocks(), trainer.network
 
     def claim_known():
-        for part, tensors in known_tensors(trainer).items():
-            seen.claim(part, tensors)
+        state = [value for values in trainer.optimizer.state.values() for value in values.values()]
+        seen.claim("parameters", [*network.parameters(), *network.buffers()])
+        seen.claim("masters", trainer.masters)
+        seen.claim("optimizer", [*state, *tensors_in(trainer.scaler)])
+        seen.claim("data", tensors_in(trainer.data))
+        seen.claim("gradients", [weight.grad for weight in (*trainer.weights, *trainer.masters)])
         seen.claim("batch", tensors_in(batch))
 
     def keep(tensor):
@@ -187,7 +164,7 @@ def watched_blocks(trainer: Any, batch: tuple) -> Iterator[StepBlocks]:
     claim_known()
 
 
-def blocks_at_peak(trainer: Any, batch: tuple) -> tuple[dict[str, int], int, int]:
+def blocks_at_peak(trainer, batch):
     """Take an eager step and return (bytes of its live blocks at the peak by part, the peak, gradients at the peak).
 
     The peak is the allocator's own count of the bytes that were asked for. Gradients are counted tensor by tensor.

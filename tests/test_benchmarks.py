@@ -5,7 +5,6 @@ import math
 import random
 import subprocess
 import sys
-from collections import Counter
 from statistics import fmean
 
 import equal_runs
@@ -21,11 +20,6 @@ from made_up_runs import timed
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import read_records, write_record
-
-
-def rows_of(text):
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    return {cells[0]: cells for cells in lines}
 
 
 def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
@@ -67,16 +61,10 @@ def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails
     ]
 
 
-def test_a_checkout_of_another_version_is_refused_and_a_script_finds_what_it_is_given(tmp_path, monkeypatch):
-    for name in ("argv", "path"):
-        monkeypatch.setattr(sys, name, list(getattr(sys, name)))
-    monkeypatch.chdir(tmp_path)
-    script = tmp_path / "script.py"
-    script.write_text("import sys\nresult = given + 1, sys.argv[1:]\nwait = True\n")
-    names = peers.run_script(script, ["--amp"], [("wait = True", "wait = False")], given=2)
-    assert (names["result"], names["wait"]) == ((3, ["--amp"]), False)
+def test_a_checkout_of_another_version_is_refused(tmp_path):
+    (tmp_path / "script.py").write_text("wait = True\n")
     with pytest.raises(UserError, match="another version"):
-        peers.run_script(script, [], [("sleep", "go on")])
+        peers.run_script(tmp_path / "script.py", [], [("sleep", "go on")])
 
 
 @pytest.mark.parametrize("scatter", simulate.SCATTERS, ids=lambda scatter: scatter.name)
@@ -86,16 +74,9 @@ def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatte
     assert cell.coverage > 0.9
     assert max(cell.false, cell.wrongly_same) < 0.1
     assert (cell.half_width < 0.03) == (scatter.processes < 0.01)
+    assert simulate.simulate(scatter, 5, 2, 100).half_width < 0.7 * cell.half_width
     bad = cell._replace(coverage=0.9, false=0.07, wrongly_same=0.07, half_width=0.04)
     assert len(simulate.problems_of(bad)) == (4 if scatter is simulate.SCATTERS[0] else 3)
-
-
-def test_five_processes_halve_the_interval_and_the_table_has_a_row_for_every_cell():
-    three, five = (simulate.simulate(simulate.SCATTERS[2], processes, 2, 100).half_width for processes in (3, 5))
-    assert five < 0.7 * three
-    table = list(simulate.rows(2))
-    assert len(table) == 2 + len(simulate.SCATTERS) * len(simulate.SHAPES)
-    assert len({line.count("|") for line in table}) == 1
 
 
 @pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
@@ -110,36 +91,26 @@ def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisio
     assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
 
 
-def benchmark(script, *words):
-    command = [sys.executable, ROOT / "benchmarks" / script, *map(str, words)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("script", ["seeds_needed.py", "equal_runs.py"])
 def test_a_folder_without_such_records_gets_one_sentence(tmp_path, script):
-    done = benchmark(script, tmp_path)
+    command = [sys.executable, ROOT / "benchmarks" / script, tmp_path]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
 
 
-def test_the_commands_print_what_a_pilot_and_equal_runs_say(tmp_path):
-    for seed in range(4):
-        for precision, shift in (("fp32", 0.0), ("amp_bf16", 0.001 * (-1) ** seed)):
-            parameters = {"seed": seed}
-            write_record(made_up.make("cifar_resnet", precision, parameters=parameters, shift=shift), tmp_path)
-    (row,) = seeds_needed.needs_of(read_records(tmp_path)[0])
-    assert (row.seeds, row.scatter) == (4, pytest.approx(0.001 * 2 / math.sqrt(3)))
-    assert rows_of(benchmark("seeds_needed.py", tmp_path).stdout)["resnet18, eager"][1:4] == [
-        "amp_bf16",
-        "accuracy",
-        "4",
-    ]
+def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
+    for seed, (precision, shift) in itertools.product(range(4), (("fp32", 0.0), ("amp_bf16", 0.001))):
+        values = {"parameters": {"seed": seed}, "shift": shift * (-1) ** seed}
+        write_record(made_up.make("cifar_resnet", precision, **values), tmp_path / "pilot")
     for number in range(6):
         parameters = {"purpose": "aa", "repeat": number, "execution": "eager"}
         one = made_up.make("cifar_resnet", "amp_bf16", seconds=[6.0] * 3, parameters=parameters)
         write_record(one, tmp_path / "equal")
-    cells = rows_of(benchmark("equal_runs.py", tmp_path / "equal").stdout)[
-        "resnet18 on cifar10, batch 128, eager, amp_bf16"
-    ]
+    (row,) = seeds_needed.needs_of(read_records(tmp_path / "pilot")[0])
+    assert (row.model, row.precision, row.metric, row.seeds) == ("resnet18, eager", "amp_bf16", "accuracy", 4)
+    assert row.scatter == pytest.approx(0.001 * 2 / math.sqrt(3))
+    cells = equal_runs.table(read_records(tmp_path / "equal")[0]).splitlines()[-1].strip("| ").split(" | ")
+    assert cells[0] == "resnet18 on cifar10, batch 128, eager, amp_bf16"
     assert cells[1:] == ["6", "6.00 (6.00 to 6.00)", "0.0%", "0.0% of 8"]
 
 
@@ -163,15 +134,6 @@ def test_the_rules_call_equal_runs_different_about_as_often_as_they_promise(drif
     assert 0.02 < fmean(rates) < 0.08, rates
 
 
-def test_a_judge_who_takes_every_difference_for_one_of_the_precisions_is_seen():
-    def differs_by_a_percent(pairs):
-        ratios = [math.log(sum(base["epoch_seconds"]) / sum(own["epoch_seconds"])) for own, base in pairs]
-        return abs(fmean(ratios)) > 0.01
-
-    found = equal_runs.false_positive_rate(equal(), differs_by_a_percent)
-    assert found["rate"] > 0.7 and found["rate"] - 3 * found["error"] > 0.2
-
-
 @pytest.mark.parametrize(
     ("count", "size", "blocks", "splits"), [(24, 4, 6, 2000), (12, 4, 3, 1728), (9, 3, 3, 216), (6, 2, 3, 8)]
 )
@@ -185,25 +147,19 @@ def test_a_split_takes_two_neighbours_from_each_of_three_blocks(count, size, blo
     for split in found:
         assert len({number for number, *_ in split}) == 3
         assert all(own != base and max(own, base) < size for _, own, base in split)
-    sides = Counter(own < base for split in found for _, own, base in split)
-    assert abs(sides[True] - sides[False]) < 0.05 * sides.total()
     assert splits == 2000 or len(set(found)) == splits
-
-
-@pytest.mark.parametrize(("count", "used"), [(5, None), (6, 6), (7, 6), (23, 20)])
-def test_what_does_not_fill_a_block_is_left_out(count, used):
-    found = equal_runs.false_positive_rate(equal(count=count), lambda pairs: False)
-    assert (found and found["processes"]) == used
 
 
 def test_a_change_from_block_to_block_is_no_difference_but_one_within_blocks_is(monkeypatch):
     monkeypatch.setattr(equal_runs, "MOST_SPLITS", 100)
     for factors, least, most in (
-        ([1 + n // 4 for n in range(16)], 0, 0),
-        ([1 + n % 2 / 2 for n in range(16)], 0.02, 1),
+        ([1 + n // 4 for n in range(18)], 0, 0),
+        ([1 + n % 2 / 2 for n in range(18)], 0.02, 1),
     ):
         runs = [equal(1, 1e-5, seconds=10.0 * factor)[0] for factor in factors]
-        assert least <= equal_runs.false_positive_rate(runs)["rate"] <= most
+        found = equal_runs.false_positive_rate(runs)
+        assert least <= found["rate"] <= most and found["processes"] == 16  # two do not fill a block
+    assert equal_runs.false_positive_rate(runs[:5]) is None
     short = equal_runs.false_positive_rate(equal(count=6, seconds=0.01))
     assert (short["rate"], short["splits"], short["error"]) == (None, 0, None)
 
@@ -214,8 +170,6 @@ def test_the_error_of_a_rate_is_that_of_leaving_out_a_block():
     odd = {id(run) for run in runs[4:8]}
     found = equal_runs.false_positive_rate(runs, lambda pairs: any(id(own) in odd for own, _ in pairs))
     assert (found["rate"], found["error"]) == pytest.approx((0.5, 0.5), abs=0.1)
-    steady = equal_runs.false_positive_rate(runs, lambda pairs: pairs[0][0]["repeat"] % 2 == 0)
-    assert steady["error"] < 0.1
 
 
 def test_equal_runs_are_one_run_on_one_gpu_in_their_order():

@@ -30,22 +30,8 @@ def recorded_anew(folder, name, *options, hidden=""):
     return json.loads((folder / "new.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module", params=EXPERIMENTS)
-def quick_traces(request, tmp_path_factory):
-    """The traces of a notebook without torch.compile; of the ResNet those that a CPU computes quickly."""
-    name = request.param
-    modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
-    return recorded_anew(tmp_path_factory.mktemp(name), name, "--executions", "eager", "cuda_graph", "--modes", *modes)
-
-
-@pytest.fixture(scope="module", params=EXPERIMENTS)
-def slow_traces(request, tmp_path_factory):
-    """What is left of a notebook's traces, and its whole loop."""
-    return recorded_anew(tmp_path_factory.mktemp(request.param), request.param, "--loop")
-
-
 def assert_same(names, new, golden=GOLDEN, here=HERE):
-    assert names
+    assert sorted([*names, "machine"]) == sorted(new)
     same_machine = here.items() <= golden["machine"].items()
     for name in names:
         if same_machine:
@@ -76,27 +62,25 @@ def traces_of(name, modes, executions):
     return [f"{name}/{mode}/{way}" for way, mode in itertools.product(executions, modes)]
 
 
-def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(quick_traces):
-    names = [name for name in quick_traces if name != "machine"]
-    assert {name.split("/")[2] for name in names} == {"eager", "cuda_graph"}
-    assert_same(names, quick_traces)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_steps_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path):
+    """Of the ResNet in those modes that a CPU computes quickly."""
+    modes = [mode for mode in trace.MODES if name != "cifar_resnet" or mode not in SLOW_MODES]
+    new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", "--modes", *modes)
+    assert_same(traces_of(name, modes, ("eager", "cuda_graph")), new)
 
 
 @pytest.mark.exhaustive
-def test_all_steps_and_the_whole_loop_are_the_recorded_ones(slow_traces):
-    names = [name for name in slow_traces if name != "machine"]
-    (notebook,) = {name.split("/")[0] for name in names}
-    wanted = traces_of(notebook, [*trace.MODES, "loop"], trace.EXECUTIONS)
-    assert sorted(names) == sorted(wanted)
-    assert_same(names, slow_traces)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_all_steps_and_the_whole_loop_are_the_recorded_ones(name, tmp_path):
+    assert_same(traces_of(name, [*trace.MODES, "loop"], trace.EXECUTIONS), recorded_anew(tmp_path, name, "--loop"))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_steps_on_a_gpu_in_eager_mode_and_as_a_graph_are_the_recorded_ones(name, tmp_path):
     new = recorded_anew(tmp_path, name, "--executions", "eager", "cuda_graph", hidden=None)
-    names = [one for one in new if one != "machine"]
-    assert sorted(names) == sorted(traces_of(name, trace.modes_of(name), ("eager", "cuda_graph")))
+    names = traces_of(name, trace.modes_of(name), ("eager", "cuda_graph"))
     assert_same(names, new, ON_GPU, {one: new["machine"][one] for one in ("torch", "gpu")})
 
 
@@ -105,7 +89,6 @@ def test_every_trace_has_been_recorded():
     assert set(GOLDEN) - {"machine"} == wanted
     on_gpu = {name for one in EXPERIMENTS for name in traces_of(one, trace.modes_of(one), trace.EXECUTIONS)}
     assert set(ON_GPU) - {"machine"} == on_gpu
-    assert all("error" not in found for found in (*GOLDEN.values(), *ON_GPU.values()))
 
 
 def test_a_step_that_differs_is_found():
@@ -116,8 +99,4 @@ def test_a_step_that_differs_is_found():
     assert_near(name, GOLDEN[name], changed)  # elsewhere only the first five are compared
     changed["steps"][1][0] = (float.fromhex(changed["steps"][1][0]) * 1.3).hex()
     with pytest.raises(AssertionError, match="step 1"):
-        assert_near(name, GOLDEN[name], changed)
-    changed = json.loads(json.dumps(GOLDEN[name]))
-    changed["steps"][12][2] += 1
-    with pytest.raises(AssertionError, match="skipped"):
         assert_near(name, GOLDEN[name], changed)

@@ -35,34 +35,21 @@ def test_all_results_have_been_recorded():
     assert set(RECORDED) == {path.parent.name if path.name == "records.zip" else path.stem for path in zips}
 
 
-@pytest.mark.parametrize("change", ["label", "swapped bars", "sign", "missing precision"])
-def test_a_chart_that_differs_is_found_until_an_entry_allows_it(change):
-    new = copy.deepcopy(RECORDED["quick-h200"])
+def test_a_chart_or_a_ratio_that_differs_is_found_until_an_entry_allows_it():
+    old = RECORDED["quick-h200"]
+    new = copy.deepcopy(old)
     panel = new["charts"][TIMES][0]["panels"][0]
-    first, second, *others = panel["bars"]
-    if change == "label":
-        panel["texts"][0] += "0"
-    elif change == "swapped bars":
-        first[3], second[3] = second[3], first[3]
-    elif change == "sign":
-        first[3] *= -1
-    else:
-        panel["bars"] = [first, *others]
-    pairs = {"quick-h200": (RECORDED["quick-h200"], new)}
-    found = list(figures.differences(*pairs["quick-h200"], "quick-h200"))
-    assert found and all(path.startswith(f"quick-h200/charts/{TIMES}/") for path, *_ in found)
+    panel["texts"][0] += "0"
+    panel["bars"][0][3] *= -1
+    (lost, _), (turned, ratio), *_ = new["ratios"].items()
+    del new["ratios"][lost]
+    ratio["ratio"] = 1.1 / ratio["ratio"]
+    found = list(figures.differences(old, new, "quick-h200"))
+    places = [f"quick-h200/{place}/" for place in (*[f"charts/{TIMES}"] * 2, f"ratios/{lost}", f"ratios/{turned}")]
+    assert all(f"{path}/".startswith(place) for (path, *_), place in zip(found, sorted(places), strict=True))
+    pairs = {"quick-h200": (old, new)}
     assert len(figures.compared(pairs, [])) == len(found)
     names = ("path", "old", "new", "clause")
     entries = [dict(zip(names, (*map(str, one), "of this test"), strict=True)) for one in found]
     assert figures.compared(pairs, entries) == []
-    unused = {"quick-h200": (new, new)}
-    assert len(figures.compared(unused, entries)) == len(entries)
-
-
-def test_a_ratio_that_is_missing_or_turned_over_is_found():
-    old = RECORDED["quick-h200"]
-    key, ratio = next((key, one) for key, one in old["ratios"].items() if abs(one["ratio"] - 1) > 0.01)
-    others = {name: one for name, one in old["ratios"].items() if name != key}
-    for ratios in (others, others | {key: ratio | {"ratio": 1 / ratio["ratio"]}}):
-        (line,) = figures.compared({"quick-h200": (old, old | {"ratios": ratios})}, [])
-        assert key in line
+    assert len(figures.compared({"quick-h200": (new, new)}, entries)) == len(entries)  # what allows nothing is named

@@ -19,7 +19,6 @@ import platform
 import shutil
 import sys
 import tempfile
-import traceback
 import warnings
 from pathlib import Path
 
@@ -57,24 +56,6 @@ def modes_of(notebook):
     return [mode for mode in MODES_ON_GPU if mode != "fp8" or notebook in FP8]
 
 
-def prepared(root, notebook, precision, execution):
-    """Return (make_trainer, batches(precision), lr_at(step), set_fp32_precision) of a notebook."""
-    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp(dir=".")}
-    parameters |= FP8[notebook] if precision == "fp8" else {}
-    from notebook_cells import experiment_of  # loads the package from the checkout that is asked for
-
-    from mixed_precision_study.train.precision import set_fp32_precision
-
-    experiment = experiment_of(root / "notebooks" / f"{notebook}.ipynb", parameters)
-    schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
-    return (
-        experiment.make_trainer,
-        lambda precision: experiment.batches(0, precision, parameters["batch_size"], ahead=False),
-        lambda step: schedule(step, STEPS, []),
-        set_fp32_precision,
-    )
-
-
 def waits_and_kernels(take):
     """Return (result of `take()`, kernels launched by it, host waits in it); the counts are None on the CPU."""
     if not torch.cuda.is_available():
@@ -96,31 +77,34 @@ def waits_and_kernels(take):
 
 
 def trace_step_by_step(root, notebook, precision, execution):
-    """Return the trace of one training, or what ended it."""
+    """Return the trace of one training."""
+    from notebook_cells import experiment_of  # loads the package from the checkout that is asked for
+
+    from mixed_precision_study.train.precision import set_fp32_precision
+
     torch._dynamo.reset()
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.backends.mkldnn.set_flags(_enabled=True)
-    try:
-        make_trainer, batches, lr_at, set_fp32_precision = prepared(root, notebook, precision, execution)
-        set_fp32_precision(precision)
-        if notebook == "lstm_language_model" and not torch.cuda.is_available():
-            # The notebook does so for amp_bf16. oneDNN has no LSTM in fp16 either.
-            torch.backends.mkldnn.set_flags(_enabled=precision not in ("amp_bf16", "amp_fp16"))
-        trainer, hidden, rows = make_trainer(precision), None, []
-        torch.manual_seed(0)
-        for number, batch in enumerate(itertools.islice(itertools.cycle(batches(precision)), STEPS)):
-            trainer.set_lr(lr_at(number))
-            take = functools.partial(trainer.step, batch, hidden)
-            counted = number >= STEPS - 2  # the profiler is slow, and the first steps capture or compile
-            (loss, hidden), kernels, waits = waits_and_kernels(take) if counted else (take(), None, None)
-            rows.append([loss.item().hex(), trainer.scaler.get_scale().hex(), trainer.skipped_steps, kernels, waits])
-        weights = b"".join(master.detach().float().cpu().numpy().tobytes() for master in trainer.masters)
-        return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
-    except Exception as error:
-        if os.environ.get("GOLDEN_DEBUG"):
-            traceback.print_exc()
-        return {"error": type(error).__name__}
+    parameters = {**PARAMETERS[notebook], "execution": execution, "output_dir": tempfile.mkdtemp(dir=".")}
+    parameters |= FP8[notebook] if precision == "fp8" else {}
+    experiment = experiment_of(root / "notebooks" / f"{notebook}.ipynb", parameters)
+    schedule = experiment.schedule or (lambda *_: experiment.parameters.lr)
+    set_fp32_precision(precision)
+    if notebook == "lstm_language_model" and not torch.cuda.is_available():
+        # The notebook does so for amp_bf16. oneDNN has no LSTM in fp16 either.
+        torch.backends.mkldnn.set_flags(_enabled=precision not in ("amp_bf16", "amp_fp16"))
+    trainer, hidden, rows = experiment.make_trainer(precision), None, []
+    torch.manual_seed(0)
+    batches = experiment.batches(0, precision, parameters["batch_size"], ahead=False)
+    for number, batch in enumerate(itertools.islice(itertools.cycle(batches), STEPS)):
+        trainer.set_lr(schedule(number, STEPS, []))
+        take = functools.partial(trainer.step, batch, hidden)
+        counted = number >= STEPS - 2  # the profiler is slow, and the first steps capture or compile
+        (loss, hidden), kernels, waits = waits_and_kernels(take) if counted else (take(), None, None)
+        rows.append([loss.item().hex(), trainer.scaler.get_scale().hex(), trainer.skipped_steps, kernels, waits])
+    weights = b"".join(master.detach().float().cpu().numpy().tobytes() for master in trainer.masters)
+    return {"steps": rows, "weights": hashlib.sha256(weights).hexdigest()[:16]}
 
 
 def trace_loop(root, notebook, execution):
@@ -147,34 +131,19 @@ def all_traces(root, notebooks, modes, executions, loop):
             continue
         name = f"{notebook}/{mode}/{execution}"
         traces[name] = trace_step_by_step(root, notebook, mode, execution)
-        print(name, traces[name].get("error") or traces[name]["steps"][-1], file=sys.stderr, flush=True)
+        print(name, traces[name]["steps"][-1], file=sys.stderr, flush=True)
     for notebook, execution in itertools.product(notebooks, executions) if loop else ():
         traces[f"{notebook}/loop/{execution}"] = trace_loop(root, notebook, execution)
         print(notebook, "loop", execution, file=sys.stderr, flush=True)
     return traces
 
 
-def differences(old, new):
-    """Return a line for every trace that differs."""
-    found = [f"machine: {old['machine']} and {new['machine']}"] if old["machine"] != new["machine"] else []
-    for name in (name for name in new if name != "machine"):
-        if name not in old:
-            found.append(f"{name}: not in the golden file")
-        elif old[name] != new[name]:
-            found.append(f"{name}: {first_difference(old[name], new[name])}")
-    return found
-
-
 def first_difference(old, new):
     """Return where two traces first differ, in words."""
-    if "steps" in old and "steps" in new:
-        for number, (a, b) in enumerate(zip(old["steps"], new["steps"], strict=True)):
-            if a != b:
-                return f"step {number}: {a} and {b}"
-    for key in old:
-        if old[key] != new.get(key):
-            return f"{key}: {old[key]} and {new.get(key)}"
-    return "keys differ"
+    for number, (a, b) in enumerate(zip(old.get("steps", ()), new.get("steps", ()), strict=False)):
+        if a != b:
+            return f"step {number}: {a} and {b}"
+    return next((f"{key}: {old.get(key)} and {one}" for key, one in new.items() if one != old.get(key)), "fewer keys")
 
 
 def main():
@@ -198,10 +167,9 @@ def main():
     if write:
         lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(trace)}" for name, trace in new.items())
         write.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    old = {}
-    for path in compare:
-        old |= json.loads(path.read_text(encoding="utf-8"))
-    found = differences(old, new) if old else []
+    old = {name: trace for path in compare for name, trace in json.loads(path.read_text(encoding="utf-8")).items()}
+    names = [name for name in new if old and new[name] != old.get(name)]
+    found = [f"{name}: {first_difference(old.get(name, {}), new[name])}" for name in names]
     print("\n".join(found) or f"{len(new) - 1} traces" + (", no difference" if old else " written"))
     return int(bool(found))
 

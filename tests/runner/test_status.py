@@ -81,20 +81,16 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
     assert len(table([comparison]).splitlines()) == 2  # one is not run
 
 
-OBEYED = {  # what a terminal would obey, each with what is left of it in "a...b"
-    "title": ("\x1b]0;title\x07", ""),
-    "link": ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),
-    "reset": ("\x1bc", ""),
-    "colour": ("\x1b[31;1m", ""),
-    "colour of one letter": ("\x9b31m", ""),
-    "sequence without an end": ("\x1b]0;title", "0;title"),
-    "bell, carriage return": ("\x07\r", ""),
-    "reversed text": ("\u202e\u2066", ""),
-    "harmless": ("é \n\t", "é \n\t"),
-}
-
-
-@pytest.mark.parametrize(("given", "left"), OBEYED.values(), ids=OBEYED)
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("\x1b]0;title\x07", ""),
+        ("\x1b]8;;https://example.org\x1b\\text\x1b]8;;\x1b\\", "text"),  # a link
+        ("\x1bc\x1b[31;1m\x9b31m\x07\r\u202e\u2066", ""),  # a reset, colours, a bell and text that runs backwards
+        ("\x1b]0;title", "0;title"),  # without an end
+        ("é \n\t", "é \n\t"),
+    ],
+)
 def test_what_a_terminal_would_obey_reaches_neither_it_nor_the_log(tmp_path, capsys, given, left):
     (tmp_path / "logs").mkdir()
     with log_in(tmp_path):

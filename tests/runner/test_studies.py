@@ -68,11 +68,12 @@ def test_a_study_of_a_wrong_form_is_named_with_the_place(study, where, tmp_path)
     assert where in str(stopped.value) and "mine" in str(stopped.value) and "\n" not in str(stopped.value)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "a: [", "\0"])
+@pytest.mark.parametrize("text", ["", "[1]", "a: [", "\0", "one: !!python/object/apply:os.mkdir [made]"])
 def test_a_file_that_holds_no_studies_stops(text, tmp_path):
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(UserError, match=r"s\.yaml"):
         load_studies(tmp_path / "s.yaml")
+    assert not (tmp_path / "made").exists()  # no text makes objects
     with pytest.raises(UserError, match="none"):
         load_studies(tmp_path / "none.yaml")
 
