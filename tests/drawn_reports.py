@@ -9,7 +9,7 @@ import sys
 from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from matplotlib.colors import to_hex
 
-from mixed_precision_study.record import NOT_WRITTEN, write_record
+from mixed_precision_study.record import flat_record, write_record
 from mixed_precision_study.report.section import Chart, Sentence, Table
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
@@ -50,8 +50,7 @@ def read_all(folder, *records, **show):
 
 def flat(record, path="made up"):
     """Return a record as it is read back from its file."""
-    values = {**record.parameters, **vars(record), "path": path}
-    return {name: value for name, value in values.items() if name not in NOT_WRITTEN}
+    return flat_record(record) | {"path": path}
 
 
 def parts_of(section, kind):

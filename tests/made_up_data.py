@@ -1,17 +1,11 @@
-"""Settings of an experiment, and made-up files in the formats that its data come in."""
+"""Made-up files in the formats that the data of the experiments come in."""
 
 import csv
 
 import torch
 from PIL import Image
 
-from mixed_precision_study.parameters import checked
 from mixed_precision_study.tasks.cifar import CLASS_COUNTS
-
-
-def settings_of(name, **changes):
-    """Return the settings of an experiment as its check cell does: the defaults with `changes`."""
-    return checked(name, changes)
 
 
 def save_image(path, value=0, size=(32, 32), mode="RGB"):

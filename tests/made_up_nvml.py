@@ -4,7 +4,6 @@ import os
 import sys
 import types
 
-import psutil
 import pytest
 
 THIS = os.getpid()
@@ -82,10 +81,6 @@ def sampler(tmp_path, monkeypatch):
         monkeypatch.setattr("mixed_precision_study.measure.sampler.START_SECONDS", 60)
 
     return place
-
-
-def is_running(process_id):
-    return psutil.pid_exists(process_id)
 
 
 def child_of(folder):

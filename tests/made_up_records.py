@@ -224,28 +224,3 @@ def write_ladder(folder):
         facts = {"parameters": parameters, "seconds": [seconds or 1.0] * 6, "peak": 700.0}
         failed = {"status": "failed", "epoch_seconds": []}
         write_processes(make("cifar_resnet", precision, **facts, **({} if seconds else failed)), folder)
-
-
-WIDTHS = (200, 1024, 2048)
-WIDTH_SECONDS = {
-    "fp32": (3.0, 50.0, 200.0),
-    "tf32": (2.5, 20.0, 80.0),
-    "amp_bf16": (3.0, 10.0, 40.0),
-    "fp8": (None, 12.0, 30.0),
-}
-
-
-def write_crossover(folder):
-    """A Transformer of three widths: fp8 is unsupported at 200, slower than amp_bf16 at 1,024 and faster at 2,048.
-
-    fp8 takes 90% of amp_bf16's memory and energy, and ends 0.01 nats above it.
-    """
-    for (mode, times), number in itertools.product(WIDTH_SECONDS.items(), range(3)):
-        share = {"amp_bf16": 0.6, "fp8": 0.54}.get(mode, 1.0)
-        for width, seconds in zip(WIDTHS, times, strict=True):
-            values = {"model": "transformer", "units": width, "heads": 2 if width == 200 else 16, "repeat": number}
-            facts = {"parameters": values | {"epochs": 1}, "peak": 5000 * share, "joules_per_1000_samples": share}
-            facts |= {"train_loss": [5.0 - width / 1e4 + 0.01 * (mode == "fp8")]}
-            failed = {"status": "unsupported", "epoch_seconds": []}
-            facts |= {"seconds": [seconds * (1 + 0.002 * number)]} if seconds else {"seconds": [1.0], **failed}
-            write_record(make("lstm_language_model", mode, **facts), folder)

@@ -46,9 +46,7 @@ def assert_near(name, old, new):
         for mode, record in old.items():
             for field in ("status", "reason", "steps_per_epoch", "skipped_steps", "overflow_steps", "autocast_dtype"):
                 assert new[mode][field] == record[field], f"{name}, {mode}: {field}"
-            assert new[mode]["train_loss"][:1] == pytest.approx(record["train_loss"][:1], rel=5 * NEAR), (
-                f"{name}, {mode}"
-            )
+            assert new[mode]["train_loss"][:1] == pytest.approx(record["train_loss"][:1], rel=5 * NEAR), mode
         return
     pairs = list(zip(old["steps"], new["steps"], strict=True))
     later = NEAR_IN_16_BITS if re.search("16|fp8", name.split("/")[1]) else NEAR
@@ -94,9 +92,7 @@ def test_every_trace_has_been_recorded():
 def test_a_step_that_differs_is_found():
     name = "lstm_language_model/amp_fp16/eager"
     changed = json.loads(json.dumps(GOLDEN[name]))
-    changed["steps"][7][0] = (1.0).hex()
-    assert trace.first_difference(GOLDEN[name], changed).startswith("step 7: ")
-    assert_near(name, GOLDEN[name], changed)  # elsewhere only the first five are compared
     changed["steps"][1][0] = (float.fromhex(changed["steps"][1][0]) * 1.3).hex()
+    assert trace.first_difference(GOLDEN[name], changed).startswith("step 1: ")
     with pytest.raises(AssertionError, match="step 1"):
         assert_near(name, GOLDEN[name], changed)

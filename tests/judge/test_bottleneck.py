@@ -28,7 +28,6 @@ ADVICE = [  # what limits, precision, parameters, and what is to be tried
         # Idle from a fifth on; data loading where the loop waits for half of that or more.
         (profiled(busy=0.8), LAUNCHES, "idle 20% of the time between kernel launches"),
         (profiled(busy=0.81), ON_CORES, "70% of kernel time is convolution and matmul, 86% of it on Tensor Cores"),
-        (profiled(busy=0.0), LAUNCHES, ""),
         (profiled(busy=0.8, data_wait_fraction=0.1), LOADING, "(10%)"),
         (profiled(busy=0.8, data_wait_fraction=0.09), LAUNCHES, "waits 9%"),
         (profiled(busy=0.1, data_wait_fraction=0.5), LOADING, "kernel launches (40%)"),

@@ -22,16 +22,18 @@ def explanation(**fields):
 
 def test_timed_runs_get_what_they_lack_and_keep_what_they_measured():
     runs = [
-        flat(kernel_forked=True, profile_reason="it was only timed"),
+        flat(kernel_forked=True, profile_reason="it was only timed", ledger_slack_mib=5.0, ledger_reason="only timed"),
         flat(gpu_busy_fraction=0.3, kernel_family_fractions=[]),
     ]
-    explain(runs, [explanation(kernel_forked=False)])
+    explain(runs, [explanation(kernel_forked=False, ledger_slack_mib=6.0)])
     assert runs[0]["kernel_forked"] is True  # how a process was started is its own and no profile
     assert runs[0]["gpu_busy_fraction"] == 0.7 and runs[0]["kernel_family_fractions"] == DENSE
     assert runs[0]["profile_reason"] is None
     assert runs[1]["gpu_busy_fraction"] == 0.3 and runs[1]["kernel_family_fractions"] == []  # a profile is not mixed
     for run in runs:
-        assert run["compute_limit_fraction"] == 0.4 and run["ledger_activations_mib"] == 100.0
+        assert run["compute_limit_fraction"] == 0.4
+        ledger = [run[f"ledger_{name}"] for name in ("activations_mib", "slack_mib", "reason")]
+        assert ledger == [100.0, 6.0, None]  # of one process, so the parts add up
         assert run["gradient_flush_fraction_scaled"] == 0.01
         assert (run["sm_clock_mhz_median"], run["throttled"], run["energy_joules"]) == (None, None, None)
         assert run["epoch_seconds"] == [4.0, 4.0]
@@ -54,13 +56,6 @@ def test_where_the_explanation_is_missing_the_reason_says_so():
     explain(runs, [])
     assert [run["profile_reason"] for run in runs] == [NOT_YET, TIME_ALONE]
     assert {run["energy_reason"] for run in runs} == {"no NVML"}
-
-
-def test_the_memory_breakdown_is_taken_over_though_a_timed_run_knows_its_context():
-    run = flat(ledger_slack_mib=5.0, ledger_reason="it was only timed")
-    explain([run], [explanation(ledger_slack_mib=6.0)])  # of one process, so the parts add up
-    names = ("ledger_activations_mib", "ledger_slack_mib", "ledger_reason")
-    assert [run[name] for name in names] == [100.0, 6.0, None]
 
 
 def test_what_a_step_does_is_set_against_the_time_of_the_timed_run():

@@ -33,12 +33,8 @@ def test_block_ratios_are_base_over_own_and_compare_epochs_where_blocks_are_no_e
     assert block_ratios(blocks, epochs).tolist() == [[2], [1 / 3]]
     other = timed([[1, 2, 3], [1, 1, 1]], "fp32")  # cut otherwise
     assert block_ratios(blocks, other).tolist() == [[2], [1 / 3]]
-
-
-def test_the_ratio_is_that_of_the_total_times_of_the_epochs_that_both_have():
-    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")
-    assert total_ratio(short, long) == 2.5
-    assert total_ratio(long, short) == 1 / 2.5
+    short, long = timed([[1, 1]]), timed([[2, 3], [9, 9], [9, 9]], "fp32")  # the epochs that both have
+    assert (total_ratio(short, long), total_ratio(long, short)) == (2.5, 1 / 2.5)
     assert block_ratios(short, long).tolist() == [[2, 3]]
 
 
@@ -116,14 +112,6 @@ def test_stalls_part_the_total_time_from_the_median_block_and_are_flagged():
     assert speedup["median_ratio"] == pytest.approx(1.1, rel=0.02)
     assert speedup["apart"]
     assert not paired_ratio(compared(1.1, repetitions=3, noise=0.001))["apart"]
-
-
-@pytest.mark.parametrize("seconds", [1e-140, 1e140])
-def test_times_that_no_clock_can_show_end_nothing(seconds):
-    own, base = timed([[seconds, seconds]]), timed([[1 / seconds, 1 / seconds]], "fp32")
-    for pairs in ([(own, base)], [(own, base), (base, own), (own, own)]):
-        found = paired_ratio(pairs)
-        assert math.isfinite(found["ratio"]) and judge(found)
 
 
 def seeds_of(process, base_process, seeds, ratio=2.0):

@@ -29,7 +29,7 @@ def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_co
     assert called == [["-m", "pip", "install", "-q", "x"]]
 
 
-def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch):
+def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_path):
     def identity():
         environment.host_identity.cache_clear()
         return environment.host_identity()
@@ -37,6 +37,11 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch):
     monkeypatch.setattr(environment, "version", Mock(side_effect=PackageNotFoundError("timm")))
     record = make_record()
     describe_environment(record, CPU)
+    assert record.commit == suite_commit()
+    monkeypatch.setattr("mixed_precision_study.measure.commit.ROOT", tmp_path)  # the package lies in no clone
+    assert suite_commit() is None
+    monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
+    assert suite_commit() == "abc"
     assert (record.timm_version, record.torch_version) == (None, torch.__version__)
     assert (record.device_type, record.gpu_name) == ("cpu", None)
     assert record.host_cpu and record.host_cores and record.python_version and record.package_version
@@ -50,13 +55,6 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch):
         found.add(identity())
     assert len(found) == 4
     environment.host_identity.cache_clear()
-
-
-def test_the_commit_comes_from_the_runner(monkeypatch, tmp_path):
-    monkeypatch.setattr("mixed_precision_study.measure.commit.ROOT", tmp_path)  # the package lies in no clone
-    assert suite_commit() is None
-    monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")
-    assert suite_commit() == "abc"
 
 
 def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_run(monkeypatch):

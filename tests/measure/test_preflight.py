@@ -2,6 +2,7 @@
 
 import math
 import types
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,11 +74,8 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
 
 @pytest.mark.parametrize(("message", "kind"), [("no kernel image is available", UserError), ("other", RuntimeError)])
 def test_a_gpu_without_kernels_is_one_sentence_that_names_the_wheel(monkeypatch, message, kind):
-    def fails(device):
-        raise RuntimeError(f"CUDA error: {message}")
-
     pretend_gpu(monkeypatch)
-    monkeypatch.setattr(preflight, "check_fp16", fails)
+    monkeypatch.setattr(preflight, "check_fp16", Mock(side_effect=RuntimeError(message)))
     with pytest.raises(kind, match=r"Made-up RTX.*cu126" if kind is UserError else message):
         show_preflight(GPU, "eager", [], check_supported)
 

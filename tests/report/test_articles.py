@@ -1,38 +1,18 @@
-"""What articles published beside the same ratio here: the figures' file, what counts as the same, chart and table."""
+"""What articles published beside the same ratio here: what counts as the same, chart and table."""
 
 import made_up_records as made_up
 import pandas as pd
 import pytest
-from conftest import ROOT
 from drawn_reports import parts_of, read_all
 
-from mixed_precision_study.report.articles import read_articles, section
-from mixed_precision_study.report.names import ORDER
+from mixed_precision_study.report.articles import section
 from mixed_precision_study.report.section import Chart, Table
 from mixed_precision_study.report.tables import read_tables
 
 
-@pytest.fixture(scope="module")
-def tables(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("articles")
-    made_up.write_published(folder)
-    return read_all(folder, articles=True)
-
-
-def test_the_figures_of_five_articles_are_one_file():
-    articles = read_articles()
-    assert (len(articles), articles.article.nunique()) == (54, 5)
-    assert set(articles.precision.dropna()) <= set(ORDER) and set(articles.baseline.dropna()) == {"fp32", "o2_fp16"}
-    assert not articles.duplicated().any() and articles[["article", "year", "quantity"]].notna().all(axis=None)
-    assert articles.value.isna().sum() == 1  # WideResNet in O3 did not converge
-    assert set(articles[articles.quantity == "out of memory"].value) == {21 * 1024}  # what a Titan RTX has left
-    assert articles[articles.model == "dpn92"].note.str.contains("assumed").all()
-    assert (ROOT / "data" / "published_results.csv").samefile(
-        ROOT / "mixed_precision_study" / "report" / "articles.csv"
-    )
-
-
-def test_a_ratio_stands_beside_that_of_the_article(tables):
+def test_a_ratio_stands_beside_that_of_the_article(tmp_path):
+    made_up.write_published(tmp_path)
+    tables = read_all(tmp_path, articles=True)
     wide = tables.comparisons[tables.comparisons.model == "wide_resnet28_10"]
     ratios = tables.ratios[tables.ratios.comparison.isin(wide.index) & (tables.ratios.baseline == "fp32")]
     whole = ratios.set_index("precision").ratio
@@ -49,9 +29,8 @@ def test_a_ratio_stands_beside_that_of_the_article(tables):
     here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")  # size and direction in one row
     assert rows["WideResNet-28-10, batch 128, fp16", "T4"] == here
     assert rows["WideResNet-28-10, batch 128, fp16", "P100"][0] == "0.99×, memory +11%"
-    assert ("not converged", "best accuracy: 90.0% against 90.0%") in [
-        (one["There"], one["Here"]) for one in table.rows
-    ]
+    both = [(row["There"], row["Here"]) for row in table.rows]
+    assert ("not converged", "best accuracy: 90.0% against 90.0%") in both
 
 
 @pytest.mark.parametrize(

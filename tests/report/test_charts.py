@@ -11,7 +11,7 @@ import pytest
 from drawn_reports import opened_bars
 from matplotlib.colors import to_rgb
 
-from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, opening_note, picture_of
+from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, picture_of
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
@@ -58,40 +58,17 @@ def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
         assert all((height or 0) == bars[part][number, name] for name, (_, height, *_) in of_it.items())
 
 
-def test_further_blocks_are_a_panel_on_the_same_scale():
-    more = tuple((number + 2, way, *rest) for number, way, *rest in ROWS)
-    figures = opening(pd.concat([frame((*ROWS, *more)), frame(model="LSTM")]))
-    assert len(figures) == 3 and all(figure.axes[0].get_ylim() == (0, 8.8) for figure in figures)
-
-
-def test_the_note_names_what_is_drawn_alone():
-    note = opening_note(frame())
-    assert "TF32" in note and "fp32 takes its place" in note and "~" in note and "Bold" in note
-    alone = opening_note(frame().assign(low=None, high=None, stands=False))
-    assert "grey" in alone and "grey" not in note and "Bold" not in alone
-    plain = opening_note(frame(ROWS[:2]))
-    assert "~" not in plain and "Bold" not in plain and "fp32" not in plain
-
-
-@pytest.fixture(scope="module")
-def bundle():
+def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():
     with chart_style():
         figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
         for figure in figures:
             figure.add_axes((0, 0, 1, 1)).set_title('a "$" <b> $ 0.0003 #ffffff')
             plt.close(figure)
-    return Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
-
-
-def test_a_chart_is_one_png_on_white_for_notebooks(bundle):
-    data, metadata = bundle
+    data, metadata = Chart(figures, "speed_up", 'a < "b"')._repr_mimebundle_()
     assert set(data) == {"image/png", "text/plain"} and metadata["image/png"]["alt"] == 'a < "b"'
     image = PIL.Image.open(io.BytesIO(data["image/png"])).convert("RGBA")
     assert image.width > 900 and image.getpixel((0, 0)) == (255,) * 4 and image.getextrema()[3] == (255, 255)
-
-
-def test_drawings_have_ids_of_their_own_and_the_colours_of_the_page(bundle):
-    drawings = bundle[1]["chart"]["drawings"]
+    drawings = metadata["chart"]["drawings"]
     ids = [one for drawing in drawings for one in re.findall(r'\bid="([^"]+)"', drawing)]
     assert len(drawings) == 4 and len(ids) == len(set(ids)) > 8
     for drawing in drawings:

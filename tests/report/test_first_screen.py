@@ -5,12 +5,11 @@ import re
 
 import made_up_records as made_up
 import pandas as pd
-import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
 from mixed_precision_study.report import first_screen, sections, sure
 from mixed_precision_study.report.section import Cards, Heading, Section
-from mixed_precision_study.report.tables import Tables
+from mixed_precision_study.report.tables import ON_CPU, Tables
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}  # with 150 MiB of data
@@ -31,23 +30,15 @@ def screen_of(found):
     return section, parts_of(section, Heading)[0].title, cards
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_in_its_fastest_way(tmp_path):
     """ResNet-18 in eager mode and twice as fast as a graph; an LSTM whose AMP is slower than TF32 in eager mode."""
     records = [*runs(), *runs(0.5, "cuda_graph")]
     records += [*runs(2.5, notebook="lstm_language_model"), *runs(1.1, "cuda_graph", "lstm_language_model")]
-    return read_all(tmp_path_factory.mktemp("screen"), *records)
-
-
-def ratios_in_csv(found):
+    found = read_all(tmp_path, *records)
+    _, title, cards = screen_of(found)
     table = pd.read_csv(io.BytesIO(found.csv()["ratios.csv"]))
     table["notebook"] = table.notebook.str.partition("_")[0]
-    return table.set_index(["notebook", "execution", "precision", "baseline"])
-
-
-def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_in_its_fastest_way(found):
-    _, title, cards = screen_of(found)
-    table = ratios_in_csv(found)
+    table = table.set_index(["notebook", "execution", "precision", "baseline"])
     spans = {}
     for name in ("amp_fp16", "amp_bf16"):
         values = [f"{table.ratio[model, 'cuda_graph', name, 'tf32']:.1f}" for model in ("lstm", "cifar")]
@@ -62,6 +53,9 @@ def test_title_and_cards_have_the_numbers_of_ratios_csv_for_the_fastest_format_i
         assert card["number"] == f"{row.ratio:.1f}×" and re.findall(r"[\d.]+×", card["against"]) == [f"{over:.1f}×"]
         assert f"{row.saved:.0%}" in card["lines"][1]
         assert card["lines"][0].startswith("fp16 AMP") and "graph" in card["lines"][0]
+    subject = Section("Step by step: 3 times", parts=["its chart"])  # the study's own figure opens the report
+    section = first_screen.section(found, subject)
+    assert section.parts[0].title == subject.title and "its chart" in section.parts and not parts_of(section, Cards)
     (rows,) = rows_in(sure.section(found))
     for row, comparison in zip(rows, found.comparisons.itertuples(), strict=True):
         one = table.loc[(comparison.notebook.split("_")[0], comparison.execution, "amp_bf16", "tf32")]
@@ -98,17 +92,10 @@ def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_
     found = read_all(tmp_path, *runs(names=("fp32", "amp_bf16"), device=made_up.CPU))
     section, title, cards = screen_of(found)
     assert title == first_screen.CPU and not cards and not sure.section(found).parts
-    assert not re.search(r"\d×|times as fast", said_in(section))
+    assert set(found.ratios.outcome) == {ON_CPU} and not re.search(r"\d×|times as fast", said_in(section))
     fake = {"synthetic": True, "dataset_used": "synthetic", "parameters": {"dataset": "auto"}}
     section, _, _ = screen_of(read_all(tmp_path / "fake", *runs(names=("fp32", "tf32"), processes=1, **fake)))
     assert said_in(section).strip().startswith("2 of 2 runs trained on made-up data")
-
-
-def test_the_studys_own_figure_opens_the_report_where_it_has_one(found):
-    subject = Section("Step by step: 3 times", parts=["its chart"])
-    section = first_screen.section(found, subject)
-    assert (section.parts[0].title, "its chart" in section.parts) == (subject.title, True)
-    assert not parts_of(section, Cards)
 
 
 def test_every_kind_of_folder_has_a_title(tmp_path):

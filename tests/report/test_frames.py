@@ -12,7 +12,7 @@ import pytest
 from drawn_reports import failures_in, flat, read_all, rows_in, write_all
 
 from mixed_precision_study.judge.ratios import paired_ratio
-from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, NOT_PAIRED, SLOWER, judge
+from mixed_precision_study.judge.verdict import FASTER, FEW_HOSTS, judge
 from mixed_precision_study.report import numbers, provenance, tables
 from mixed_precision_study.report.tables import bars_of, read_tables, setting_name
 
@@ -76,13 +76,6 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(foun
     assert bars.status["amp_bf16"] == "oom" and pd.isna(bars.ratio[["amp_bf16", "fp32"]]).all()
 
 
-@pytest.mark.parametrize(("device", "outcome"), [(made_up.H200, SLOWER), (made_up.CPU, tables.ON_CPU)])
-def test_slower_is_an_outcome_and_the_cpu_has_none(tmp_path, device, outcome):
-    seconds = {"fp32": 4.0, "amp_bf16": 8.0}
-    runs = [run(name, time, repeat, device=device) for name, time in seconds.items() for repeat in range(3)]
-    assert ratio(read_all(tmp_path, *runs), "amp_bf16")["outcome"] == outcome
-
-
 @pytest.mark.parametrize(("many", "stands"), [(0, False), (3, True)])
 def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkeypatch, many, stands):
     monkeypatch.setattr(tables, "MANY_RATIOS", many)
@@ -92,12 +85,6 @@ def test_among_many_ratios_holms_correction_decides_which_stand(tmp_path, monkey
     over_fp32 = found.ratios[found.ratios.baseline == "fp32"]
     assert over_fp32.p.tolist() == pytest.approx([0.0171] * 2, abs=1e-4)  # of three ratios, so 0.0171 x 3 > 0.05
     assert over_fp32.outcome.tolist() == [FASTER] * 2 and over_fp32.stands.tolist() == [stands] * 2
-
-
-def test_runs_of_other_gpus_are_not_paired(tmp_path):
-    other = {**made_up.H200, "gpu_uuid": "GPU-9"}
-    row = ratio(read_all(tmp_path, run("fp32", 6.0), run("tf32", 3.0, device=other)), "tf32")
-    assert (row["ratio"], row["processes"], row["outcome"]) == (2.0, 0, NOT_PAIRED) and pd.isna(row["low"])
 
 
 HOSTS = (2.0, 3.0, 8.0, 4.0, 2.0)  # ratios, each of two processes that scatter
@@ -126,31 +113,18 @@ def test_eager_times_belong_to_a_host_and_those_of_a_cuda_graph_to_a_process():
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome", "usable"),
-    [
-        ([0.0, 0.0005, -0.0005, 0.0002, -0.0002], "equivalent", True),
-        ([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", False),
-        ([0.0, 0.0005, -0.0005, 0.0002, -0.0002, -0.6], "inconclusive", True),  # the last seed diverged
-    ],
+    ("changes", "outcome", "diverged"),
+    [([-0.01, -0.011, -0.009, -0.01, -0.01], "worse", 0), ([0.0, 0.0005, -0.0005, 0, 0, -0.6], "inconclusive", 1)],
 )
-def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(tmp_path, changes, outcome, usable):
+def test_quality_is_the_difference_over_equal_seeds_and_stands_in_ratios_csv(tmp_path, changes, outcome, diverged):
     found = read_all(tmp_path, *made_up.over_seeds(changes))
     (row,) = found.quality.to_dict("records")
-    kept = [one for one in changes if one > -0.5]
-    assert row["difference"] == pytest.approx(sum(kept) / len(kept))
-    assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, len(kept), len(changes) - len(kept))
-    assert (row["outcome"], row["usable"], row["metric"]) == (outcome, usable, "accuracy")
+    assert row["difference"] == pytest.approx(sum(changes[:5]) / 5)
+    assert (row["margin"], row["seeds"], row["diverged"]) == (0.002, 5, diverged)
+    assert (row["outcome"], row["usable"], row["metric"]) == (outcome, outcome != "worse", "accuracy")
     (line,) = read(found, "ratios.csv").to_dict("records")
     assert (line["precision"], line["baseline"], line["model"], line["batch"]) == ("tf32", "fp32", "resnet18", 128)
     assert (line["ratio"], line["quality_seeds"]) == (pytest.approx(6.1 / 3), row["seeds"])
-
-
-def test_only_comparisons_of_several_precisions_are_charted_or_all_where_there_are_none(tmp_path):
-    graph = {"parameters": {"execution": "cuda_graph"}}
-    found = read_all(tmp_path, run("fp32"), run("amp_fp16"), run("amp_fp16", **graph))
-    assert (list(found.charted.way), len(found.comparisons)) == (["eager"], 2)
-    alone = read_all(tmp_path / "alone", run("amp_fp16"), run("amp_fp16", **graph))
-    assert list(alone.charted.way) == ["eager", "CUDA graph"]
 
 
 @pytest.mark.parametrize(
@@ -166,23 +140,9 @@ def test_only_comparisons_of_several_precisions_are_charted_or_all_where_there_a
 )
 def test_more_names_the_settings_in_which_peers_differ(tmp_path, parameters, labels):
     found = read_all(tmp_path, *(run("fp32", parameters=one) for one in parameters))
-    assert set(found.comparisons.more) == labels
+    assert set(found.comparisons.more) == labels and setting_name("scaler", None) == "scaler unknown"
     assert found.comparisons.title.is_unique
     assert len(found.comparisons) == (1 if "dataset" in parameters[0] else len(parameters))
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("memory_limit_gib", None, "memory_limit_gib unknown"),
-        ("memory_limit_gib", 0.0, "whole card"),
-        ("data_fingerprint", None, "data not recorded"),
-        ("max_steps", 0, "whole epochs"),
-        ("scaler", "device", "loss scaler on the GPU"),
-    ],
-)
-def test_settings_have_names_also_where_they_were_not_recorded(name, value, said):
-    assert setting_name(name, value) == said
 
 
 def test_stochastic_rounding_is_lent_the_baselines_of_what_is_equal_else(tmp_path):

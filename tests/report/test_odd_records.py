@@ -18,8 +18,6 @@ ODD = {  # name: a JSON text that some field does not expect
     "markup": '"</td><b>$x^{\\\\"',
     "endless text": json.dumps("x" * 10_000),
     "half a character": '"\\ud800"',
-    "end of a text": '"a\\u0000b"',
-    "less than nothing": "-1",
     "zero": "0",
     "large number": "1e300",
     "small number": "1e-300",
@@ -29,8 +27,6 @@ ODD = {  # name: a JSON text that some field does not expect
     "null": "null",
     "nested list": "[[[[[[[[[[1]]]]]]]]]]",
     "list of numbers": "[1]",
-    "list of zeros": "[0, 0]",
-    "list of infinities": "[1e309]",
     "pairs": '[["x", 1], ["x", 0], ["y", 1e300]]',
     "pairs of numbers": "[[0, 1], [-1, null], [1, 1e300]]",
     "four numbers": "[[0, 0, null, null], [1, 1, 1e300, -1]]",
@@ -80,19 +76,3 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     path.write_text(json.dumps({**record, **dict.fromkeys(fields, odd)}), encoding="utf-8")
     tables = read_tables(tmp_path)
     assert len(tables.trainings) == 3 and failures_in(tables) == []
-
-
-ACCEPTED = {"sample_unit": "$\\frac{$", "joules_per_1000_samples": 0.0, "peak_allocated_mib": 1e300}
-LEFT_OUT = ({"parameters": "x"}, {"batch_probes": [[0, "ok", 0, 0]]}, {"data_on_device_mib": 1e300})
-
-
-@pytest.mark.parametrize(("odd", "used"), [(ACCEPTED, 4), *((odd, 0) for odd in LEFT_OUT)])
-def test_records_that_all_have_an_odd_value_are_drawn_or_named(tmp_path, odd, used):
-    for number, record in enumerate(CIFAR):
-        (tmp_path / f"{number}.json").write_text(json.dumps({**record, **odd}), encoding="utf-8")
-    lstm = next(text for name, text in REFERENCE.items() if "lstm-auto-fp32" in name)  # so that there is a report
-    (tmp_path / "lstm.json").write_bytes(lstm)
-    tables = read_tables(tmp_path)
-    assert (len(tables.trainings), len(tables.left_out)) == (used + 1, 4 - used)
-    assert all(field in reason for _, reason in tables.left_out for field in odd)
-    assert not used or failures_in(tables) == []

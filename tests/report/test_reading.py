@@ -7,11 +7,11 @@ import zipfile
 import made_up_records as made_up
 import pytest
 from conftest import ROOT
-from drawn_reports import failures_in, flat, rows_in, said_in, write_all
+from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.measure import commit
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import EXPLANATION, write_flat
+from mixed_precision_study.record import write_flat
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
@@ -68,17 +68,6 @@ def test_figures_that_older_versions_got_wrong_are_corrected():
         assert sort_out([one])[0][0]["compute_limit_fraction"] == 0.5  # once
     (sound,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, device_used_mib=16_000.0))])
     assert (sound["device_used_mib"], sound["device_memory_reason"]) == (16_000.0, None)
-
-
-def test_records_of_before_are_still_read(tmp_path):
-    new = {*EXPLANATION, "energy_joules", "card_samples", "block_seconds", "data_wait_fraction"}
-    for precision in ("fp32", "amp_fp16"):
-        record = flat(made_up.make("cifar_resnet", precision, explained=False))
-        old = {name: value for name, value in record.items() if name not in new}
-        write_flat(old, tmp_path / f"{precision}.json")
-    tables = read_tables(tmp_path)
-    assert (len(tables.trainings), tables.left_out, failures_in(tables)) == (2, [], [])
-    assert tables.ratios.ratio.tolist() == [1.0]
 
 
 def comparisons_in(records):

@@ -33,6 +33,8 @@ def drawn_of(records):
 def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     half = {"peak_allocated_mib": 1536.0, "gpu_busy_fraction": 0.5, "data_wait_fraction": 0.0}
     records = [run("amp_fp16", 1.5, **half), run("fp32", 6.0), run("tf32", 3.0)]
+    for record, place in zip(records, (2, 1, 0), strict=True):
+        record.runs_before_in_process = place
     drawn = drawn_of(records)
     shown = [("seconds", "fp32"), ("seconds", "tf32"), ("seconds", "amp_fp16"), ("gib", "tf32"), ("gib", "amp_fp16")]
     labels, heights = zip(*map(drawn.get, shown), strict=True)
@@ -46,20 +48,12 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     assert table["what limits it"]["fp16 AMP"] == "kernel launches"
     lines = results.read_results(records).splitlines()
     text = " ".join(map(str.strip, lines))
+    assert text.index("TF32") < text.index("fp32") and "run 3" not in text  # their order is no caution
     assert all(number in text for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32"))
     assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE
 
 
-def test_a_run_that_failed_has_no_number_and_its_reason_is_said():
-    records = [run("fp32"), failed("amp_fp16", "oom")]
-    table = results.results_table(records)
-    assert table.loc["fp16 AMP"].tolist()[:-1] == [""] * (len(table.columns) - 1)
-    label, height = drawn_of(records)["seconds", "amp_fp16"]
-    assert label and height is None
-    assert "because of a reason" in results.read_results(records)
-
-
-def test_a_run_that_did_not_train_has_no_ratio_and_one_alone_says_what_limits_it(capsys):
+def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what_limits_it(capsys):
     records = [run("fp32", 4.0), run("tf32", 2.0), run("amp_fp16", 1.0, metric=[0.3, 0.3])]
     table = results.results_table(records)
     assert not [name for name in table if name.startswith("times")]
@@ -69,6 +63,12 @@ def test_a_run_that_did_not_train_has_no_ratio_and_one_alone_says_what_limits_it
     results.show([run("amp_bf16", 1.5)])
     assert "bf16 AMP" in capsys.readouterr().out
     assert results.read_results([failed("fp32", "oom")]).count("\n") == 0
+    oom = [run("fp32"), failed("amp_fp16", "oom")]
+    table, (label, height) = results.results_table(oom), drawn_of(oom)["seconds", "amp_fp16"]
+    assert set(table.loc["fp16 AMP"].tolist()[:-1]) == {""} and label and height is None
+    assert "because of a reason" in results.read_results(oom)
+    sizes = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
+    assert results.results_table(sizes)["batch"].tolist() == ["128", "256"]
 
 
 def test_in_a_notebook_the_picture_comes_first_and_then_one_table(monkeypatch, capsys):
@@ -91,16 +91,3 @@ def test_the_cpu_is_never_judged_and_nothing_reads_nan(capsys):
     results.show(records)
     shown = capsys.readouterr().out
     assert not {"nan", "NaN", "None", "<NA>"} & set(shown.split())
-
-
-def test_batches_stand_in_the_table_where_they_differ():
-    records = [run("tf32", 2.0, batch_size_used=256), run("fp32", batch_size_used=128)]
-    assert results.results_table(records)["batch"].tolist() == ["128", "256"]
-
-
-def test_the_order_in_one_process_is_said_once_and_never_as_a_caution():
-    places = {"tf32": 0, "fp32": 1, "amp_fp16": 2}
-    records = [run(name, runs_before_in_process=place) for name, place in places.items()]
-    text = results.read_results(records)
-    assert text.splitlines()[0].index("TF32") < text.index("fp32") and " ".join(text.split()).count("fp16 AMP") == 3
-    assert "run 3" not in text

@@ -3,13 +3,13 @@
 import io
 from http.client import BadStatusLine
 from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib import request
 
 import pytest
 import torch
-from made_up_data import settings_of
 
-from mixed_precision_study.parameters import UserError
+from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.tasks import cifar, wikitext
 
 
@@ -19,16 +19,12 @@ from mixed_precision_study.tasks import cifar, wikitext
     [(cifar, "cifar_resnet", "cifar10"), (wikitext, "lstm_language_model", "wikitext-2")],
 )
 def test_named_data_are_refused_and_others_made_up(monkeypatch, tmp_path, capsys, module, notebook, name, answer):
-    def urlopen(url, timeout):
-        assert timeout
-        if isinstance(answer, Exception):
-            raise answer
-        return io.BytesIO(answer)
-
-    monkeypatch.setattr(request, "urlopen", urlopen)
+    fails = isinstance(answer, Exception)
+    monkeypatch.setattr(request, "urlopen", Mock(side_effect=answer if fails else lambda *_, **__: io.BytesIO(answer)))
     kind = SimpleNamespace(base_folder="b", url="http://x/f", tgz_md5="0", filename="f")
     monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
     with pytest.raises(UserError, match=str(tmp_path)):
-        module.load(settings_of(notebook, data_dir=str(tmp_path), dataset=name), torch.device("cpu"))
-    made_up = module.load(settings_of(notebook, data_dir=str(tmp_path), dataset="auto"), torch.device("cpu"))
+        module.load(checked(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu"))
+    made_up = module.load(checked(notebook, {"data_dir": str(tmp_path), "dataset": "auto"}), torch.device("cpu"))
     assert made_up.source == "synthetic" and "MADE-UP" in capsys.readouterr().out
+    assert request.urlopen.call_args.kwargs["timeout"]

@@ -1,6 +1,7 @@
 """Images that are decoded and kept between kernels, and files that are none."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -77,11 +78,8 @@ def test_a_damaged_cache_is_made_again_and_what_was_pickled_is_never_loaded(tmp_
 
 @pytest.mark.parametrize("function", [(np, "savez"), (Path, "unlink"), (Path, "mkdir")])
 def test_a_folder_that_cannot_be_written_costs_only_the_cache(tmp_path, monkeypatch, kept, function):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(*function, full)
+        patch.setattr(*function, Mock(side_effect=OSError(28, "No space left on device")))
         assert kept()
     assert function[1] == "mkdir" or list((tmp_path / "cache").iterdir()) == []
     assert kept() and kept(read=never)
