@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of measured.csv and peers.csv")
     for name in CHECKOUTS:
         parser.add_argument(f"--{name}", type=lambda path: Path(path).resolve(), help="folder of the checkout")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each contender runs")
+    parser.add_argument("--rounds", type=int, nargs="+", default=[0, 1, 2], help="odd ones run backwards (%(default)s)")
     parser.add_argument("--tiny", action="store_true", help="a smoke test")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -276,7 +276,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     path = options.folder / "measured.csv"
     rows = rows_in(path)
-    for number in range(options.rounds):
+    for number in options.rounds:
         for contender in reversed(contenders) if number % 2 else contenders:
             key = {"round": str(number), "contender": contender, "gpu": gpu}
             if any(key.items() <= row.items() for row in rows):
