@@ -28,9 +28,9 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
     torch.set_num_threads(1)
     ENVIRONMENT["OMP_NUM_THREADS"] = "1"
 # Test files of which every test is slow: they start batches of runs, or train notebooks.
-SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "process", "ray_cluster", "security", "studies"}
+SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
-LONGEST = ("faults", "golden", "notebooks", "process", "ray_cluster", "cli", "experiment", "summary", "security")
+LONGEST = ("own_model_on_gpu", "faults", "golden", "notebooks", "ray_cluster", "cli", "experiment", "summary")
 sys.path.insert(0, str(ROOT))
 from made_up_nvml import sampler  # noqa: E402, F401
 

@@ -1,28 +1,11 @@
 """Reports for the tests: the executed summary, and the sections of made-up records."""
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-
-from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from matplotlib.colors import to_hex
 
 from mixed_precision_study.record import flat_record, write_record
 from mixed_precision_study.report.section import Chart, Sentence, Table
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
-
-
-def execute(folder):
-    """Run a copy of the notebook that lies alone among the records, as on Colab; return (process, notebook, folder)."""
-    shutil.copy(NOTEBOOKS / "summary.ipynb", folder / "alone.ipynb")
-    command = [sys.executable, "-m", "papermill", "--no-progress-bar", "alone.ipynb", "summary.ipynb"]
-    installed = os.pathsep.join(filter(None, (str(ROOT), ENVIRONMENT.get("PYTHONPATH"))))
-    environment = {**ENVIRONMENT, "PYTHONPATH": installed}  # as if the package were installed
-    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return process, json.loads((folder / "summary.ipynb").read_text(encoding="utf-8")), folder
 
 
 def outputs(notebook):

@@ -10,7 +10,9 @@ THIS = os.getpid()
 
 
 class NvmlError(Exception):
-    pass
+    def __init__(self, text, value=None):
+        super().__init__(text)
+        self.value = value
 
 
 def fails(*_, **__):

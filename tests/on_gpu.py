@@ -1,7 +1,7 @@
 """Run every test that needs a GPU: first, at the same time, those that can share it, then those that need it alone.
 
     python tests/on_gpu.py                              # with any options of pytest, such as -k "fp8 or adamw"
-    python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of seconds and versions
+    python tests/on_gpu.py --write docs/gpu_tests.md    # also write the table of numbers, seconds and versions
 
 The tests that share the GPU compile and train in several processes, because most of their time passes on the host. The
 others measure time, fill the GPU's memory or look at the whole GPU, so they come afterwards in one process.
@@ -24,9 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from mixed_precision_study.measure.nvml import NvmlGpu  # noqa: E402
 
-NAMES = ("test_own_model_on_gpu", "test_golden", "test_gpu", "test_modes_on_gpu")  # the longest first
-NAMES += ("diagnosis/test_on_gpu", "judge/test_built_cases")
-FILES = [f"tests/{name}.py" for name in NAMES]
+FILES = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
 NOTHING_CHOSEN = 5  # pytest's exit status where -k leaves no test
 
 
@@ -44,18 +42,6 @@ def run(marks, processes, options, report):
     return (0 if done.returncode == NOTHING_CHOSEN else done.returncode), time.perf_counter() - began
 
 
-def rows_of(report, way):
-    """Return {(file, way): [failed, skipped, passed, seconds]} of pytest's report."""
-    rows = {}
-    for case in ElementTree.parse(report).iter("testcase") if report.exists() else ():  # noqa: S314, pytest wrote it
-        name = case.get("classname").removeprefix("tests.").replace(".", "/")
-        row = rows.setdefault((name, way), [0, 0, 0, 0.0])
-        kinds = {child.tag for child in case}
-        row[0 if kinds & {"failure", "error"} else 1 if "skipped" in kinds else 2] += 1
-        row[-1] += float(case.get("time"))
-    return rows
-
-
 def versions():
     """Return what ran the tests, in one line."""
     packages = ("torch", "triton", "timm", "pytest", "pytest-xdist")
@@ -65,20 +51,6 @@ def versions():
     return ", ".join([*texts, *(f"{name} {importlib.metadata.version(name)}" for name in packages)])
 
 
-def table(rows, seconds, processes):
-    """Return the page with the tests and seconds of every file."""
-    lines = [
-        "# The tests that need a GPU\n",
-        f"`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page after {sum(seconds):.0f} s:"
-        f" {seconds[0]:.0f} s for the tests that share the GPU in {processes} processes, and {seconds[1]:.0f} s for"
-        f" those that need it alone. {versions()}.\n",
-        "| tests | how | passed | skipped | failed | seconds, summed |\n|---|---|---|---|---|---|",
-    ]
-    for (name, way), (failed, skipped, passed, spent) in rows.items():
-        lines.append(f"| {name} | {way} | {passed} | {skipped} | {failed} | {spent:.0f} |")
-    return "\n".join(lines) + "\n"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
     parser.add_argument("--processes", type=int, default=min(8, (os.cpu_count() or 1) // 2), help="that share the GPU")
@@ -86,15 +58,19 @@ def main():
     args, options = parser.parse_known_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here, and each of these tests needs one.")
-    rows, seconds, status = {}, [], 0
-    with tempfile.TemporaryDirectory() as folder:
-        for way, marks, processes in (("shared", "not alone", args.processes), ("alone", "alone", 0)):
-            report = Path(folder) / f"{way}.xml"
+    page, status = (
+        "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page. ",
+        0,
+    )
+    page += f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds |\n|---|---|---|---|---|---|\n"
+    for way, marks, processes in ((f"{args.processes} at a time", "not alone", args.processes), ("alone", "alone", 0)):
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
             failed, spent = run(f"gpu and {marks}", processes, options, report)
-            status = status or failed
-            seconds.append(spent)
-            rows |= rows_of(report, way)
-    page = table(rows, seconds, args.processes)
+            counts = ElementTree.parse(report).find("testsuite").attrib if report.exists() else {}  # noqa: S314
+        status = status or failed
+        row = [way, *(counts.get(name, "-") for name in ("tests", "skipped", "failures", "errors")), f"{spent:.0f}"]
+        page += f"| {' | '.join(row)} |\n"
     print(page)
     if args.write:
         args.write.write_text(page, encoding="utf-8")

@@ -1,8 +1,9 @@
-"""The badges and the generated tables: computed from records and settings, and kept in step with the documents."""
+"""The badges and the generated tables, kept in step with the documents, and the copy of an executed notebook."""
 
-import json
 import shutil
 
+import executed
+import nbformat
 import pytest
 import tables
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT
@@ -14,7 +15,6 @@ COPIED = ("pyproject.toml", "README.md", "docs/running.md", "docs/record.md", "m
 
 @pytest.fixture
 def copy(tmp_path):
-    """A copy of the suite's notebooks, settings and documents, which a test may spoil."""
     shutil.copytree(NOTEBOOKS, tmp_path / "notebooks", ignore=shutil.ignore_patterns("__pycache__", ".*"))
     (tmp_path / "outputs").symlink_to(ROOT / "outputs")
     for name in COPIED:
@@ -31,13 +31,9 @@ def test_nothing_is_stale(capsys):
 @pytest.mark.parametrize(
     ("name", "text", "stale"),
     [
-        (
-            "notebooks/lstm_language_model.ipynb",
-            '<!-- badges -->\\n",\n',
-            '<!-- badges -->\\n",\n    "of yesterday\\n",\n',
-        ),
-        ("notebooks/lstm_language_model.ipynb", "# @title Find", "# @title Seek"),  # the finder
-        ("notebooks/lstm_language_model.ipynb", r"dataset = \"auto\"", r"dataset = \"synthetic\""),  # the parameters
+        ("notebooks/summary.ipynb", '<!-- badges -->\\n",\n', '<!-- badges -->\\n",\n    "of yesterday\\n",\n'),
+        ("notebooks/summary.ipynb", "# @title Find", "# @title Seek"),  # the finder
+        ("notebooks/cifar_resnet.ipynb", r"dataset = \"auto\"", r"dataset = \"synthetic\""),  # the parameters
         ("docs/record.md", "- `energy_joules`: whole GPU, timed epochs\n", "- `energy_joules`: of everything\n"),
     ],
 )
@@ -67,14 +63,30 @@ def test_a_repository_fills_badges_addresses_and_finders_and_another_one_replace
         notebook = (copy / "notebooks" / f"{one}.ipynb").read_text()
         for place in ("colab.research.google.com/github/", "kaggle.com/kernels/welcome?src=https://github.com/"):
             assert all(f"{place}{name}/blob/main/notebooks/{one}.ipynb" in text for text in (notebook, running))
-        (cell,) = [cell for cell in json.loads(notebook)["cells"] if cell.get("id") == "finder"]
-        compile("".join(cell["source"]), "finder", "exec")
-        assert f"git+{url}@v{__version__}" in "".join(cell["source"])  # pip gets the code from there at last
+        assert f"git+{url}@v{__version__}" in notebook  # pip gets the code from there at last
         assert "someone" not in notebook + settings + readme + running
 
 
-@pytest.mark.parametrize("given", [["--repository", "study"], ["--repository", "a/b", "--check"]])
-def test_another_form_of_address_is_refused_and_changes_nothing(copy, given):
-    with pytest.raises(SystemExit):
-        tables.main(given, root=copy)
-    assert (copy / "pyproject.toml").read_bytes() == (ROOT / "pyproject.toml").read_bytes()
+def test_the_result_comes_first_and_nothing_is_lost(tmp_path):
+    """The notebook is as papermill leaves it: with its metadata, a printed line and a warning in every cell."""
+    before = nbformat.read(NOTEBOOKS / "cifar_resnet.ipynb", as_version=4)
+    before.metadata["papermill"] = {"output_path": "/somewhere/out.ipynb"}
+    for cell in before.cells:
+        cell.metadata["papermill"] = {"start_time": "now"}
+        if cell.cell_type == "code":
+            streams = (("stdout", "printed by the cell"), ("stderr", "a warning"))
+            cell.outputs = [nbformat.v4.new_output("stream", name=name, text=text) for name, text in streams]
+    nbformat.write(before, tmp_path / "executed.ipynb")
+    assert executed.main([str(tmp_path / "executed.ipynb"), str(tmp_path / "copy.ipynb")]) == 0
+    copy, text = nbformat.read(tmp_path / "copy.ipynb", as_version=4), (tmp_path / "copy.ipynb").read_text()
+    heads = [cell.source.splitlines()[0] for cell in copy.cells[:4]]
+    assert heads[0].startswith("# ") and heads[2:] == ["## Result", "show(records)"]
+    assert {cell.source for cell in copy.cells if cell.id != "note"} == {cell.source for cell in before.cells}
+    assert "papermill" not in copy.metadata and "/somewhere" not in text and "a warning" not in text
+    assert text.count("printed by the cell") == sum(cell.cell_type == "code" for cell in before.cells)
+
+
+@pytest.mark.parametrize("name", [str(NOTEBOOKS / "cifar_resnet.ipynb"), "no"])
+def test_a_notebook_without_result_is_refused(name, tmp_path, capsys):
+    assert (executed.main([name, "x"]), capsys.readouterr().err.count("\n")) == (1, 1)
+    assert not (tmp_path / "x").exists()

@@ -90,10 +90,3 @@ WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
 )
 def test_importing_loads_nothing_heavy_and_prints_nothing(modules, heavy):
     assert modules and loaded(modules, heavy) == []
-
-
-@pytest.mark.slow
-def test_importing_the_training_chooses_no_device_and_prints_nothing(tmp_path):
-    code = f"import {NAME}.train.step, {NAME}.measure.nvml as nvml, torch\nassert not torch.cuda.is_initialized()"
-    (tmp_path / "uses.py").write_text(f"{code}\nassert nvml.GPUS_BEFORE_USE == {{}}\n")
-    assert loaded(["uses"], {"timm"}) == []

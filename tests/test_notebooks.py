@@ -158,16 +158,13 @@ def test_each_trained_model_writes_and_is_judged_on_the_test_text_where_there_is
     names = cells_of("lstm_language_model", "results", **options, generate_words=60)
     data, parts = names["data"], capsys.readouterr().out.split("It writes:\n")
     assert (data.source, len(data.test)) == ("folder", (60 * 8 + 59) * tested)
-    heads = {part.strip().splitlines()[-1].partition(":")[0]: part.strip().splitlines()[-1] for part in parts[:-1]}
-    records = {record.precision: record for record in names["records"]}
-    for (precision, head), text in zip(heads.items(), parts[1:], strict=True):
-        record, written = records[precision], names["written"][precision]
+    for record, head, text in zip(names["records"], parts[:-1], parts[1:], strict=True):
+        written = names["written"][record.precision]
         assert record.status == "ok" and record.metric[-1] < 20  # of 15 words
-        assert f"{record.metric[-1]:.5g}" in head and (", test " in head) == tested
+        assert f"{record.metric[-1]:.5g}" in head and (", test " in head.splitlines()[-1]) == tested
         assert record.test_metric == (pytest.approx(record.metric[-1]) if tested else None)  # of the same text
         assert (record.data_fingerprint, len(record.data_files_hash)) == (data.fingerprint, 12)
         assert len(written) == 60 and text.split()[:60] == written and set(written) <= set(data.vocabulary)
-        assert all(len(line) <= 100 for line in text.splitlines())
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -196,8 +193,6 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
             assert record[f"{what}_reason"] == "no GPU"
         unknown = "energy_joules gpu_busy_fraction flops_per_step ledger_activations_mib throttled peak_allocated_mib"
         assert {record[what] for what in unknown.split()} == {None}  # never zero
-    first, *_, last = sorted(records.values(), key=lambda record: record["order_in_comparison"])
-    assert last["runs_before_in_process"] - first["runs_before_in_process"] == len(MODES) - 1
     if name == LANGUAGE:
         (started,) = [record for record in records.values() if record["startup_seconds"]]
         parts = [started[f"startup_{part}_seconds"] for part in ("import", "preflight", "data", "model", "warmup")]

@@ -14,23 +14,22 @@ def pretend_trainer(kind="cuda", layer=torch.nn.Conv2d(1, 1, 1)):  # noqa: B008
     return types.SimpleNamespace(device=torch.device(kind), network=torch.nn.Sequential(layer))
 
 
-def test_the_search_is_bounded_and_reported(monkeypatch):
+def test_the_search_is_bounded_and_reported_and_where_there_is_none_a_reason_says_why(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    record = make_record()
-    read_search(record, pretend_trainer(), 3.0, 0.5)
-    assert (record.search_seconds, record.search_reason) == (None, "cuDNN's search is off")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark_limit", 0)
+    off, record, quick, cpu, plain = (make_record() for _ in range(5))
+    read_search(off, pretend_trainer(), 3.0, 0.5)
     allow_search()
-    assert torch.backends.cudnn.benchmark is True
-    assert torch.backends.cudnn.benchmark_limit == SEARCH_LIMIT == 10
-    record = make_record()
-    read_search(record, pretend_trainer(), 3.0, 0.5)
-    assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (2.5, 10, None)
-    read_search(record, pretend_trainer(), 0.6, 0.5)
-    assert record.search_seconds == 2.5  # the last probe or an earlier repeat has searched
-    none = make_record()
-    read_search(none, pretend_trainer(), 0.4, 0.5)
-    assert none.search_seconds == 0
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, SEARCH_LIMIT)
+    for first in (3.0, 0.6):  # the second time it has searched already, in the last probe or an earlier repeat
+        read_search(record, pretend_trainer(), first, 0.5)
+        assert (record.search_seconds, record.search_limit_algorithms, record.search_reason) == (2.5, 10, None)
+    read_search(cpu, pretend_trainer("cpu"), 3.0, 0.5)
+    read_search(plain, pretend_trainer(layer=torch.nn.Linear(2, 2)), 3.0, 0.5)
+    read_search(quick, pretend_trainer(), 0.4, 0.5)
+    assert quick.search_seconds == 0
+    assert {one.search_seconds or one.search_limit_algorithms for one in (off, cpu, plain)} == {None}
+    assert len({one.search_reason for one in (off, cpu, plain)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -42,14 +41,6 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most
         monkeypatch.setattr(torch.backends.cudnn, switch, getattr(torch.backends.cudnn, switch))
     allow_search(step_seconds)
     assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit) == (True, limit)
-
-
-@pytest.mark.parametrize(("device", "layer"), [("cpu", torch.nn.Conv2d(1, 1, 1)), ("cuda", torch.nn.Linear(2, 2))])
-def test_where_nothing_is_searched_a_reason_says_why(monkeypatch, device, layer):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    record = make_record()
-    read_search(record, pretend_trainer(device, layer), 3.0, 0.5)
-    assert (record.search_seconds, record.search_limit_algorithms) == (None, None) and record.search_reason
 
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):

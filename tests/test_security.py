@@ -6,11 +6,10 @@ import typing
 from html.parser import HTMLParser
 
 import made_up_records as made_up
-import nbformat
-from conftest import ENVIRONMENT, NOTEBOOKS
-from drawn_reports import execute
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from nbconvert import HTMLExporter  # as JupyterLab writes it, which escapes less than our own page
 from nbconvert.filters import markdown2html
+from notebook_outputs import papermill
 from tiny_suite import ACT, call, entry, records_of, write_suite
 
 from mixed_precision_study.record import RunRecord, Text
@@ -44,17 +43,13 @@ class Effects(HTMLParser):
             self.text += data
 
 
-def test_each_part_of_the_script_would_take_effect():
-    """Else the tests below would see nothing whatever the report did."""
+def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
+    """Parameters and reasons, which are HTML and commands of a shell, go from the command line to the page.
+
+    Each part of the script would take effect, because else the test would see nothing whatever the report did.
+    """
     parts = re.findall(r"<script>.*</script>|<img.*?>|\[x\].*\)", SCRIPT)
     assert [len(Effects(str(markdown2html(part))).found) for part in parts] == [1, 1, 1]
-
-
-def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
-    """Parameters and reasons go from the command line through a run, its record and the report to the page.
-
-    They are HTML and commands of a shell.
-    """
     folder, shell, reason = tmp_path, "$(touch made) `touch made`; touch made", SCRIPT.replace("1", "2")
     act = ACT + f"\nif mode == 'script':\n    raise UserError({reason!r})"
     write_suite(folder, {"pages": [entry("ok"), entry("script")]}, act)
@@ -103,10 +98,9 @@ def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):
         for name in ("cifar", "published"):
             getattr(made_up, f"write_{name}")(tmp_path / half / name)
         spoil(tmp_path / half, kept)
-    process, notebook, _ = execute(tmp_path)
-    assert process.returncode == 0, process.stderr
-    page, _ = HTMLExporter().from_notebook_node(nbformat.reads(json.dumps(notebook), as_version=4))
-    effects = Effects(page)
+    done = papermill(NOTEBOOKS / "summary.ipynb", tmp_path, {"PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    effects = Effects(HTMLExporter().from_filename(tmp_path / "out.ipynb")[0])
     assert effects.found == []
     for name in ("metric-name", "kernel-family-fractions", "reason"):
         assert f"<script>alert('{name}')" in effects.text, name

@@ -1,12 +1,16 @@
 """What CI asks of every file: lint, format, types, generated tables, stripped notebooks, true commands."""
 
+import ast
 import re
 import subprocess
 import sys
 
-import on_gpu
+import papermill
 import pytest
-from conftest import NOTEBOOKS, ROOT
+from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
+
+from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
+from mixed_precision_study.record import FIELDS
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -28,14 +32,6 @@ def test_passes(command):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
-def test_the_documents_name_every_parameter_of_the_command_line():
-    running = (ROOT / "docs" / "running.md").read_text()
-    said = subprocess.run([sys.executable, "run_all.py", "--help"], cwd=ROOT, capture_output=True, text=True).stdout
-    options = {word.strip("[],") for word in said.split() if word.startswith("[--")}
-    assert len(options) >= 8 and [option for option in options if option not in running] == []
-
-
-MARKED = re.compile(r"^(@|pytestmark|    .*marks=).*\bmark\.gpu\b", re.MULTILINE)
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "outputs").rglob("*.md")])
 
 
@@ -57,11 +53,8 @@ def broken_links(path):
     return broken
 
 
-def test_links_lead_somewhere(tmp_path):
+def test_links_lead_somewhere():
     assert {path: broken_links(path) for path in DOCUMENTS if broken_links(path)} == {}
-    page = tmp_path / "page.md"
-    page.write_text("# What it is\n[a](page.md#what-it-is) [b](page.md#what-it-was) [c](other.md) [d](https://x.org)\n")
-    assert broken_links(page) == ["page.md#what-it-was", "other.md"]
 
 
 def test_the_fault_table_names_tests_that_there_are():
@@ -72,6 +65,22 @@ def test_the_fault_table_names_tests_that_there_are():
     assert named <= there
 
 
-def test_the_command_for_a_gpu_runs_every_file_that_has_a_test_for_one():
-    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARKED.search(path.read_text(encoding="utf-8"))]
-    assert sorted(on_gpu.FILES) == sorted(path.relative_to(ROOT).as_posix() for path in marked)
+CELLS = "finder imports parameters check training-step data model evaluate run results"
+
+
+@pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
+def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
+    (cell,) = [cell for cell in read_notebook(name)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    lines = ast.parse("".join(cell["source"])).body
+    values = {line.targets[0].id: ast.literal_eval(line.value) for line in lines}  # flat literals only
+    assert all("  # " in line or line.startswith("#") for line in cell["source"])
+    seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
+    assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_cells_are_those_that_the_documents_name_and_no_parameter_is_a_field_of_a_record(name):
+    """In a record a parameter stands beside the fields."""
+    assert list(code_cells(name)) == CELLS.split()
+    assert code_cells(name)["check"].splitlines()[0] == f'settings = check_parameters("{name}", globals())'
+    assert [parameter for parameter in DECLARED[name].model_fields if parameter in FIELDS] == []

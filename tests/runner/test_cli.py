@@ -8,59 +8,36 @@ import types
 from unittest.mock import Mock
 
 import pytest
-from tiny_suite import (
-    BOTH,
-    LIGHT,
-    ON_CPU,
-    call,
-    entry,
-    main,
-    read_records,
-    records_of,
-    survivors,
-    write_notebook,
-    write_suite,
-)
+from tiny_suite import LIGHT, call, entry, main, read_records, records_of, survivors, write_notebook, write_suite
 
 from mixed_precision_study.runner import cli, execute, folder
 from mixed_precision_study.runner.devices import Device
 
 STUDIES = {
-    "mix": [entry(precisions=BOTH, lr=1), entry("late"), entry("fail")],
+    "mix": [entry(precisions="fp32, amp_bf16", lr=1), entry("late"), entry("fail")],
     "one": [entry()],
     "flaky": [entry("flaky")],
     "gpu_only": [{"notebook": "tiny", "sweep": {"model": ["a", "b"], "seed": [0, 1]}}],
 }
-SUMMARY = (
-    'records_dir = "."',
-    "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')",
-)
+SUMMARY = "from pathlib import Path\nprint(len(list(Path(records_dir).glob('*.json'))), 'records')"
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     """A folder with studies, the notebooks they run and a summary."""
     place = tmp_path_factory.mktemp("suite")
-    write_notebook(place / "summary.ipynb", *SUMMARY)
+    write_notebook(place / "summary.ipynb", 'records_dir = "."', SUMMARY)
     return write_suite(place, STUDIES)
 
 
-# Batches of tiny runs
-
-
-@pytest.fixture(scope="module")
-def mix(suite):
-    """A study whose runs end well, fail, and fail after their record; and its output folder."""
+def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing(suite, tmp_path, capsys, monkeypatch):
+    """Its runs end well, fail, and fail after their record. A dry run names what is not finished."""
     output = suite / "mixed {ends} [1]"  # papermill puts parameters into braces, nbconvert looks for patterns
     (suite / "here").mkdir()  # the folder is named from where the user stands, and settings of Python do not matter
     (suite / "here" / "mixed_precision_study.py").write_text("raise SystemExit('a foreign module')")
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONOPTIMIZE": "2"}
     words = ("--output-dir", f"../{output.name}", "--jobs", 2)
-    return call(suite, "mix", *words, env=environment, cwd=suite / "here"), output
-
-
-def test_a_batch_leaves_a_record_of_each_training_and_a_report(mix):
-    done, output = mix
+    done = call(suite, "mix", *words, env=environment, cwd=suite / "here")
     records = read_records(output)
     assert done.returncode == 1 and not survivors(output)
     found = sorted((one["mode"], one["status"], one["precision"], one["lr"], one["study"]["name"]) for one in records)
@@ -70,34 +47,23 @@ def test_a_batch_leaves_a_record_of_each_training_and_a_report(mix):
         ("ok", "ok", "amp_bf16", 1.0, "mix"),
         ("ok", "ok", "fp32", 1.0, "mix"),
     ]
-    for mode, record in records_of(output).items():
-        (executed,) = output.glob(f"*{'2_precisions' if mode == 'ok' else record['run_id']}*.ipynb")
-        assert (output / "logs" / f"{executed.stem}.log").exists() is (mode != "ok")
     for page in ("summary.ipynb", "summary.html"):
         assert "4 records" in (output / page).read_text(encoding="utf-8")
-    lines = done.stdout.splitlines()
-    assert len([line for line in lines if re.match(r"\[\d/4\] cpu[01]  tiny-", line)]) == 4
-    assert len([line for line in lines if line.endswith("begins")]) == 3
+    assert len(re.findall(r"^\[\d/4\] cpu[01]  tiny-", done.stdout, re.MULTILINE)) == 4
     for record in records:  # named when it ends, and in the last table
-        assert len([line for line in lines if record["run_id"] in line and f" {record['status']} " in line]) >= 2
+        assert len(re.findall(f"{record['run_id']} .*{record['status']} ", done.stdout)) == 2
     assert "it/s" not in done.stderr + done.stdout  # no bar where there is no terminal
-
-
-def test_a_second_start_executes_nothing_and_a_dry_run_names_what_is_not_finished(
-    suite, mix, tmp_path, capsys, monkeypatch
-):
     monkeypatch.setattr(cli, "summarise", Mock(return_value=True))
-    _, output = mix
 
     def times():
         return {path: path.stat().st_mtime_ns for path in output.rglob("*")}
 
     before = times()
     for place, count in ((output, 1), (tmp_path / "nowhere", 3)):
-        assert main(suite, "mix", *ON_CPU, "--output-dir", place, "--dry-run", "--retry-failed") == 0
+        assert main(suite, "mix", "--output-dir", place, "--dry-run", "--retry-failed") == 0
         assert capsys.readouterr().out.count("tiny-tiny-auto") == count
     assert times() == before and not (tmp_path / "nowhere").exists()
-    assert main(suite, "mix", *ON_CPU, "--output-dir", output) == 1  # what failed is still failed
+    assert main(suite, "mix", "--output-dir", output) == 1  # what failed is still failed
     assert not [path for path, time in times().items() if path.name.startswith("tiny-") and time != before[path]]
 
 
@@ -108,7 +74,7 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     data.mkdir()
     statuses = []
     for option, status in (((), 1), ((), 1), (("--retry-failed",), 0), (("--fresh",), 0)):
-        assert main(suite, "flaky", *ON_CPU, "--output-dir", output, "-p", "data_dir", data, *option) == status
+        assert main(suite, "flaky", "--output-dir", output, "-p", "data_dir", data, *option) == status
         statuses.append(records_of(output)["flaky"]["status"])
         (data / "mended").touch()
     assert statuses == ["failed", "failed", "ok", "ok"]
@@ -129,26 +95,18 @@ def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source)
 # Wrong requests: one sentence that names what is wrong, and nothing is written
 
 WRONG = {
-    "there": ["there/tiny"],
-    "epoch": ["one", "-p", "epoch", "3"],
     "--batch-size": ["one", "--batch-size", "3"],
-    "GPU 99": ["one", "--gpus", "99"],
     "gpu_only": ["gpu_only"],
     "--gpus": ["one", "--ray", "auto", "--gpus", "0"],
     "--jobs 0": ["one", "--jobs", "0"],
-    "-p lr " + "[" * 100: ["one", "-p", "lr", "[" * 400],
     "--timeout 0": ["one", "--timeout", "0"],
-    "'\\udcff'": ["one", "--output-dir", "\udcff"],
-    "/nowhere.csv": ["one", "-p", "csv_path", "/nowhere.csv"],
     "file": ["one", "--output-dir", "file/below/it"],
     "csv_path ": ["one", "-p", "tiny.csv_path", "folder"],
-    "loop": ["one", "--output-dir", "loop"],
     "a link": ["one", "--output-dir", "linked"],
     "more than": ["one", "--fresh", "--output-dir", "."],
     "home": ["one", "--fresh", "--output-dir", "home"],
     "cifar": ["--parameters", "cifar"],
     "absent": ["one/absent", "--studies", "absent.yaml"],
-    "torn": ["one/torn", "--studies", "torn.yaml"],
     "untagged": ["one/untagged", "--studies", "untagged.yaml"],
     "deep": ["one/deep", "--studies", "deep.yaml"],
 }
@@ -157,19 +115,16 @@ WRONG = {
 @pytest.mark.parametrize("named, words", WRONG.items(), ids=[" ".join(words)[:50] for words in WRONG.values()])
 def test_a_wrong_request_is_one_sentence_and_writes_nothing(suite, tmp_path, capsys, named, words):
     (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "folder").mkdir()
     (tmp_path / "home" / "letters").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "logs").symlink_to(tmp_path / "folder")
-    for name in ("absent", "torn", "untagged", "deep"):
+    for name in ("absent", "untagged", "deep"):
         (tmp_path / f"{name}.yaml").write_text(f"one: {{runs: [{{notebook: {name}, cpu: {{}}}}]}}")
-    (tmp_path / "torn.ipynb").write_text('{"cells": [')
     (tmp_path / "deep.ipynb").write_text("[" * 100_000)
     (tmp_path / "untagged.ipynb").write_text((suite / "tiny.ipynb").read_text().replace("parameters", "words"))
     before = sorted(tmp_path.rglob("*"))
-    output = [] if "--output-dir" in words else ["--output-dir", "new/out"]
-    assert main(suite, *ON_CPU, *output, *words) == 2
+    assert main(suite, "--output-dir", "new/out", *words) == 2
     said = capsys.readouterr()
     assert named in said.err
     assert (said.err.count("\n"), said.out) == (1, "")
@@ -197,7 +152,7 @@ def test_csv_is_looked_for_where_the_runs_are(suite, tmp_path, monkeypatch):
     monkeypatch.setattr(cli.ray_tasks, "connected", lambda *given: contextlib.nullcontext(nodes))
     assert main(suite, "one", "--dry-run", "-p", "csv_path", "/nowhere.csv", "--ray", "auto") == 0
     (tmp_path / "my.csv").touch()
-    assert main(suite, "one", *ON_CPU, "--dry-run", "-p", "csv_path", "my.csv") == 0
+    assert main(suite, "one", "--dry-run", "-p", "csv_path", "my.csv") == 0
 
 
 def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(suite, tmp_path, capsys, monkeypatch):
@@ -205,13 +160,13 @@ def test_a_folder_that_cannot_be_locked_or_moved_is_one_sentence(suite, tmp_path
     for name in ("flaky", "one"):
         (tmp_path / name / "logs").mkdir(parents=True)
         (tmp_path / name / "logs" / "batch.log").touch()
-    words = ("flaky", "one", *ON_CPU, "--output-dir", tmp_path, "--fresh")
+    words = ("flaky", "one", "--output-dir", tmp_path, "--fresh")
     with folder.held(tmp_path / "one"):
         assert main(suite, *words) == 2
     monkeypatch.setattr(folder.Path, "rename", Mock(side_effect=OSError(16, "Device or resource busy")))
     assert main(suite, *words) == 1
     for error in (PermissionError(13, "Permission denied"), NotImplementedError("no flock")):
         monkeypatch.setattr(folder.FileLock, "acquire", Mock(side_effect=error))
-        assert main(suite, "one", *ON_CPU, "--output-dir", tmp_path / "one") == 2
+        assert main(suite, "one", "--output-dir", tmp_path / "one") == 2
     assert capsys.readouterr().err.count("\n") == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["flaky", "one"]  # none was set aside

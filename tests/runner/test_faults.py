@@ -17,21 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from made_up_nvml import NvmlError, fake_nvml
-from tiny_suite import (
-    BOTH,
-    LIGHT,
-    ON_CPU,
-    begun,
-    call,
-    command,
-    entry,
-    main,
-    read_records,
-    records_of,
-    survivors,
-    wait_for,
-    write_suite,
-)
+from tiny_suite import LIGHT, call, command, entry, main, read_records, records_of, survivors, wait_for, write_suite
 
 from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
@@ -50,9 +36,9 @@ ENDS = {  # {mode: (status, part of the reason, or None)}
     "stall": ("timeout", "step 30/40"),
 }
 STUDIES = {
-    "ends": [*(entry(mode) for mode in list(ENDS)[:-3]), entry("half", precisions=BOTH)],
+    "ends": [*(entry(mode) for mode in list(ENDS)[:-3]), entry("half", precisions="fp32, amp_bf16")],
     **{mode: [entry(mode)] for mode in list(ENDS)[-3:]},
-    "wait": [entry("second", precisions=BOTH), entry("explain", seed=1), entry(seed=2)],
+    "wait": [entry("second", precisions="fp32, amp_bf16"), entry("explain", seed=1), entry(seed=2)],
     "places": [entry(seed=seed) for seed in range(4)],
     "full": [entry(), entry("fill")],
     "edited": [entry("wait")],
@@ -74,12 +60,10 @@ def light(monkeypatch):
 
 
 def write_times(folder):
-    """Return {name of a record: when it was last written}."""
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("tiny-*.json") if path.is_file()}
 
 
 def trainings(folder):
-    """Return how many trainings the last start made."""
     return json.loads((folder / "logs" / "batch.json").read_text())["trainings"]
 
 
@@ -91,51 +75,37 @@ def assert_whole(folder, count):
     assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
 
 
-@pytest.fixture(scope="module")
-def ended(suite, tmp_path_factory):
-    """The output folder of studies whose runs end in every way by themselves, and the words that ran them."""
-    data, output = tmp_path_factory.mktemp("data"), suite / "ends"
-    spec = data / "kernels" / "python3" / "kernel.json"  # as `ipython kernel install` of another Python leaves it
+def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
+    """Runs end in every way by themselves. Then the same command makes only what was spoilt."""
+    output = tmp_path / "ends"
+    spec = tmp_path / "kernels" / "python3" / "kernel.json"  # as `ipython kernel install` of another Python leaves it
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"}))
-    (data / "events").write_text("low 0\noom_kill 0\n")
-    words = (*ON_CPU, "--output-dir", output, "-p", "data_dir", data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JUPYTER_PATH", str(data))
-        patch.setattr(execute, "OOM_COUNTER", data / "events")
-        assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
-        patch.setattr(execute, "PAPERMILL", LIGHT)
-        patch.setattr(batch, "TELL_SECONDS", 0.5)
-        assert main(suite, "hang", *words, "--timeout", 0.05) == 1
+    (tmp_path / "events").write_text("low 0\noom_kill 0\n")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
+    monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
+    words = ("--output-dir", output, "-p", "data_dir", tmp_path)
+    assert main(suite, "ends", *words, "--jobs", 3) == main(suite, "memory", *words) == 1
+    monkeypatch.setattr(execute, "PAPERMILL", LIGHT)
+    monkeypatch.setattr(batch, "TELL_SECONDS", 0.5)
+    assert main(suite, "hang", *words, "--timeout", 0.05) == 1
+    with monkeypatch.context() as patch:
         patch.setattr(execute, "STALL_SECONDS", 3)
         assert main(suite, "stall", *words) == 1
-    return output, words
-
-
-@pytest.mark.parametrize("mode", ENDS)
-def test_each_end_leaves_its_record(ended, mode):
-    output, _ = ended
-    record = records_of(output)[mode]
-    status, words = ENDS[mode]
-    assert record["status"] == status
-    assert (words or "") in (record["reason"] or "") and bool(words) == bool(record["reason"])
-    assert len(record["code_hash"]) == 12
-    assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
-    assert not list((output / "logs").glob("*.progress"))
-    if status != "ok":
-        assert record["device_type"] == "cpu" and record["study"]["name"] in STUDIES
-        assert record["started_at"] <= record["finished_at"]
-
-
-def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
-    output, words = ended
     before, found = write_times(output), records_of(output)
-    assert survivors(output) == []
+    assert survivors(output) == [] == list((output / "logs").glob("*.progress"))
+    for mode, (status, reason) in ENDS.items():
+        record = found[mode]
+        assert record["status"] == status, mode
+        assert (reason or "") in (record["reason"] or "") and bool(reason) == bool(record["reason"]), mode
+        assert (output / "logs" / f"{record['run_id']}.log").exists() == (mode != "ok")
+        if status != "ok":
+            assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
+            assert record["study"]["name"] in STUDIES
     half = {one["precision"]: one["status"] for one in read_records(output) if one["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
-    said = (output / "logs" / "batch.log").read_text().splitlines()
-    assert any(line.endswith("  fp32, epoch 2/2, step 30/40") for line in said)  # while it ran
+    assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()  # while it ran
     paths = {mode: output / f"{record['run_id']}.json" for mode, record in found.items()}
     paths["ok"].write_text(paths["ok"].read_text()[:700])
     paths["fail"].unlink()
@@ -145,9 +115,7 @@ def test_the_same_command_makes_only_what_was_spoilt(suite, ended, light):
     after, spoilt = write_times(output), {paths[mode].name for mode in ("ok", "fail", "silent", "stop")}
     assert {name for name in after if after[name] != before[name]} == spoilt
     assert trainings(output) == 4
-    assert {mode: record["status"] for mode, record in records_of(output).items()} == {
-        mode: record["status"] for mode, record in found.items()
-    }
+    assert [record["status"] for record in records_of(output).values()] == [one["status"] for one in found.values()]
     times = json.loads((output / "logs" / "batch.json").read_text())["run_seconds"]
     assert paths["ok"].stem in times and paths["fail"].stem not in times  # how long a failure took says nothing
 
@@ -163,7 +131,7 @@ def started(suite, data, light=True):
     pipes["preexec_fn"] = lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     with subprocess.Popen(words, **pipes) as runner:
         try:
-            wait_for(lambda: len(begun(data)) == 2)
+            wait_for(lambda: len([*data.glob("begun-*")]) == 2)
             yield runner, data / "out"
         finally:
             runner.kill()
@@ -199,35 +167,28 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
     assert len(left) == 4 and not survivors(output)
 
 
-def burst(runner):
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        runner.send_signal(number)
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize(
-    ("send", "go", "missing"),
+    ("signals", "go", "missing"),
     [
-        (lambda runner: os.killpg(runner.pid, signal.SIGINT), "go-1", 3),  # as a terminal sends Ctrl-C
-        (lambda runner: runner.send_signal(signal.SIGTERM), "go", 1),
-        (lambda runner: runner.send_signal(signal.SIGHUP), "go", 1),  # as of a terminal that was closed
-        (burst, None, 4),
+        ([signal.SIGINT], "go-1", 3),  # to all, as a terminal sends Ctrl-C
+        ([signal.SIGTERM], "go", 1),
+        ([signal.SIGHUP], "go", 1),  # as of a terminal that was closed
+        ([signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTERM], None, 4),
     ],
-    ids=["once", "SIGTERM", "SIGHUP", "burst"],
 )
-def test_interrupted_runner_lets_end_what_can(suite, tmp_path, send, go, missing):
+def test_interrupted_runner_lets_end_what_can(suite, tmp_path, signals, go, missing):
     """Nobody reads any more what it says."""
     with started(suite, tmp_path, light=go != "go-1") as (runner, output):
         began = time.monotonic()
         runner.stdout.close()
-        send(runner)
+        for number in signals:
+            os.killpg(runner.pid, number) if go == "go-1" else runner.send_signal(number)
+            time.sleep(0.1 if len(signals) > 1 else 0)
         if go:
             (tmp_path / go).touch()
-        errors = runner.stderr.read()
+        assert runner.stderr.read() == ""
         assert runner.wait(timeout=120) in (1, -signal.SIGHUP, -signal.SIGTERM)  # a signal may meet the end of Python
-        seconds = time.monotonic() - began
-        assert errors == ""
-        assert seconds < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
+        assert time.monotonic() - began < (batch.GRACE_SECONDS + 10 if go else batch.GRACE_SECONDS)
     wait_for(lambda: not survivors(output), 10)  # what a signal kept the runner from ending ends by itself
     complete(suite, tmp_path, missing)
 
@@ -253,7 +214,7 @@ def test_folder_in_use_is_refused_and_a_copy_of_it_leaves_its_runs_alone(suite, 
 def test_folder_that_is_removed_and_filled_by_the_same_command_is_the_second_ones(suite, tmp_path):
     with started(suite, tmp_path) as (first, output):
         shutil.rmtree(output)
-        for mark in begun(tmp_path):
+        for mark in sorted(tmp_path.glob("begun-*")):
             mark.unlink()
         with started(suite, tmp_path) as (second, _):
             errors = first.communicate(timeout=120)[1]
@@ -278,7 +239,7 @@ def test_what_is_in_the_place_of_a_file_is_not_waited_for_and_not_followed(suite
         path.symlink_to(precious)
     runs[2].record_paths["fp32"].symlink_to("/dev/zero")
     runs[3].executed.mkdir()
-    words = (*ON_CPU, "--output-dir", output)
+    words = ("--output-dir", output)
     assert main(suite, "places", *words) == 1
     assert_whole(output, 3)
     assert precious.read_text() == "mine"
@@ -302,7 +263,7 @@ def disk(tmp_path):
 
 def test_full_disk_stops_the_batch_and_loses_nothing(suite, tmp_path, disk):
     """Nothing is a result of a run that found the disk full, even if its record has room again."""
-    words = (*ON_CPU, "--output-dir", disk / "out", "-p", "data_dir", tmp_path)
+    words = ("--output-dir", disk / "out", "-p", "data_dir", tmp_path)
     assert main(suite, "full", *words) == 1
     assert list(records_of(disk / "out")) == ["ok"] and shutil.disk_usage(disk).free > 8192
     kept = write_times(disk / "out")
@@ -325,13 +286,13 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
     edited = []
     for path, content in ((notebook, text), (notebook, text[:200]), (module, f"{module.read_text()}\nedited = True\n")):
         with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL) as runner:
-            wait_for(lambda: begun(tmp_path))
+            wait_for(lambda: [*tmp_path.glob("begun-*")])
             path.write_text(content)
             (tmp_path / "go").touch()
             assert runner.wait(timeout=120) == 0
         notebook.write_text(text)
         edited += [record["code_hash"] for record in read_records(output)]
-        for mark in (*begun(tmp_path), tmp_path / "go"):
+        for mark in (*tmp_path.glob("begun-*"), tmp_path / "go"):
             mark.unlink()
     (tmp_path / "go").touch()
     subprocess.run(words, cwd=tmp_path, stdout=subprocess.DEVNULL, check=True)
@@ -348,8 +309,8 @@ def gpus(monkeypatch, tmp_path):
 
     def memory(uuid, version=None):
         if (tmp_path / f"lost-{uuid}").exists():
-            raise type("Lost", (NvmlError,), {"value": 15})("GPU is lost")
-        return types.SimpleNamespace(used=2**20, total=2**30)
+            raise NvmlError("GPU is lost", 15)
+        return types.SimpleNamespace(used=2**20)
 
     def place(count):
         devices = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(count)]

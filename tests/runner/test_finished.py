@@ -26,21 +26,13 @@ def one_run(tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"precision": "fp4"},
-        {"seed": [1]},
-        {"status": "failed", "reason": 7},
-        {"profile_reason": NOT_YET_EXPLAINED},  # it was ended before it explained
-    ],
-    ids=lambda changes: " ".join(changes),
-)
-def test_a_record_that_cannot_count_is_made_again(one_run, changes):
+def test_a_record_that_cannot_count_is_made_again(one_run):
     path = write_run(one_run)
     assert unfinished([one_run], GPUS) == []
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-    assert unfinished([one_run], GPUS) == [one_run]
+    whole = json.loads(path.read_text())
+    for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):  # spoilt, or ended before it explained
+        path.write_text(json.dumps({**whole, **changes}))
+        assert unfinished([one_run], GPUS) == [one_run]
     path.unlink()
     os.mkfifo(path)
     assert unfinished([one_run]) == [one_run]

@@ -22,11 +22,8 @@ def small(tmp_path):
     return path
 
 
-def test_code_cells_are_read_whole_and_in_order(small):
-    assert list(code_cells(small)) == [("first", "x = 1\n", True), ("second", "y = x + 1\nz = y", False)]
-
-
 def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(small, tmp_path, monkeypatch):
+    assert list(code_cells(small)) == [("first", "x = 1\n", True), ("second", "y = x + 1\nz = y", False)]
     package, text = tmp_path / "package", small.read_text()
     monkeypatch.setattr(commit, "PACKAGE", package)
     apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py", "notes.txt")
@@ -46,17 +43,3 @@ def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(s
     known = commit.package_hash(commit.package_state())
     monkeypatch.setattr(commit.json, "dumps", None)  # a file that was not written is not read again
     assert commit.package_hash(commit.package_state()) == known
-
-
-def test_a_record_says_where_the_code_was_edited_while_it_ran(small, monkeypatch):
-    monkeypatch.setenv(commit.NOTEBOOK_ENV, str(small))
-    began = hash_of(small)
-    monkeypatch.setenv(commit.HASH_ENV, began)
-    commit.hash_at_import.cache_clear()
-    try:
-        commit.hash_at_import()
-        assert commit.hash_that_ran() == began
-        small.write_text(small.read_text().replace("y = x + 1", "y = x + 2"))
-        assert commit.hash_that_ran() == f"{began}-edited"
-    finally:
-        commit.hash_at_import.cache_clear()

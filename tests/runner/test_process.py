@@ -20,8 +20,8 @@ def gpu(monkeypatch):
 
     def memory(uuid, version=None):
         if states[-1] < 0:
-            raise type("Failed", (NvmlError,), {"value": -states[-1]})("no answer")
-        return types.SimpleNamespace(used=states[-1] * 2**20, total=2**30)
+            raise NvmlError("no answer", -states[-1])
+        return types.SimpleNamespace(used=states[-1] * 2**20)
 
     fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=memory)
     return states.append

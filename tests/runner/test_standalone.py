@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 from conftest import NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
+from tiny_suite import write_notebook
 
 from mixed_precision_study import __version__
 from mixed_precision_study.measure.commit import packed_package
-from mixed_precision_study.parameters import UserError
 from mixed_precision_study.runner import standalone
 from mixed_precision_study.runner.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"
 KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")
 FILES = {path.relative_to(ROOT).as_posix() for path in (ROOT / NAME).rglob("*") if path.suffix in KINDS}
-SMALL = {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4, "precisions": ["fp32"]}
 
 
 def names_in(archive):
@@ -33,8 +32,7 @@ def names_in(archive):
 def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatch):
     packed = packed_package()
     names = names_in(io.BytesIO(packed))
-    assert set(names) == FILES
-    assert len(names) == len(set(names))
+    assert sorted(names) == sorted(FILES)
     with zipfile.ZipFile(io.BytesIO(packed)) as opened:
         assert {info.date_time for info in opened.infolist()} == {(1980, 1, 1, 0, 0, 0)}  # not when it was packed
     copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)  # with other times
@@ -44,28 +42,12 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     assert packed_package() == packed
 
 
-def test_a_standalone_notebook_differs_in_one_cell():
-    path = NOTEBOOKS / "summary.ipynb"
-    made, source = (json.loads(text) for text in (standalone_notebook(path, packed_package()), path.read_text()))
-    differing = [a["id"] for a, b in zip(made["cells"], source["cells"], strict=True) if a != b]
-    assert differing == ["finder"]
-    text = "".join(next(cell for cell in made["cells"] if cell["id"] == "finder")["source"])
-    compile(text, "finder", "exec")
-    assert "PACKED = (" in text
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_notebook_without_the_one_cell_to_replace_is_a_sentence(tmp_path, count, capsys, monkeypatch):
-    notebook = json.loads((NOTEBOOKS / "cifar_resnet.ipynb").read_text(encoding="utf-8"))
-    (finder,) = [cell for cell in notebook["cells"] if cell["id"] == "finder"]
-    notebook["cells"] = [finder] * count + [cell for cell in notebook["cells"] if cell is not finder]
+def test_a_notebook_without_the_one_cell_to_replace_is_one_sentence(tmp_path, capsys, monkeypatch):
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "mine.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"^mine\.ipynb has {count} cells with the id 'finder'; it needs one\.$"):
-        standalone_notebook(tmp_path / "notebooks" / "mine.ipynb", b"")
+    write_notebook(tmp_path / "notebooks" / "mine.ipynb", "x = 1")
     monkeypatch.setattr(standalone, "ROOT", tmp_path)
     assert standalone.main([str(tmp_path / "dist")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err.count("\n") == 1 and not list((tmp_path / "dist").iterdir())
 
 
 @pytest.mark.slow
@@ -80,14 +62,10 @@ def test_the_wheel_holds_the_whole_package_and_leaves_nothing_in_the_clone(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("lstm_language_model", {**SMALL, "units": 16, "generate_words": 0}),
-        ("cifar_resnet", {**SMALL, "model": "resnet10t", "loader": "workers"}),  # processes that find the packed code
-    ],
-)
-def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path, name, parameters):
+def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
+    """Its workers are processes that must find the packed code, too."""
+    name, parameters = "cifar_resnet", {"dataset": "synthetic", "max_steps": 2, "epochs": 1, "batch_size": 4}
+    parameters |= {"precisions": ["fp32"], "model": "resnet10t", "loader": "workers"}
     (tmp_path / f"{name}.ipynb").write_text(standalone_notebook(NOTEBOOKS / f"{name}.ipynb", packed_package()))
     with tempfile.TemporaryDirectory() as short:  # a worker's socket stands there, whose path has 107 bytes at most
         done = papermill(f"{name}.ipynb", tmp_path, {"PYTHONPATH": "", "TMPDIR": short}, **parameters)
@@ -98,6 +76,5 @@ def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path, name, parameter
     assert f"{NAME} {__version__} from this notebook" in printed(notebook)
     (path,) = (tmp_path / "outputs").glob("*.json")
     record = json.loads(path.read_text(encoding="utf-8"))
-    assert {key: record[key] for key in parameters if key != "precisions"}.items() <= parameters.items()
-    assert (record["status"], record["steps_per_epoch"], len(record["metric"])) == ("ok", 2, 1)
+    assert (record["status"], record["loader"], record["steps_per_epoch"]) == ("ok", "workers", 2)
     assert left == []

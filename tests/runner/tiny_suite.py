@@ -15,7 +15,6 @@ from mixed_precision_study.runner import cli
 from mixed_precision_study.runner.folder import FOLDER_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
-BOTH = ["fp32", "amp_bf16"]
 PARAMETERS = """
 dataset = "auto"  # "auto" or a name
 model = "tiny"
@@ -97,7 +96,6 @@ if mode == "explain":
 if mode == "late":
     raise RuntimeError("the chart broke")
 """
-ON_CPU = ("--gpus", "none")
 LIGHT = """
 import json, shutil, sys, yaml
 from pathlib import Path
@@ -138,7 +136,7 @@ def write_suite(folder, studies, act=ACT):
 
 def command(folder, *words, light=False, root=ROOT):
     """Return run_all.py with these words, on the CPU, as a person types it; `light` with LIGHT."""
-    options = ["--studies", folder / "studies.yaml", *ON_CPU, *one_job(words)]
+    options = ["--studies", folder / "studies.yaml", *on_cpu(words)]
     patch = f"import sys; sys.path.insert(0, {str(root)!r}); from mixed_precision_study.runner import cli, execute; "
     lit = ["-c", f"{patch}execute.PAPERMILL = {LIGHT!r}; cli.run_as_program()"]
     start = lit if light else [str(root / "run_all.py")]
@@ -152,12 +150,12 @@ def call(folder, *words, light=False, **options):
 
 def main(folder, *words):
     """Run the command line within this process, where a test can replace parts of it; return the exit status."""
-    return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, [*one_job(words), *words])])
+    return cli.main(["--studies", str(folder / "studies.yaml"), *map(str, [*on_cpu(words), *words])])
 
 
-def one_job(words):
-    """Return the option for one run at a time, which a later --jobs replaces; Ray chooses for itself."""
-    return () if "--ray" in words else ("--jobs", "1")
+def on_cpu(words):
+    """Return options for one run at a time on the CPU, which later ones replace; with Ray its number is not given."""
+    return ("--gpus", "none", *(() if "--ray" in words else ("--jobs", "1")))
 
 
 def read_records(folder):
@@ -178,17 +176,10 @@ def write_run(run, **fields):
 
 
 def wait_for(condition, seconds=120):
-    """Wait until the condition holds and return what it returned."""
     until = time.monotonic() + seconds
-    while not (found := condition()):
+    while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
-    return found
-
-
-def begun(folder):
-    """Return the marks of the runs that have begun to wait for the file `go` in their data folder."""
-    return list(folder.glob("begun-*"))
 
 
 def survivors(folder):
