@@ -35,10 +35,6 @@ def write_texts(folder, train="a b <unk> a\nc d\n", **others):
         (folder / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
-def never(*_):
-    raise AssertionError("what is kept must not be made again")
-
-
 def assert_equal_batches(first, second):
     for a, b in zip(first, second, strict=True):
         assert all(torch.equal(*parts) for parts in zip(a, b, strict=True))

@@ -49,7 +49,8 @@ def test_rounds_alternate_and_the_same_command_goes_on_where_one_contender_fails
         return None if contender == failing else 8.0 if contender.startswith("timm") else 10.0
 
     monkeypatch.setattr(peers, "measure", measure)
-    monkeypatch.setattr(sys, "argv", ["peers.py", str(tmp_path), "--timm", str(tmp_path), "--tiny", "--rounds", "0", "1"])
+    words = [str(tmp_path), "--timm", str(tmp_path), "--tiny", "--rounds", "0", "1"]
+    monkeypatch.setattr(sys, "argv", ["peers.py", *words])
     contenders = [contender for cell in peers.CELLS[:2] for contender in cell[2:]]
     failing = contenders[0]
     peers.main()

@@ -24,7 +24,7 @@ from torchvision.transforms import v2
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
-from .images import ImageData, cached_images, decoded
+from .images import ImageData, decode_all, decoded
 
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
@@ -140,8 +140,7 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
     def read(index: int) -> np.ndarray:
         return np.asarray(decoded(Path(paths[index])).resize((side, side)))
 
-    cached_in = folder if own else folder.parent
-    pixels = cached_images(cached_in, f"{folder.name}-{side}", side, paths, read).permute(0, 3, 1, 2).contiguous()
+    pixels = decode_all(read, len(paths)).permute(0, 3, 1, 2).contiguous()
     train, test = zip(pixels.split(counts), torch.tensor(labels).split(counts), strict=True)
     used = folder.name
     if not own and (*counts, len(classes)) != (*CIFAR_COUNTS, CLASS_COUNTS[used]):

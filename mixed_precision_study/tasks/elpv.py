@@ -15,7 +15,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-import torchvision
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -24,7 +23,7 @@ from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
-from .images import ImageData, cached_images, decode_all, decoded
+from .images import ImageData, decode_all, decoded
 
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
@@ -75,21 +74,13 @@ class NumberedImages(ImageData):
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
         if settings.loader == "gpu":
-            parts = (self.pixels(), self.labels, self.training, self.held_out)
+            parts = (decode_all(self.take, len(self.labels)), self.labels, self.training, self.held_out)
             self.on_device = [part.to(device) for part in parts]
 
     @property
     def chance(self) -> float:
         """The mean absolute error of always answering the median of the training labels."""
         return (self.labels[self.held_out] - self.labels[self.training].median()).abs().mean().item()
-
-    def pixels(self) -> torch.Tensor:
-        """Return all images, uint8 (N, C, height, width), from the cache if nothing they depend on has changed."""
-        if self.paths is None:
-            return torch.from_numpy(decode_all(self.take, len(self.labels)))
-        height, width = self.image_size
-        key = (self.image_size, torchvision.__version__)
-        return cached_images(self.settings.data_dir, f"{self.used}-{height}x{width}", key, self.paths, self.take)
 
     def stored_batches(self, places: torch.Tensor, size: int) -> Iterator[Batch]:
         pixels, labels, *_ = self.on_device

@@ -1,10 +1,8 @@
-"""What the image data sets share: decoding by all cores, a cache, batches on the device, the picture of a batch."""
+"""What the image data sets share: decoding by all cores, batches on the device, the picture of a batch."""
 
-import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,6 @@ from torch.utils.data import DataLoader, default_collate
 from torchvision.transforms.functional import to_pil_image
 from torchvision.utils import make_grid
 
-from ..measure.files import written_whole
 from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
@@ -33,7 +30,7 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
 
 
-def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
+def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
     """Return the images read(0) to read(count - 1) as one array (count, ...), read under a progress bar.
 
     Forked processes read many images, because threads would wait for each other on small ones.
@@ -54,29 +51,7 @@ def decode_all(read: Callable[[int], Any], count: int) -> np.ndarray:
                 raise chunk
             chunks.append(chunk)
             bar.n += len(chunk)
-    return np.concatenate(chunks)
-
-
-def cached_images(folder: str | Path, name: str, key: Any, paths: Sequence, read: Callable[[int], Any]) -> torch.Tensor:
-    """Return the images of decode_all(), from `folder`/cache/`name`.npz if an earlier kernel kept them.
-
-    `key` is what they depend on beside their files. Where the folder cannot be written, only the cache is missing.
-    """
-    try:
-        stats = [(str(path), stat.st_size, stat.st_mtime_ns) for path in paths for stat in [os.stat(path)]]
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read ({error.strerror}).") from None
-    path = Path(folder) / "cache" / f"{name}.npz"
-    digest = hashlib.sha256(repr((key, stats)).encode()).hexdigest()
-    with suppress(Exception), np.load(path, allow_pickle=False) as kept:  # missing, or damaged in whatever way
-        if kept["key"].item() == digest:
-            return torch.from_numpy(kept["images"])
-    images = decode_all(read, len(paths))
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as temporary, temporary.open("wb") as opened:
-            np.savez(opened, key=digest, images=images)
-    return torch.from_numpy(images)
+    return torch.from_numpy(np.concatenate(chunks))
 
 
 class ImageData(TrainingData):

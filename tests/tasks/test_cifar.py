@@ -7,12 +7,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from made_up_data import assert_equal_batches, make_tree, never, save_image
+from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
 
 from mixed_precision_study.parameters import UserError, checked
 from mixed_precision_study.record import run_id_of
-from mixed_precision_study.tasks import cifar, images
+from mixed_precision_study.tasks import cifar
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def load(place=".", dataset="synthetic", **changes):
     return cifar.load(checked("cifar_resnet", given), CPU)
 
 
-def test_a_folder_tree_is_read_and_kept_in_the_cache_and_read_again_when_it_changes(tmp_path, monkeypatch):
+def test_a_folder_tree_is_read_and_read_again_when_it_changes(tmp_path, monkeypatch):
     folder = tmp_path / "cifar10"
     make_tree(folder)
     data = load(tmp_path, "auto")
@@ -32,11 +32,6 @@ def test_a_folder_tree_is_read_and_kept_in_the_cache_and_read_again_when_it_chan
     assert (pixels.shape, pixels.dtype) == ((30, 3, 32, 32), torch.uint8)
     assert labels.tolist() == [label for label in range(10) for _ in range(3)]
     assert pixels[4, :, 0, 0].tolist() == [101, 0, 154]  # the second of the second class, channels first
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["cifar10-32.npz"]
-    with monkeypatch.context() as patch:
-        patch.setattr(images, "decode_all", never)
-        again = load(tmp_path, "cifar10")
-    assert_equal_batches([(again.images, again.test_images)], [(data.images, data.test_images)])
     save_image(folder / "train" / "class05" / "7.png", 200)
     (folder / "train" / "class05" / "notes.txt").write_text("no image")
     assert load(tmp_path, "cifar10").train_samples == 31
@@ -48,7 +43,7 @@ def test_the_fingerprint_changes_with_an_image_a_label_or_a_class_and_not_with_a
     make_tree(tmp_path / "a" / "pets")
     pets = tmp_path / "b" / "pets"
     found = [load(tmp_path / "a" / "pets", "folder").fingerprint]
-    shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("cache"))
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert load(pets, "folder").fingerprint == found[0]
     save_image(pets / "test" / "cat" / "0.png", 1)
     found.append(load(pets, "folder").fingerprint)
@@ -74,9 +69,7 @@ def test_images_of_ones_own_have_their_folders_name_and_the_size_that_is_asked_f
     assert data.show().height == 52
     assert loader == "workers" or data.padded.shape == (6, 3, 60, 60)
     smaller = load(tmp_path / "flowers", "folder", image_size=32)
-    assert (smaller.test_images.shape, smaller.classes) == ((6, 3, 32, 32), data.classes)  # the cache is no class
-    kept = {path.name for path in (tmp_path / "flowers" / "cache").iterdir()}
-    assert kept == {"flowers-48.npz", "flowers-32.npz"}
+    assert (smaller.test_images.shape, smaller.classes) == ((6, 3, 32, 32), data.classes)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "CIFAR-100", "synthetic", "."])

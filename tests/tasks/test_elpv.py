@@ -7,10 +7,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from made_up_data import assert_equal_batches, never, save_image, write_csv
+from made_up_data import assert_equal_batches, save_image, write_csv
 
 from mixed_precision_study.parameters import UserError, checked
-from mixed_precision_study.tasks import elpv, images
+from mixed_precision_study.tasks import elpv
 
 CPU = torch.device("cpu")
 
@@ -114,26 +114,21 @@ def test_the_held_out_images_are_a_fifth_never_trained_on_and_the_same_for_every
     assert data.chance == pytest.approx((data.labels[data.held_out] - median).abs().mean().item())
 
 
-def test_resized_images_are_kept_by_size_and_files(tmp_path, monkeypatch):
+def test_images_have_the_size_that_is_asked_for_and_are_read_again_when_a_file_changes(tmp_path):
     for number in range(30):
         save_image(tmp_path / "images" / f"{number}.png", 8 * number, (60, 40))
     csv_path = write_csv(tmp_path / "mine.csv", [("images", f"{n}.png", n / 30) for n in range(30)])
-    given = {"dataset": "csv", "csv_path": csv_path, "data_dir": str(tmp_path / "data")}
+    given = {"dataset": "csv", "csv_path": csv_path}
     data = load(**given)
-    pixels = data.pixels()
+    pixels = data.on_device[0]
     assert pixels.shape == (30, 3, 32, 48)
     assert all(torch.equal(pixels[number], data.take(number)) for number in (0, 7))
-    with monkeypatch.context() as patch:
-        patch.setattr(images, "decode_all", never)
-        assert torch.equal(load(**given).pixels(), pixels)
     save_image(tmp_path / "images" / "7.png", 3, (50, 50))
     changed = load(**given)
-    assert not torch.equal(changed.pixels()[7], pixels[7])
-    assert torch.equal(changed.pixels()[8], pixels[8])
+    assert not torch.equal(changed.on_device[0][7], pixels[7])
+    assert torch.equal(changed.on_device[0][8], pixels[8])
     assert changed.fingerprint != data.fingerprint
-    assert load(image_width=64, **given).pixels().shape == (30, 3, 32, 64)
-    kept = {path.name for path in (tmp_path / "data" / "cache").iterdir()}
-    assert kept == {"csv-32x48.npz", "csv-32x64.npz"}
+    assert load(image_width=64, **given).on_device[0].shape == (30, 3, 32, 64)
 
 
 def test_both_loaders_give_the_same_held_out_batches_and_batches_of_one_shape():
