@@ -319,8 +319,6 @@ class Experiment:
             lr_at = self.lr_at(other, [])
             other.steps_per_epoch = min(self.data.steps_per_epoch(size), EXPLAINED_STEPS)
             batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
-            if self.log is not None:
-                self.log.begin(size)
             timed_epoch(other, trainer, batches, lr_at, f"{record.precision}, to be explained")
             self.explain_trained(other, trainer, size)
             for name in EXPLANATION:

@@ -1,24 +1,19 @@
-"""Build standalone notebooks and the wheel, for upload to Colab or Kaggle.
+"""Write each notebook as one file, with the package zipped into its first code cell, for upload to Colab or Kaggle.
 
-    python -m mixed_precision_study.runner.standalone [FOLDER]     writes FOLDER/*.ipynb and the wheel; default: dist
+    python -m mixed_precision_study.runner.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
 
-A standalone notebook is one file, with the package zipped into its first code cell.
-The ordinary notebook works too if the wheel lies beside it or among Kaggle's inputs.
+The ordinary notebook works too if a wheel of the package lies beside it or among Kaggle's inputs.
 """
 
 import argparse
 import base64
 import json
-import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .. import __version__
 from ..measure.commit import packed_package
-from ..parameters import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -46,41 +41,22 @@ WIDTH = 20_000  # characters per line of the packed code
 def standalone_notebook(path: Path, packed: bytes) -> str:
     """Return the notebook's text with the zipped package in its finder cell."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
-    finders = [cell for cell in notebook["cells"] if cell.get("id") == "finder"]
-    if len(finders) != 1:
-        raise UserError(f"{path.name} has {len(finders)} cells with the id 'finder'; it needs one.")
+    finder = next(cell for cell in notebook["cells"] if cell.get("id") == "finder")
     text = base64.b85encode(packed).decode()
     lines = "\n".join(f'    "{text[start : start + WIDTH]}"' for start in range(0, len(text), WIDTH))
     source = FINDER.format(packed=lines, package=PACKAGE.name, version=__version__)
-    finders[0]["source"] = source.splitlines(keepends=True)
+    finder["source"] = source.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel into `folder` and return its path. pip may need the network to get setuptools.
-
-    It is built from a copy, because setuptools leaves build folders behind and reuses old modules in them.
-    """
-    with tempfile.TemporaryDirectory() as copy:
-        shutil.copytree(PACKAGE, Path(copy, PACKAGE.name), ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("pyproject.toml", "requirements.txt"):
-            shutil.copy(ROOT / name, copy)
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), copy]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"the wheel could not be built: {done.stderr.strip().splitlines()[-1]}")
-    return max(folder.glob(f"{PACKAGE.name}-*.whl"), key=lambda path: path.stat().st_mtime)
-
-
 def build(folder: Path) -> Iterator[Path]:
-    """Write the standalone notebooks and the wheel into `folder`; yield each path."""
+    """Write the standalone notebooks into `folder`; yield each path."""
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         target = folder / path.name
         target.write_text(standalone_notebook(path, packed), encoding="utf-8")
         yield target
-    yield build_wheel(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for path in build(folder.resolve()):
             print(f"{path}  {path.stat().st_size / 1024:,.0f} KiB")
-    except (UserError, OSError) as error:
+    except OSError as error:
         print(f"standalone: {error}", file=sys.stderr)
         return 2
     return 0
