@@ -92,6 +92,14 @@ def flagged(seed, overflow):
     return (*make_batch(seed), torch.tensor(math.inf if overflow else 1.0))
 
 
+def grow_soon(scaler, interval=3):
+    """Let a scaler double its scale after so many steps without an overflow."""
+    if hasattr(scaler, "set_growth_interval"):
+        scaler.set_growth_interval(interval)
+    else:
+        scaler.growth_interval = interval
+
+
 class Words(torch.nn.Module):
     def __init__(self, kind):
         super().__init__()

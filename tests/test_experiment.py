@@ -2,7 +2,6 @@
 
 import gc
 import json
-import math
 import multiprocessing
 import weakref
 from functools import partial
@@ -12,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from small_training import CPU, make_record, plain_step
+from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV, experiment
 from mixed_precision_study import record as records
@@ -93,7 +92,8 @@ def test_an_error_becomes_a_line_that_ends_with_a_sentence():
     assert error_line(RuntimeError("x" * 500)) == "RuntimeError: " + "x" * 386
 
 
-# A fourth experiment, as a script would have it
+PLACES = torch.randn(96, 2, generator=torch.Generator().manual_seed(0))
+ABOVE = (PLACES.sum(1) > 0).long()
 
 
 class Points(TrainingData):
@@ -102,21 +102,14 @@ class Points(TrainingData):
     used, source, sample_unit = "points", "own", "points"
     train_samples, eval_samples, largest_batch = 64, 32, 64
 
-    def __init__(self):
-        generator = torch.Generator().manual_seed(0)
-        self.places = torch.randn(96, 2, generator=generator)
-        self.above = (self.places.sum(1) > 0).long()
-        self.asked = []
-
     def steps_per_epoch(self, size):
         return 64 // size
 
     def train_batches(self, epoch, dtype, size):
-        self.asked.append((epoch, dtype, size))
-        yield from zip(self.places[:64].to(dtype).split(size), self.above[:64].split(size), strict=True)
+        yield from zip(PLACES[:64].to(dtype).split(size), ABOVE[:64].split(size), strict=True)
 
     def eval_batches(self, dtype, size):
-        yield self.places[64:].to(dtype), self.above[64:]
+        yield PLACES[64:].to(dtype), ABOVE[64:]
 
 
 def make_model():
@@ -143,8 +136,7 @@ def make_experiment(data=None, make=make_model, loss=point_loss, **options):
 
 
 def test_a_fourth_experiment_leaves_a_record_of_each_precision():
-    data = Points()
-    first, second = make_experiment(data).run()
+    first, second = make_experiment().run()
     assert [first.precision, second.precision] == ["fp32", "amp_bf16"]
     for record in (first, second):
         assert (record.status, record.reason) == ("ok", None)
@@ -157,11 +149,11 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
         assert {getattr(record, f"{part}_reason") for part in ("inference", "profile", "limit", "ledger")} == {"no GPU"}
     assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
     assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
-    assert {epoch for epoch, *_ in data.asked} == {0, 1}
     written, left_out = read_records("outputs")
     assert ([record["batch_size"] for record in written], left_out) == ([16, 16], [])
     for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
+    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0  # of the default optimizer
 
 
 def test_each_repetition_trains_the_precisions_in_an_order_of_its_own(monkeypatch):
@@ -227,85 +219,25 @@ def test_a_compiled_training_that_would_end_eager_is_failed(monkeypatch):
     assert len(resets) >= 2  # before each
 
 
-def failing(model, batch, hidden):
-    if not torch.is_autocast_enabled("cpu"):
-        raise ValueError("no such shape")
-    return point_loss(model, batch, hidden)
-
-
-def diverging(model, batch, hidden):
-    return point_loss(model, batch, hidden)[0] * (math.nan if model.training else 1), None
-
-
-def forgetful(model, batch, hidden, compute_loss, optimizer, scaler, precision):
-    loss, hidden = compute_loss(model, batch, hidden)
-    loss.backward()
-    return loss.detach(), hidden  # without an update, and no loss scaler that could have skipped it
-
-
-@pytest.mark.parametrize(
-    ("options", "statuses"),
-    [
-        ({"loss": failing}, ["failed", "unsupported", "ok"]),
-        ({"loss": diverging}, ["diverged", "unsupported", "diverged"]),
-        ({"training_step": forgetful}, ["diverged", "unsupported", "diverged"]),
-    ],
-)
-def test_what_goes_wrong_within_a_training_is_its_status_and_the_next_one_goes_on(options, statuses):
-    records = make_experiment(**options, parameters={"precisions": ["fp32", "tf32", "amp_bf16"]}).run()
-    assert [record.status for record in records] == statuses
-    assert all(bool(record.reason) == (record.status != "ok") for record in records)
-    assert len(list(Path("outputs").glob("*.json"))) == 3
-
-
-def test_step_schedule_and_what_comes_after_training_are_those_that_are_given():
-    asked, rates, taken, seen, trainers = [], [], [], {}, {}
+def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight():
+    seen, trainers = {}, {}
 
     class Tested(Points):
         def test_batches(self, dtype, size):
             return iter([(torch.full((4, 2), 9.0, dtype=dtype), torch.ones(4, dtype=torch.long))])  # far above the line
 
-    def schedule(step, steps_per_epoch, metrics):
-        asked.append((step, steps_per_epoch, list(metrics)))
-        return step / 10
-
-    def step(*given):
-        rates.append(given[4].param_groups[0]["lr"])
-        taken.append(given[-1].name)
-        return plain_step(*given)
-
     def after_training(model, precision):
         assert not model.training and not torch.is_grad_enabled()
         seen[precision] = [weight.detach().clone() for weight in model.parameters()]
 
-    given = {"schedule": schedule, "training_step": step, "after_training": after_training}
-    experiment = make_experiment(Tested(), **given)
+    experiment = make_experiment(Tested(), after_training=after_training)
     make = experiment.make_trainer
     experiment.make_trainer = lambda precision: trainers.setdefault(precision, make(precision))
     records = experiment.run()
     assert [(record.status, record.test_metric) for record in records] == [("ok", 1.0)] * 2
     for record in records:
-        assert taken.count(record.precision) == record.warmup_steps + 2 * record.steps_per_epoch
         trained = zip(seen[record.precision], trainers[record.precision].weights, strict=True)
-        assert all(torch.equal(a, b) for a, b in trained)  # writing or measuring has changed no weight
-    last = records[taken[-1] == "amp_bf16"]
-    assert rates[-8:] == pytest.approx([number / 10 for number in range(8)])
-    assert asked[-8:] == [(step, 4, last.metric[:1] if step > 3 else []) for step in range(8)]
-
-
-def test_the_seed_is_set_before_each_model_and_the_optimizer_is_the_one_that_is_given():
-    made = []
-
-    def make_optimizer(weights):
-        made.append(torch.optim.Adam(weights, lr=0.01))
-        return made[-1]
-
-    experiments = [make_experiment(make_optimizer=make_optimizer, parameters={"seed": seed}) for seed in (0, 0, 1)]
-    trainers = [experiment.make_trainer("fp32") for experiment in experiments]
-    assert [trainer.optimizer for trainer in trainers] == made
-    weights = [trainer.weights[0] for trainer in trainers]
-    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0
+        assert all(torch.equal(a, b) for a, b in trained)
 
 
 def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
@@ -437,8 +369,12 @@ PARTS = {  # and where the reason stands when one fails
 }
 
 
-def explain_on_gpu(monkeypatch, failing=(), captured=None, shown=True):
-    """Explain a training whose parts are made up; those in `failing` raise. Return (record, what was run, batches)."""
+@pytest.mark.parametrize(
+    ("failing", "captured", "shown"),
+    [([*PARTS], None, True), (["measure_inference"], object(), True), (["count_work"], object(), False)],
+)
+def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(monkeypatch, failing, captured, shown):
+    """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 
     def part(record, trainer, batches, last, name):  # the last is the hidden state, or what infers
@@ -449,22 +385,14 @@ def explain_on_gpu(monkeypatch, failing=(), captured=None, shown=True):
 
     for name in PARTS:
         monkeypatch.setattr(f"{PACKAGE}.{name}", partial(part, name=name))
+    monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", lambda device: None)
     monkeypatch.setenv(STUDY_ENV, json.dumps({"show": {"inference": shown}}))
     explain(record, SimpleNamespace(device=GPU, captured=captured), lambda: iter("abc"))
-    return record, ran, "".join(taken)
-
-
-@pytest.mark.parametrize("failing", [*([name] for name in PARTS), [*PARTS]])
-def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(monkeypatch, failing):
-    record, ran, _ = explain_on_gpu(monkeypatch, failing)
-    assert ran == [*PARTS]
-    expected = {PARTS[name]: f"RuntimeError: {name} is forbidden" for name in failing}
-    assert {name: getattr(record, name) for name in PARTS.values()} == dict.fromkeys(PARTS.values()) | expected
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_a_graph_is_replayed_before_steps_outside_it_and_inference_is_for_studies_that_show_it(monkeypatch, shown):
-    record, ran, taken = explain_on_gpu(monkeypatch, captured=object(), shown=shown)
-    assert ran == ["measure_inference", "profile_steps", "memory.read_memory_breakdown", *[*PARTS][3:]][not shown :]
-    assert taken == "abcabca"[: len(ran)]  # batches begin again
-    assert record.inference_reason == (None if shown else NOT_ABOUT_INFERENCE)
+    order = [*PARTS]
+    if captured:
+        order[1:3] = reversed(order[1:3])
+    assert ran == order[not shown :]
+    assert "".join(taken) == "abcabca"[: len(ran)]  # batches begin again
+    reasons = dict.fromkeys(PARTS.values()) | ({} if shown else {"inference_reason": NOT_ABOUT_INFERENCE})
+    reasons |= {PARTS[name]: f"RuntimeError: {name} is forbidden" for name in failing}
+    assert {name: getattr(record, name) for name in PARTS.values()} == reasons

@@ -1,10 +1,7 @@
 """The parameters as they are declared: what passes, what a sentence refuses, and which names of a notebook count."""
 
-import math
-
 import pytest
-from conftest import EXPERIMENTS, NOTEBOOKS
-from notebook_outputs import cell_errors, executed, papermill
+from conftest import EXPERIMENTS
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
@@ -60,9 +57,7 @@ def test_what_a_person_means_is_converted(given, value):
         ({"batch_size": 1.5}, "max"),
         ({"epochs": True}, "integer"),
         ({"epochs": 2**63}, "less"),
-        ({"max_steps": 2.0}, "integer"),
         ({"lr": 0}, "0"),
-        ({"lr": math.nan}, "finite"),
         ({"lr": 10**400}, "number"),
         ({"lr": "nan"}, "finite"),
         ({"dropout": 1}, "less"),
@@ -75,7 +70,6 @@ def test_what_a_person_means_is_converted(given, value):
         ({"data_dir": "\ud800"}, "unicode"),
         ({"data_dir": "x" * 3_000}, "2000"),
         ({"loss_scale": "static"}, "dynamic"),
-        ({"compile_mode": "fast"}, "coordinate-descent"),
         ({"channels_last": 1}, "boolean"),
         ({"model": "resnet19"}, "resnet18"),
         ({"model": "resnet19", "image_width": 64}, "resnet18"),
@@ -148,15 +142,3 @@ def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, 
 def test_a_misspelt_name_or_a_cell_that_is_not_plain_python_stops(cells, says):
     with pytest.raises(UserError, match=says):
         check_parameters("cifar_resnet", namespace(*cells))
-
-
-@pytest.mark.slow
-def test_papermill_with_a_misspelt_name_ends_with_one_sentence_and_touches_no_record(tmp_path):
-    (tmp_path / "outputs").mkdir()
-    (tmp_path / "outputs" / "old.json").write_text("{}")
-    asked = {"dataset": "synthetic", "max_steps": 1, "generate_words": 0, "bacth_size": 4}
-    assert papermill(NOTEBOOKS / "lstm_language_model.ipynb", tmp_path, **asked).returncode != 0
-    (error,) = cell_errors(executed(tmp_path))
-    assert "bacth_size; did you mean batch_size?" in error["evalue"]
-    assert error["traceback"] == [f"Stopped: {error['evalue']}"]
-    assert [path.name for path in tmp_path.rglob("*.json")] == ["old.json"]

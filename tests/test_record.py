@@ -71,8 +71,6 @@ def test_reading_says_what_it_left_out(tmp_path):
     (tmp_path / "strange.json").write_text(json.dumps({**vars(good), **PARAMETERS, "status": "fine"}))
     (tmp_path / "short.json").write_text('{"run_id": "x"}')
     (tmp_path / "other.json").write_text('{"cells": []}')
-    (tmp_path / "list.json").write_text("[1]")
-    (tmp_path / "broken.zip").write_bytes(b"PK no")
     hidden = tmp_path / ".ipynb_checkpoints"
     hidden.mkdir()
     (hidden / "x.json").write_text("{")
@@ -81,7 +79,7 @@ def test_reading_says_what_it_left_out(tmp_path):
     found, left_out = records.read_records(tmp_path)
     assert sorted(item["path"] for item in found) == [f"deep/er/{good.run_id}.json", "more.zip/inside/a.json"]
     reasons = dict(left_out)
-    assert set(reasons) == {"cut.json", "strange.json", "short.json", "other.json", "list.json", "broken.zip"}
+    assert set(reasons) == {"cut.json", "strange.json", "short.json", "other.json"}
     assert "'fine'" in reasons["strange.json"] and "notebook" in reasons["short.json"]
 
 
@@ -95,35 +93,16 @@ def sound():
     return records.flat_record(make(status="ok", epoch_seconds=[1.5], metric=[0.5], metric_better="higher"))
 
 
-WRONG = {
-    "notebook": ["cifar_resnet"],
+WRONG = {  # of every other field report/test_odd_records.py tries odd values
     "status": ["ok"],
-    "precision": {},
-    "seed": [1],
-    "batch_size": "x",
-    "lr": True,
-    "precisions": "fp32",
-    "epoch_seconds": [10**400],
-    "train_loss": 3,
     "gradient_flush_fraction_scaled": 10**400,
-    "tensor_core_fraction": "much",
-    "synthetic": 1,
     "batch_probes": [[0, "ok", 0, 0]],
-    "throttle_fractions": [["hot", -1]],
-    "kernel_family_fractions": [[256, "ok", 1.0]],
-    "training_log": [[1, 1, "x", 0.5]],
-    "loss_scale_trace": [[1]],
     "reason": "x" * 1_000_000,
-    "model": "\ud800",
-    "parameters": "x",
     "study": {"show": {"over": "\0"}},
     "own": json.loads("[" * 300 + "]" * 300),
     "epochs": math.nan,
     "execution": 3,
-    "loss_scale": math.inf,
 }
-
-
 CONTRADICTIONS = {
     "epoch_seconds": [],
     "block_seconds": [0.0],

@@ -27,21 +27,6 @@ def test_a_kernel_is_told_by_its_name(kernel):
     assert bool(re.search(profiling.FP16_KERNELS, name)) is (kernel["fp16"] == "1")
 
 
-def test_every_family_has_an_example():
-    assert {kernel["family"] for kernel in KERNELS} == {*profiling.KERNEL_FAMILIES, "other"}
-
-
-@pytest.mark.parametrize(
-    ("intervals", "busy"),
-    [
-        ([(6, 7), (0, 4)], 5),  # apart, in any order
-        ([(0, 10), (2, 3), (9, 12), (20, 21)], 13),  # overlapping, and one within the other
-    ],
-)
-def test_busy_time_counts_overlapping_kernels_once(intervals, busy):
-    assert profiling.busy_time(intervals) == busy
-
-
 def kernel_like(words):
     """Return the first of the names above that has these words."""
     return next(name for name in NAMES if words in name)
@@ -71,6 +56,7 @@ def test_kernels_become_shares_and_busy_time(step_ms, busy):
     families = {name for name, _ in record.kernel_family_fractions}
     assert families == {"convolution", "matmul", "elementwise", "normalisation"}
     assert sum(share for _, share in record.kernel_family_fractions) == pytest.approx(1)
+    assert profiling.busy_time([(20, 21), (0, 10), (2, 3), (9, 12)]) == 13
 
 
 def pretend_profiler(monkeypatch, events):
@@ -102,9 +88,6 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     pretend_profiler(monkeypatch, [host])
     with pytest.raises(RuntimeError, match="no kernel"):
         profiling.profile_steps(record, trainer, iter(made_batches([], 9)), None)
-
-
-# FLOPs, bytes and sizes
 
 
 def counted(work):

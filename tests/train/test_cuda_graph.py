@@ -1,9 +1,9 @@
 """The step that a CUDA graph holds, taken on the CPU without one: the same arithmetic as eager mode's."""
 
 import contextlib
+import functools
 import itertools
 import math
-import random
 import types
 
 import pytest
@@ -19,8 +19,10 @@ from small_training import (
     everything,
     flagged,
     flagged_loss,
+    grow_soon,
     make_batch,
     make_record,
+    plain_step,
     same_bits,
     small_network,
     text,
@@ -33,7 +35,7 @@ from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import DeviceLossMeter, Trainer, TrainingLog, timed_epoch, warm_up
+from mixed_precision_study.train.step import DeviceLossMeter, Trainer, timed_epoch, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 ROUNDING["bf16_true"] = 4e-2  # the eager optimizer rounds after every operation, the fused one once
@@ -53,20 +55,21 @@ def assert_close(first, second, tolerance):
         torch.testing.assert_close(a.float(), b.float(), rtol=tolerance, atol=tolerance)
 
 
-# The whole step
-
-
 def adamw(weights):
     """With an eps above the rounding of gradients that are 0, as of a bias before batch normalisation."""
     return torch.optim.AdamW(weights, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1, eps=1e-3)
 
 
-@pytest.mark.parametrize(("make_optimizer", "clip"), [(None, None), (None, 0.05), (adamw, None)])
+@pytest.mark.parametrize(
+    "options", [{"step_function": plain_step}, {"clip": 0.05}, {"make_optimizer": adamw}, {"keep_batchnorm_fp32": True}]
+)
 @pytest.mark.parametrize("precision", MODES)
-def test_losses_and_weights_are_those_of_eager_mode_with_skipped_steps(precision, make_optimizer, clip):
-    eager, captured = pair(precision, clip=clip, make_optimizer=make_optimizer)
-    device = make_trainer(precision, "eager", scaler="device", clip=clip, make_optimizer=make_optimizer)
-    near = ROUNDING[precision]
+def test_losses_scales_and_weights_are_those_of_eager_mode_with_skipped_steps(precision, options):
+    eager, captured = pair(precision, **options)
+    device = make_trainer(precision, "eager", scaler="device", **options)
+    for trainer in (eager, captured, device):
+        grow_soon(trainer.scaler)
+    make_optimizer, near = options.get("make_optimizer"), ROUNDING[precision]
     if make_optimizer:  # whose averages are in fp16 in o3_fp16, rounded differently
         near = max(1e-4, {**ROUNDING, "o3_fp16": 5e-2}[precision])
     rate = captured.optimizer.lr
@@ -77,9 +80,12 @@ def test_losses_and_weights_are_those_of_eager_mode_with_skipped_steps(precision
             losses.append(trainer.step(flagged(step, overflow=precision in SCALED and step in (2, 5)))[0].item())
         tolerance = near if step else 0  # the first forward pass is the same to the bit
         assert losses[1] == losses[2] == pytest.approx(losses[0], rel=tolerance, abs=0), step
+        assert captured.scaler.get_scale() == device.scaler.get_scale() == eager.scaler.get_scale(), step
     assert_close(eager, captured, near)
     assert same_bits(everything(device), everything(captured))
     assert captured.steps == 12
+    if precision in ("amp_fp16", "o2_fp16"):
+        assert captured.scaler.state_dict() == eager.scaler.state_dict()
     assert captured.skipped_steps == device.skipped_steps == eager.skipped_steps == (2 if precision in SCALED else 0)
     assert captured.optimizer.lr is captured.optimizer.param_groups[0]["lr"] is rate  # a replay reads its address
     assert device.captured is None and type(device.optimizer) is (DeviceAdamW if make_optimizer else DeviceSGD)
@@ -87,67 +93,6 @@ def test_losses_and_weights_are_those_of_eager_mode_with_skipped_steps(precision
         assert device.optimizer.steps.item() == 12 - device.skipped_steps
     device.start_again()
     assert not any(tensor.any() for tensor in device.optimizer.kept_tensors())
-
-
-@pytest.mark.parametrize("execution", ["eager", "cuda_graph"])
-def test_gradients_of_two_types_are_unscaled_and_skipped_together(execution):
-    options = {"precision": "o3_fp16", "execution": execution, "keep_batchnorm_fp32": True}
-    trainer, plain = (make_trainer(**options, loss_scale=scale) for scale in (256.0, 1.0))
-    for step in range(4):
-        losses = [taken.step(flagged(step, overflow=False))[0].item() for taken in (trainer, plain)]
-        assert losses[0] == pytest.approx(losses[1], rel=ROUNDING["o3_fp16"])
-    assert {weight.dtype for weight in trainer.weights} == {torch.float16, torch.float32}
-    before = everything(trainer)
-    trainer.step(flagged(9, overflow=True))
-    assert trainer.skipped_steps == 1 and same_bits(before, everything(trainer))
-
-
-@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16"])
-@pytest.mark.parametrize("seed", range(3))
-def test_the_scale_is_gradscalers_at_every_step(precision, seed):
-    draw, (eager, captured) = random.Random(seed), pair(precision)
-    eager.scaler.set_growth_interval(3)
-    captured.scaler.growth_interval = 3
-    for step in range(40):
-        overflow = step == 0 or draw.random() < 0.2
-        for trainer in (eager, captured):
-            trainer.step(flagged(step, overflow))
-        assert captured.scaler.get_scale() == eager.scaler.get_scale(), step
-        assert captured.scaler.state_dict() == eager.scaler.state_dict()
-        assert captured.skipped_steps == eager.skipped_steps
-
-
-# An epoch
-
-
-@pytest.mark.parametrize("precision", MODES)
-def test_the_record_of_an_epoch_is_that_of_eager_mode(precision):
-    records = []
-    for trainer in (*pair(precision), make_trainer(precision, "eager", scaler="device")):
-        record = make_record(precision)
-        for _ in range(2):
-            batches = [flagged(n, overflow=precision in SCALED and n in (0, 4)) for n in range(6)]
-            timed_epoch(record, trainer, batches, lambda step: 0.1 / (step + 1))
-        records.append(record)
-    eager, *others = records
-    for other in others:
-        for name in ("skipped_steps", "overflow_steps", "loss_scale_trace"):
-            assert getattr(eager, name) == getattr(other, name), name
-        assert other.skipped_steps == (4 if precision in SCALED else 0)
-        assert other.train_loss == pytest.approx(eager.train_loss, rel=ROUNDING[precision])
-        assert len(other.step_ms_all) == 12
-
-
-def test_a_training_log_keeps_losses_that_the_next_step_overwrites():
-    trainer, log, silent, seen = make_trainer("fp32"), TrainingLog(1, CPU), TrainingLog(0, CPU), []
-    for number in range(1, 4):
-        loss, _ = trainer.step(flagged(number, overflow=False))
-        log.step(number, loss)
-        silent.count(torch.ones(1, 2), torch.ones(1))
-        silent.step(number, loss)
-        seen.append(loss.item())
-    assert [entry[1] for entry in log.entries()] == seen and len(set(seen)) == 3
-    assert silent.entries() == [] and silent.right == 0
 
 
 @pytest.mark.parametrize(("count", "mean"), [(0, None), (3, 1.0), (6, 2.25), (7, 3.0)])
@@ -213,21 +158,6 @@ def nested(seed=1, name="same", **more):
     return {"images": images, "more": [labels, name, None], "packed": PACKED[0], **more}
 
 
-def test_a_nest_and_its_hidden_state_are_trained_on_as_in_eager_mode():
-    eager, captured = pair("fp32", loss=nested_loss)
-    states = [None, None]
-    places = set()
-    for seed in range(5):
-        losses = []
-        for number, trainer in enumerate((eager, captured)):
-            loss, states[number] = trainer.step(nested(seed), states[number])
-            losses.append(loss.item())
-        assert losses[1] == pytest.approx(losses[0], rel=1e-6)
-        places.add(captured.captured.batch["images"].data_ptr())
-    assert len(places) == 1
-    assert states[1]["mean"].item() == pytest.approx(states[0]["mean"].item())
-
-
 @pytest.mark.parametrize(
     ("second", "named"),
     [
@@ -240,14 +170,18 @@ def test_a_nest_and_its_hidden_state_are_trained_on_as_in_eager_mode():
         (nested(packed=PACKED[1]), r"batch\['packed'\]\.batch_sizes"),
     ],
 )
-def test_what_a_graph_cannot_take_is_refused_by_name(second, named):
-    trainer = make_trainer("fp32", loss=nested_loss)
-    trainer.step(nested(0))
+def test_a_nest_is_trained_on_as_in_eager_mode_and_what_a_graph_cannot_take_is_refused_by_name(second, named):
+    eager, captured = pair("fp32", loss=nested_loss)
+    states, places = (None, None), set()
+    for seed in range(3):
+        results = [trainer.step(nested(seed), state) for trainer, state in zip((eager, captured), states, strict=True)]
+        losses, states = zip(*results, strict=True)
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-6)
+        assert states[1]["mean"].item() == pytest.approx(states[0]["mean"].item())
+        places.add(captured.captured.batch["images"].data_ptr())
+    assert len(places) == 1
     with pytest.raises(Unsupported, match=named):
-        trainer.step(second)
-
-
-# No step waits for the device
+        captured.step(second)
 
 
 class WaitCounter(TorchDispatchMode):
@@ -277,13 +211,11 @@ def test_a_step_does_not_wait_for_the_device(precision):
     [
         ("cifar_resnet", {"model": "test_resnet", "batch_size": 2, "log_every": 1}),
         ("efficientnet_regression", {"model": "test_efficientnet", "image_height": 32, "image_width": 32}),
-        ("lstm_language_model", {"model": "lstm", "units": 16}),
-        ("lstm_language_model", {"model": "transformer", "units": 16}),
+        *(("lstm_language_model", {"model": model, "units": 16}) for model in ("lstm", "transformer")),
     ],
 )
 def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
-    options = {"dataset": "synthetic", "max_steps": 2, "execution": "cuda_graph", "precisions": ["fp32"], **options}
-    experiment = experiment_of(name, **options)
+    experiment = experiment_of(name, dataset="synthetic", max_steps=2, execution="cuda_graph", **options)
     trainer = experiment.make_trainer("fp32")
     _, hidden = trainer.step(next(experiment.batches(0, "fp32", experiment.parameters.batch_size)))
     again = trainer.captured.batch  # making another one is not part of the step
@@ -292,9 +224,6 @@ def test_a_notebooks_step_does_not_wait_for_the_device(name, options):
             loss, hidden = trainer.step(again, hidden)
     assert counter.times == 0
     assert loss.isfinite()
-
-
-# SGD and AdamW in one kernel
 
 
 OF_SGD = [{}, {"momentum": 0.9}, {"weight_decay": 0.01}, {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}]
@@ -336,51 +265,35 @@ def test_the_update_is_that_of_torch_with_its_settings(kind, options, dtype):
     assert all(a is b for a, b in zip(optimizers[0].weights, ours, strict=True))
 
 
-def in_groups(weights, second):
-    return [{"params": weights[::2], "weight_decay": 0.3}, {"params": weights[1::2], **second}]
-
-
 @pytest.mark.parametrize("precision", ["fp32", "o2_fp16"])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind, precision):
-    """One group whose settings are those of two gives the same bits, too."""
+    def make_optimizer(model):
+        _, *weights = model.parameters()
+        groups = [{"params": weights[::2]}, {"params": weights[1::2], "weight_decay": 0.0, "lr": 0.1}]
+        return kind(groups, lr=0.05, weight_decay=0.3)
 
-    def trainer(second, scaler, groups=True):
-        def make_optimizer(model):
-            weights = list(model.parameters())[1:]
-            return kind(in_groups(weights, second) if groups else weights, lr=0.05, weight_decay=0.3)
-
-        network = small_network()
+    losses = []
+    for scaler in ("pytorch", "device"):
+        network, given = small_network(), {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1}
         network[0].weight.requires_grad_(False)
-        made = Trainer(
-            network, precision, compute_loss, device=CPU, make_optimizer=make_optimizer, scaler=scaler, clip=0.1
-        )
-        losses = []
+        trainer = Trainer(network, precision, compute_loss, device=CPU, **given)
         for step in range(4):
-            made.set_lr(0.05 / (1 + step))
-            losses.append(made.step(make_batch(step))[0].item())
-        return made, losses
-
-    second = {"weight_decay": 0.0, "lr": 0.1}
-    (ours, losses), (theirs, wanted) = trainer(second, "device"), trainer(second, "pytorch")
-    assert losses == pytest.approx(wanted, rel=1e-5 if precision == "fp32" else 1e-2)
-    assert [group["lr"].item() for group in ours.optimizer.param_groups] == pytest.approx([0.0125, 0.025])
-    assert [group["lr"] for group in theirs.optimizer.param_groups] == pytest.approx([0.0125, 0.025])
-    assert ours.masters[0] is ours.weights[0] and ours.masters[0] not in ours.optimizer.state
-    ours.start_again()
-    assert not any(tensor.any() for tensor in ours.optimizer.kept_tensors())
-    (two, losses), (one, wanted) = trainer({}, "device"), trainer({}, "device", groups=False)
-    assert type(one.optimizer) is not type(two.optimizer) and losses == wanted
+            trainer.set_lr(0.05 / (1 + step))
+            losses.append(trainer.step(make_batch(step))[0].item())
+        rates = [float(group["lr"]) for group in trainer.optimizer.param_groups]
+        assert rates == pytest.approx([0.0125, 0.025])
+        assert trainer.masters[0] is trainer.weights[0]
+    assert losses[4:] == pytest.approx(losses[:4], rel=1e-5 if precision == "fp32" else 1e-2)
+    trainer.start_again()
+    assert not any(momentum.any() for momentum in everything(trainer)[2])
     frozen = on_device(kind([torch.nn.Parameter(torch.ones(3), requires_grad=False)], lr=0.1))
     assert frozen.state == {}
 
 
 def test_a_fused_optimizer_that_skips_by_itself_is_counted():
     """GradScaler calls it in every step, so the number of calls says nothing."""
-
-    def fused(weights):
-        return torch.optim.AdamW(weights, lr=0.01, fused=True)
-
+    fused = functools.partial(torch.optim.AdamW, lr=0.01, fused=True)
     made = make_trainer("amp_fp16", "eager", make_optimizer=fused, clip=0.01)
     for number, overflow in enumerate([False, True, True, False]):
         made.step(flagged(number, overflow))
@@ -409,9 +322,6 @@ class OwnSGD(torch.optim.SGD):
 def test_another_optimizer_is_unsupported_on_the_device(kind, options, says):
     with pytest.raises(Unsupported, match=says):
         on_device(kind([torch.nn.Parameter(torch.ones(3))], lr=0.1, **options))
-
-
-# Capture
 
 
 @pytest.fixture
@@ -454,6 +364,10 @@ def test_a_few_steps_are_taken_then_one_is_captured_and_replayed(device, monkeyp
     allocated = iter([1000, 1300, 900])  # as three epochs begin; what evaluations left is not counted as training's
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(allocated))
     assert [device.steps.unseen() for _ in range(3)] == [500, 200, 500]
+    trainer = make_trainer("fp32")
+    trainer.captured.graph = object()
+    trainer.eager_step(flagged(0, overflow=False))
+    assert trainer.captured.graph is None  # because cuDNN may free its dropout state in a step outside the graph
 
 
 @pytest.mark.parametrize(
@@ -476,11 +390,3 @@ def test_a_capture_that_fails_tells_its_first_cause(device, cause, kind):
         device.steps.step(torch.ones(2), None)
     assert "\n" not in str(raised.value)
     assert device.calls[-2:] == ["reset", "generator new"]  # its memory is free; dropout goes on in the next run
-
-
-def test_a_step_outside_the_graph_ends_its_use():
-    """cuDNN may free the dropout state that the graph uses; the next step captures anew."""
-    trainer = make_trainer("fp32")
-    trainer.captured.graph = object()
-    trainer.eager_step(flagged(0, overflow=False))
-    assert trainer.captured.graph is None

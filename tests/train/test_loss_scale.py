@@ -1,14 +1,23 @@
-"""The loss scale step by step, told without asking the device."""
+"""The loss scale step by step, told without asking the device, and which gradients fp16 would lose."""
 
+import math
 import random
 import types
 
 import pytest
 import torch
-from small_training import CPU, make_record
+from explained_training import Weights, linear_loss, make_record
+from explained_training import make_trainer as trainer_of
+from small_training import CPU, SCALED
 
 from mixed_precision_study.train.cuda_graph import DeviceScaler
-from mixed_precision_study.train.loss_scale import LossScaleTrace, OwnScaler, make_scaler
+from mixed_precision_study.train.loss_scale import (
+    LossScaleTrace,
+    OwnScaler,
+    flush_fraction,
+    make_scaler,
+    read_gradients,
+)
 from mixed_precision_study.train.step import Trainer
 
 
@@ -60,9 +69,6 @@ def test_a_fixed_scale_has_a_trace_of_one_entry_and_no_scaling_none(precision, t
     assert (record.loss_scale_trace, record.overflow_steps) == (trace, overflows)
 
 
-# The scaler of each mode
-
-
 @pytest.mark.parametrize(
     ("precision", "loss_scale", "own", "scale"),
     [
@@ -95,7 +101,7 @@ def branch_loss(network, batch, hidden):
     return torch.nn.functional.cross_entropy(network(x, branches).float(), labels), hidden
 
 
-@pytest.mark.parametrize("precision", ["amp_fp16", "o2_fp16", "o3_fp16"])
+@pytest.mark.parametrize("precision", SCALED)
 def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
     trainer = Trainer(TwoBranches(), precision, branch_loss, device=CPU, loss_scale=64, lr=0.5)
     data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
@@ -108,3 +114,49 @@ def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
     trainer.step((*data, "left", "right"))
     assert not torch.equal(both[2], trainer.masters[2])
     assert trainer.skipped_steps == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "fraction"),
+    [
+        # The smallest number of fp16 is 2^-24; 2^-25 lies halfway to 0 and is rounded to it.
+        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1.0, 3 / 5),
+        ([2**-24, 2**-25, 2**-26, 1.5 * 2**-25, -(2**-30)], 1024.0, 0),
+        ([2**-24, 2**-35, -(2**-36), 2**-34], 1024.0, 2 / 4),
+        ([0.0, 0.0, 1.0, 2**-30], 1.0, 1 / 2),  # elements that are 0 are not counted
+        ([0.0, 0.0], 1.0, 0),
+        ([1.0, 2.0], 2.0**20, 0),  # what overflows is not lost to 0
+    ],
+)
+def test_the_fraction_that_is_lost_in_fp16(values, scale, fraction):
+    gradients = torch.tensor(values)
+    assert flush_fraction([gradients], scale) == pytest.approx(fraction)
+    assert flush_fraction(list(gradients.split(1)), scale) == pytest.approx(fraction)  # over all tensors
+
+
+@pytest.mark.parametrize(
+    ("precision", "last", "lost", "reason"),
+    [
+        *((name, 0.5, (3 / 4, 1 / 4), None) for name in ("amp_fp16", "o2_fp16")),
+        ("amp_fp16", math.inf, (None, None), "the gradients are not finite even in fp32"),
+        *((name, 0.5, (None, None), None) for name in ("fp32", "amp_bf16")),
+    ],
+)
+def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_without_a_search(
+    monkeypatch, precision, last, lost, reason
+):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = []
+
+    def loss(network, batch, hidden):
+        seen.append(torch.backends.cudnn.benchmark)
+        return linear_loss(network, batch, hidden)
+
+    record, trainer = make_record(precision), trainer_of(precision, loss, Weights(5), loss_scale=1024.0)
+    batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])  # the third is lost, but twice it is not
+    trainer.step(batch)
+    read_gradients(record, trainer, iter([batch]), None)
+    assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
+    assert record.gradient_reason == reason
+    assert trainer.steps == 1
+    assert seen == [True, False][: 1 + ("fp16" in precision)] and torch.backends.cudnn.benchmark

@@ -1,7 +1,6 @@
 """The training step, warm-up and the timed epoch; eager, as in a CUDA graph (run without one here), and compiled."""
 
 import contextlib
-import math
 import shutil
 import time
 
@@ -15,6 +14,7 @@ from small_training import (
     everything,
     flagged,
     flagged_loss,
+    grow_soon,
     make_batch,
     make_record,
     make_trainer,
@@ -36,10 +36,7 @@ both_executions = pytest.mark.parametrize("execution", EXECUTIONS)
 @both_executions
 def test_a_skipped_step_changes_no_bit_of_weights_masters_and_momenta(execution, precision, scale):
     trainer = make_trainer(precision, flagged_loss, execution=execution, **({"loss_scale": scale} if scale else {}))
-    if execution == "eager" and trainer.scaler.is_enabled():
-        trainer.scaler.set_growth_interval(2)
-    else:
-        trainer.scaler.growth_interval = 2
+    grow_soon(trainer.scaler, 2)
     for number in range(6):
         before = everything(trainer)
         trainer.step(flagged(number, overflow=number in (0, 4)))
@@ -145,7 +142,8 @@ def test_warm_up_puts_everything_back_but_the_scale(execution, precision):
     assert torch.equal(trainer.step(make_batch())[0], fresh.step(make_batch())[0])
 
 
-def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypatch):
+@both_executions
+def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypatch, execution):
     sampled, rates = [], []
 
     @contextlib.contextmanager
@@ -161,7 +159,8 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
             yield make_batch(number)
 
     monkeypatch.setattr("mixed_precision_study.train.step.watched", watched)
-    trainer, record, expected = make_trainer("fp32"), make_record(), make_trainer("fp32")
+    trainer, expected = (make_trainer("fp32", execution=execution) for _ in range(2))
+    record = make_record()
     log = TrainingLog(10, CPU)
     for _ in range(2):
         log.begin(16)
@@ -183,14 +182,15 @@ def test_each_epoch_adds_to_the_record_and_the_gpu_is_watched_meanwhile(monkeypa
     assert record.loss_scale_trace == record.overflow_steps == []
 
 
-def test_skipped_steps_are_counted_and_their_loss_is_left_out():
-    trainer, record = make_trainer("amp_fp16", flagged_loss), make_record("amp_fp16")
-    timed_epoch(record, trainer, [flagged(n, n == 1) for n in range(4)])
-    assert record.skipped_steps == 1
-    assert math.isfinite(record.train_loss[0])
-    assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0]]
-    assert record.overflow_steps == [1]
-    timed_epoch(record, trainer, [flagged(n, n == 3) for n in range(4)])
+@pytest.mark.parametrize("options", [{}, {"execution": "cuda_graph"}, {"scaler": "device"}], ids=str)
+def test_skipped_steps_are_counted_and_their_loss_is_left_out(options):
+    trainer, other = (make_trainer("amp_fp16", flagged_loss, **options) for _ in range(2))
+    record = make_record("amp_fp16")
+    for skipped in (1, 3):
+        batches = [flagged(number, number == skipped) for number in range(4)]
+        timed_epoch(record, trainer, batches)
+        losses = [other.step(batch)[0].item() for batch in batches]
+        assert record.train_loss[-1] == pytest.approx((sum(losses[:skipped]) + sum(losses[skipped + 1 :])) / 3)
     assert record.skipped_steps == 2
     assert record.overflow_steps == [1, 7]  # counted on through the epochs of a repeat
     assert record.loss_scale_trace == [[0, 65536.0], [2, 32768.0], [8, 16384.0]]
