@@ -156,7 +156,7 @@ def cifar(way: str, checkout: Path, tiny: bool) -> float:
 
 
 def gpt(execution: str, checkout: Path, tiny: bool) -> float:
-    """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping and schedule."""
+    """Return tokens per second of compare() with nanoGPT's model, optimizer, clipping and warm-up of the rate."""
     sys.path.insert(0, str(checkout))
     from model import GPT, GPTConfig
 

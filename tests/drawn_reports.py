@@ -1,6 +1,7 @@
 """Reports for the tests: the executed summary, and the sections of made-up records."""
 
 from matplotlib.colors import to_hex
+from notebook_outputs import outputs_of
 
 from mixed_precision_study.record import flat_record, write_record
 from mixed_precision_study.report.section import Chart, Sentence, Table
@@ -8,14 +9,10 @@ from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
 
 
-def outputs(notebook):
-    return [output for cell in notebook["cells"] if cell["cell_type"] == "code" for output in cell["outputs"]]
-
-
 def shown(notebook, kind="text/plain"):
     """Return all that the notebook shows: what it prints, and what it displays as `kind`."""
-    printed = ["".join(output.get("text", "")) for output in outputs(notebook)]
-    return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs(notebook)])
+    printed = ["".join(output.get("text", "")) for output in outputs_of(notebook)]
+    return "\n".join(printed + ["".join(output.get("data", {}).get(kind, "")) for output in outputs_of(notebook)])
 
 
 def write_all(folder, *records):

@@ -58,16 +58,14 @@ def main():
     args, options = parser.parse_known_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here, and each of these tests needs one.")
-    page, status = (
-        "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page. ",
-        0,
-    )
+    status = 0
+    page = "# The tests that need a GPU\n\n`python tests/on_gpu.py --write docs/gpu_tests.md` wrote this page. "
     page += f"{versions()}.\n\n| how | tests | skipped | failed | errors | seconds |\n|---|---|---|---|---|---|\n"
     for way, marks, processes in ((f"{args.processes} at a time", "not alone", args.processes), ("alone", "alone", 0)):
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "report.xml"
             failed, spent = run(f"gpu and {marks}", processes, options, report)
-            counts = ElementTree.parse(report).find("testsuite").attrib if report.exists() else {}  # noqa: S314
+            counts = ElementTree.parse(report).find("testsuite").attrib if report.exists() else {}  # noqa: S314, pytest wrote it
         status = status or failed
         row = [way, *(counts.get(name, "-") for name in ("tests", "skipped", "failures", "errors")), f"{spent:.0f}"]
         page += f"| {' | '.join(row)} |\n"

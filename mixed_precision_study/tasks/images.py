@@ -31,7 +31,7 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
-    """Return the images read(0) to read(count - 1) as one array (count, ...), read under a progress bar.
+    """Return the images read(0) to read(count - 1) as one tensor (count, ...), read under a progress bar.
 
     Forked processes read many images, because threads would wait for each other on small ones.
     """

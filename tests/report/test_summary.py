@@ -13,7 +13,8 @@ import made_up_records as made_up
 import pandas as pd
 import pytest
 from conftest import ROOT
-from drawn_reports import outputs, shown, write_all
+from drawn_reports import shown, write_all
+from notebook_outputs import outputs_of
 
 from mixed_precision_study.record import read_records
 from mixed_precision_study.report.tables import read_tables
@@ -104,14 +105,16 @@ def test_links_are_never_followed_and_html_in_a_record_is_shown_as_text(folder, 
 
 def test_charts_and_tables_are_saved_small(folder, notebook):
     assert {path.stem for path in folder.glob("*.png")} == CHARTS
-    images = [output["metadata"]["image/png"] for output in outputs(notebook) if "image/png" in output.get("data", {})]
+    images = [
+        output["metadata"]["image/png"] for output in outputs_of(notebook) if "image/png" in output.get("data", {})
+    ]
     assert len(images) == len(CHARTS) and all(re.search(r"\d", image["alt"]) for image in images)
     assert sum(path.stat().st_size for path in [*folder.glob("*.png"), folder / "summary.ipynb"]) < 1_500_000
     assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
 
 
 def test_the_title_comes_first_and_names_the_page_and_no_code_is_in_it(notebook, page):
-    first = next(output for output in outputs(notebook) if "text/html" in output.get("data", {}))
+    first = next(output for output in outputs_of(notebook) if "text/html" in output.get("data", {}))
     assert "<h1>" in "".join(first["data"]["text/html"])
     assert page.texts["title"].strip() == page.texts["h1"].strip().replace("\u2011", "-")
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
