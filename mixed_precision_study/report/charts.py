@@ -38,7 +38,7 @@ BLOCK_GAP = 0.6  # of a bar
 FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
 PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
-BARS = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
+BARS: dict = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
 BARS |= {"errorbar": None, "legend": False, "linewidth": 0}
 STATUS = {"oom": "out of memory", "diverged": "did not learn", "unsupported": "not supported"}
 STATUS |= {"killed": "was killed", "timeout": "timed out"}
@@ -167,7 +167,8 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
     line = 0.13 * axes.get_ylim()[1] / inches  # height of a line of text
     for patch in (one for container in axes.containers for one in container):
         bar = bars.iloc[(bars.x - patch.get_x() - patch.get_width() / 2).abs().argmin()]
-        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False)
+        place = {"x": bar.x - BARS["width"] / 2, "width": BARS["width"]}  # seaborn's are wider beside a gap
+        patch.set(gid=f"bar {part} {bar.comparison} {bar.precision}", clip_on=False, **place)
     before, letters = -1.0, 0
     for bar in bars.itertuples():
         height, gid = getattr(bar, part), f"label {part} {bar.comparison} {bar.precision}"

@@ -58,6 +58,12 @@ def test_labels_heights_colours_and_order_are_those_of_the_frame(figures):
         assert all((height or 0) == bars[part][number, name] for name, (_, height, *_) in of_it.items())
 
 
+def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
+    (figure,) = opening(frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]]))
+    bars = [(bar.get_x() + bar.get_width() / 2, bar.get_width()) for bar in figure.axes[0].patches if bar.get_gid()]
+    assert bars == [(pytest.approx(place), pytest.approx(0.88)) for place in (0, 3)]
+
+
 def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():
     with chart_style():
         figures = [plt.figure(figsize=(2, 1)) for _ in range(4)]
