@@ -385,7 +385,6 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
 
     for name in PARTS:
         monkeypatch.setattr(f"{PACKAGE}.{name}", partial(part, name=name))
-    monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", lambda device: None)
     monkeypatch.setenv(STUDY_ENV, json.dumps({"show": {"inference": shown}}))
     explain(record, SimpleNamespace(device=GPU, captured=captured), lambda: iter("abc"))
     order = [*PARTS]

@@ -215,15 +215,6 @@ def test_the_samples_of_a_batch_are_counted(batches, wanted, sizes):
     assert (data.size, data.sizes, data.train_samples) == (sizes[0], sizes, sum(sizes))
 
 
-class Recurrent(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = torch.nn.LSTM(16, 4), torch.nn.Linear(4, 1)
-
-    def forward(self, inputs):
-        return self.head(self.body(inputs)[0])
-
-
 def process_state():
     """What compare() sets in the process, as far as a CPU shows it."""
     backends = torch.backends
@@ -273,12 +264,12 @@ def test_the_process_is_left_as_it_was_found(failing, switches_found):
         torch.rand(1), random.random(), numpy.random.rand()
         if failing:
             raise failing
-        return mean_square(model, batch)
+        return model(batch)[0].float().square().mean()
 
     batches = [torch.randn(3, 2, 16)] * 2
     before = process_state()
     with contextlib.suppress(KeyboardInterrupt, UserError):
-        records = compare("found", Recurrent, batches, loss, **QUICK)
+        records = compare("found", lambda: torch.nn.LSTM(16, 4), batches, loss, **QUICK)
         assert [record.status for record in records] == ["failed" if failing else "ok"] * 2
     assert process_state() == before
     assert readable == {(False, False)}
@@ -418,9 +409,8 @@ RATES = [0.01, 0.02, 0.01, 0.005]
 
 
 def two_groups(model):
-    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
-    others = [weight for weight in model.parameters() if weight.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0, "lr": 0.02}]
+    weights = list(model.parameters())
+    groups = [{"params": weights[::2], "weight_decay": 0.5}, {"params": weights[1::2], "weight_decay": 0, "lr": 0.02}]
     return torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), fused=True)
 
 

@@ -32,26 +32,15 @@ def dict_batches(count=40):
 
 
 def two_groups(model):
-    decayed = [weight for weight in model.parameters() if weight.dim() > 1]
-    others = [weight for weight in model.parameters() if weight.dim() < 2]
-    return torch.optim.AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=1e-3, fused=True)
+    words, *others = model.parameters()
+    return torch.optim.AdamW([{"params": [words]}, {"params": others, "weight_decay": 0.0}], lr=1e-3, fused=True)
 
 
 def test_a_model_with_dict_batches_and_adamw_is_compared_in_every_way_of_execution(tmp_path):
-    records = compare(
-        "own",
-        Block,
-        dict_batches(),
-        lambda model, batch: model(**batch)["loss"],
-        make_optimizer=two_groups,
-        schedule=lambda step: 1e-3 / (1 + step / 40),
-        clip=1.0,
-        accumulate=2,
-        precisions=["fp32", "tf32", "amp_fp16"],
-        epochs=2,
-        execution=EXECUTIONS,
-        output_dir=str(tmp_path),
-    )
+    given = {"make_optimizer": two_groups, "schedule": lambda step: 1e-3 / (1 + step / 40), "accumulate": 2}
+    given |= {"precisions": ["fp32", "tf32", "amp_fp16"], "epochs": 2, "execution": EXECUTIONS, "clip": 1.0}
+    given["output_dir"] = str(tmp_path)
+    records = compare("own", Block, dict_batches(), lambda model, batch: model(**batch)["loss"], **given)
     assert [record.status for record in records] == ["ok"] * 9, [record.reason for record in records]
     eager, graph = records[:3], records[3:6]
     for first, second in zip(eager, graph, strict=True):

@@ -91,7 +91,6 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
 
 
 def counted(work):
-    """Return the profiling.WorkCounter of `work()`."""
     with profiling.WorkCounter() as counter:
         work()
     return counter

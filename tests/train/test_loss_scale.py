@@ -60,16 +60,6 @@ def test_a_dynamic_scale_is_followed_without_reading_it(seed, interval, growth, 
 
 
 @pytest.mark.parametrize(
-    ("precision", "trace", "overflows"),
-    [("amp_fp16", [[0, 64.0]], [1, 3]), ("o3_fp16", [[0, 64.0]], [1, 3]), ("amp_bf16", [], [])],
-)
-def test_a_fixed_scale_has_a_trace_of_one_entry_and_no_scaling_none(precision, trace, overflows):
-    record, trainer = make_record(), made_trainer(make_scaler(precision, 64, CPU), fixed_scale=64.0)
-    LossScaleTrace(record, trainer).end(step in overflows for step in range(4))
-    assert (record.loss_scale_trace, record.overflow_steps) == (trace, overflows)
-
-
-@pytest.mark.parametrize(
     ("precision", "loss_scale", "own", "scale"),
     [
         *((name, "dynamic", False, None) for name in ("fp32", "amp_bf16", "o3_fp16")),

@@ -69,13 +69,11 @@ def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
     """As in PyTorch issues 153044 and 179804: the gradients of the layer in fp32 are to the bit those of eager mode."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     inputs = torch.randn(128, 64, generator=torch.Generator().manual_seed(0))
+    square = lambda model, batch, _: (model(batch).square().mean(), None)  # noqa: E731
     gradients, records = [], []
     for execution in ("eager", "compile"):
         torch.manual_seed(0)
-        trainer = Trainer(
-            Island(), "amp_bf16", lambda model, batch, _: (model(batch).square().mean(), None), device=CPU,
-            execution=execution, lr=0.0,
-        )  # fmt: skip
+        trainer = Trainer(Island(), "amp_bf16", square, device=CPU, execution=execution, lr=0.0)
         trainer.step(inputs)
         gradients.append(trainer.network.second.weight.grad)
         records.append(RunRecord(run_id="x", notebook="x", precision="amp_bf16", parameters={}))

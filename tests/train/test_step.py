@@ -204,7 +204,8 @@ def test_an_epoch_without_a_single_update_or_a_finite_loss_has_diverged(executio
     trainer, record = make_trainer(precision, flagged_loss, execution=execution, loss_scale=scale), make_record()
     with pytest.raises(Diverged, match=why):
         timed_epoch(record, trainer, [flagged(0, overflow=True)] * 2)
-    assert record.skipped_steps == (2 if precision == "amp_fp16" else 0)
+    trace = ([[0, 64.0]], [0, 1]) if precision == "amp_fp16" else ([], [])
+    assert (record.loss_scale_trace, record.overflow_steps, record.skipped_steps) == (*trace, len(trace[1]))
     assert len(record.epoch_seconds) == 1  # what was measured stays
     if execution == "eager":  # a graph does not know whether its step called the scaler
         idle = make_trainer("fp32", step_function=lambda *_: (torch.ones(()), None))
