@@ -56,8 +56,9 @@ from .train.step import (
     warm_up,
 )
 
-EXPLAINED_STEPS = 50  # of a training that only serves an explanation; at most one epoch
+EXPLAINED_STEPS = 20  # of a training that only serves an explanation; at most one epoch
 NOT_ABOUT_INFERENCE = "only a study that shows inference measures it, because that takes seconds"
+FROZEN = 50_000  # objects, more than Python freezes by itself, and fewer than PyTorch brings
 BEGUN = itertools.count()  # the trainings of this process
 FOR_TRAINER = ("execution", "compile_mode", "scaler", "rounding", "loss_scale", "keep_batchnorm_fp32")
 
@@ -95,8 +96,10 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
         print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")
+    from torch import _dynamo  # noqa: F401, which the first optimizer imports, but its objects are to be frozen, too
+
     startup.lap("import")
-    if not gc.get_freeze_count():  # later there may be trainings among the objects, which must be freed
+    if gc.get_freeze_count() < FROZEN:  # later there may be trainings among the objects, which must be freed
         gc.freeze()  # a collection took 0.2 s to look through half a million objects of what was imported
     fields = show_preflight(device, parameters.execution, PRECISIONS, check_supported)
     limit_memory(parameters.memory_limit_gib, device)

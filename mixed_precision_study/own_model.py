@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 
-from .experiment import Experiment, Metric, own_parameters
+from .experiment import FROZEN, Experiment, Metric, own_parameters
 from .parameters import UserError
 from .record import RunRecord
 from .tasks.iterable import IterableData, random_state, set_random_state
@@ -31,7 +31,7 @@ STEPS_WITHOUT_GPU = 2
 @contextmanager
 def process_as_found() -> Iterator[None]:
     """Leave the process, after the block, as it was before: switches, random numbers, environment and warnings."""
-    frozen = gc.get_freeze_count()
+    frozen = gc.get_freeze_count() >= FROZEN
     state = random_state()
     seed = torch.initial_seed()
     cuda: Any = torch.cuda
