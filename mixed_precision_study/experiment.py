@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,8 +91,7 @@ def preflight(parameters: Any, without_gpu: dict | None = None) -> Gpu:
     Raises UserError if PyTorch is too old or memory_limit_gib is more than the GPU has.
     """
     device = choose_device()
-    chosen = parameters.max_steps or os.environ.get(RUNNER_ENV)
-    if without_gpu and device.type == "cpu" and not chosen:
+    if without_gpu and device.type == "cpu" and not (parameters.max_steps or os.environ.get(RUNNER_ENV)):
         vars(parameters).update(without_gpu)
         reduced = ", ".join(f"{name} = {value}" for name, value in without_gpu.items())
         print(f"A reduced form is run instead: {reduced}. To choose the size yourself, set max_steps.")
@@ -194,9 +193,7 @@ class Experiment:
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
-        # A compiled training fails where Dynamo would give up and run it eagerly. Loading Dynamo takes seconds.
-        compiled = "compile" in settings.execution
-        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True) if compiled else nullcontext():
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):  # or Dynamo gives up and runs it eagerly
             for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
                 record = records[precision]
                 record.order_in_comparison = place
