@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import matplotlib
@@ -31,8 +30,6 @@ if not torch.cuda.is_available():  # two processes of tests must not take turns 
 SLOW = {"benchmarks", "cli", "faults", "golden", "notebooks", "ray_cluster", "security", "studies"}
 # Test files that take longest, in order. They come first, so that two processes of tests end together.
 LONGEST = ("own_model_on_gpu", "faults", "golden", "notebooks", "ray_cluster", "cli", "experiment", "summary")
-sys.path.insert(0, str(ROOT))
-from made_up_nvml import sampler  # noqa: E402, F401
 
 
 def results(name):
@@ -75,8 +72,9 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not (item.get_closest_marker("gpu") and item.get_closest_marker("slow")))
 
 
-def pytest_collection_finish():
-    """Spare the many objects of the imported packages from being looked through whenever memory is cleaned up."""
+@pytest.fixture(autouse=True, scope="module")
+def quick_collections():
+    """Spare the many objects of what was imported so far from being looked through whenever memory is cleaned up."""
     gc.collect()
     gc.freeze()
 

@@ -4,7 +4,7 @@ from matplotlib.colors import to_hex
 from notebook_outputs import outputs_of
 
 from mixed_precision_study.record import flat_record, write_record
-from mixed_precision_study.report.section import Chart, Sentence, Table
+from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
 
@@ -45,10 +45,6 @@ def said_in(section):
 def rows_in(section):
     """Return the tables of a section, each a list of rows."""
     return [part.rows for part in parts_of(section, Table)]
-
-
-def charts_in(section):
-    return {part.name: part.figures for part in parts_of(section, Chart)}
 
 
 def opened_bars(figures):

@@ -1,10 +1,8 @@
-"""A made-up NVML: a module for this process, and one that the sampler's process finds."""
+"""A made-up NVML."""
 
 import os
 import sys
 import types
-
-import pytest
 
 THIS = os.getpid()
 
@@ -42,48 +40,3 @@ def fake_nvml(monkeypatch, **functions):
 
 def absent(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-
-
-PYNVML = """
-import os, pathlib, types
-pathlib.Path({folder!r}, "child").write_text(str(os.getpid()))
-calls = 0
-
-def nvmlInit():
-    {init}
-
-def nvmlDeviceGetHandleByUUID(uuid):
-    assert uuid == "GPU-ab", uuid
-    return "handle"
-
-def nvmlDeviceGetClockInfo(handle, kind):
-    global calls
-    calls += 1
-    return 1500 + calls if kind == 1 else None
-
-def nvmlDeviceGetTemperature(handle, kind):
-    raise RuntimeError("Not Supported")
-
-def nvmlDeviceGetCurrentClocksThrottleReasons(handle):
-    return 4
-
-def nvmlDeviceGetComputeRunningProcesses(handle):
-    return [types.SimpleNamespace(pid=7)]
-"""
-
-
-@pytest.fixture
-def sampler(tmp_path, monkeypatch):
-    """Return a function that makes the sampler's process find a made-up pynvml; `init` is the body of nvmlInit."""
-
-    def place(init="pass", text=PYNVML):
-        (tmp_path / "made_up").mkdir(exist_ok=True)
-        (tmp_path / "made_up" / "pynvml.py").write_text(text.format(folder=str(tmp_path), init=init))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "made_up"))
-        monkeypatch.setattr("mixed_precision_study.measure.sampler.START_SECONDS", 60)
-
-    return place
-
-
-def child_of(folder):
-    return int((folder / "child").read_text())

@@ -1,11 +1,6 @@
-"""Made-up run records for the tests of the summary: every status, several seeds and devices, and files that are none.
-
-The numbers are round, so that the tests know the answers: see `write_everything`.
-"""
+"""Made-up run records for the tests of the report, with round numbers so that the tests know the answers."""
 
 import dataclasses
-import itertools
-import zipfile
 
 from mixed_precision_study.record import RunRecord, run_id_of, write_record
 
@@ -129,98 +124,9 @@ def make_failed(notebook, precision, status, reason, **rest):
     return make(notebook, precision, **{**nothing, "status": status, "reason": reason, **rest})
 
 
-def write_cifar(folder):
-    """ResNet-18 at three seeds: tf32 and amp_fp16 2x, o2_fp16 failed with HTML in its reason, o3_fp16 at chance."""
-    modes = {"fp32": (1, 4096.0), "tf32": (2, 3000.0), "amp_fp16": (2, 2123.0), "amp_bf16": (2.02, 2200.0)}
-    for seed, (precision, (factor, peak)) in itertools.product(range(3), modes.items()):
-        times = [(6.0 + 0.2 * epoch + 0.1 * seed) / factor for epoch in range(3)]
-        write_record(make("cifar_resnet", precision, seconds=times, peak=peak, parameters={"seed": seed}), folder)
-    reason = "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ " + "and so on " * 20 + "to the end"
-    write_record(make_failed("cifar_resnet", "o2_fp16", "failed", reason), folder)
-    write_record(make("cifar_resnet", "o3_fp16", metric=[0.1, 0.1, 0.1]), folder)
-
-
 def write_processes(record, folder, number=3):
     """Write a record as several processes with equal figures: with three a ratio has an interval, of no width."""
     for repeat in range(number):
         values = {**record.parameters, "repeat": repeat}
         run_id = run_id_of(record.notebook, values, record.precision)
         write_record(dataclasses.replace(record, parameters=values, run_id=run_id), folder)
-
-
-def write_everything(folder):
-    """Write two cards, of which one lies in a zip, and what must be left out; return {path of that: a word of why}."""
-    write_cifar(folder / "cifar")
-    old = make("cifar_resnet", "fp32", seconds=[99.0, 99.0, 99.0], finished_at="2025-10-01T00:00:00+00:00")
-    write_record(old, folder / "old")
-    with zipfile.ZipFile(folder / "second.zip", "w") as archive:
-        archive.writestr("__MACOSX/._record.json", b"\x00\xa3")  # what macOS adds
-        for precision in ("fp32", "amp_fp16"):
-            path = write_record(make("cifar_resnet", precision, device=TURING, explained=False), folder)
-            archive.write(path, path.name)
-            path.unlink()
-    texts = {"truncated": '{"run_id": "cut off", "status": "o', "poor": '{"run_id": "poor"}'}
-    texts |= {"foreign": "[1, 2, 3]", "settings": '{"theme": "dark"}'}  # no records
-    for name, text in texts.items():
-        (folder / f"{name}.json").write_text(text, encoding="utf-8")
-    (folder / "broken.zip").write_bytes(b"PK no zip")
-    reasons = {"truncated.json": "not readable", "poor.json": "lacks", "broken.zip": "not readable"}
-    return {f"old/{old.run_id}.json": "copy of", **reasons}
-
-
-def write_published(folder):
-    """Runs that can be set beside published ones, and five steps of DPN-92 that never may be.
-
-    WideResNet-28-10 as in colab-wide-resnet, ten epochs: amp_fp16 2x with 40% less memory, o2_fp16 as fast as fp32
-    with equal memory, o3_fp16 converges. DPN-92 as in rtx-titan-dpn: at batch 512 fp32 is out of memory, 256 is short.
-    """
-    modes = {"fp32": (60.0, 8000.0), "amp_fp16": (30.0, 4800.0), "o2_fp16": (60.0, 8000.0), "o3_fp16": (20.0, 4000.0)}
-    for precision, (time, peak) in modes.items():
-        memory = {
-            "peak": peak,
-            "device_used_mib": 1.1 * peak,
-            "parameters": {"model": "wide_resnet28_10", "epochs": 10},
-        }
-        memory["metric"] = [0.5] * 9 + [0.9 if precision != "o2_fp16" else 0.7]
-        write_processes(make("cifar_resnet", precision, seconds=[time] * 10, **memory), folder)
-    dense = {"model": "dpn92", "batch_size": 512, "epochs": 1, "loss_scale": 128}
-    write_processes(make_failed("cifar_resnet", "fp32", "oom", "CUDA out of memory", parameters=dense), folder)
-    write_processes(make("cifar_resnet", "o2_fp16", seconds=[40.0], parameters=dense), folder)
-    for precision, time in (("fp32", 1.0), ("o2_fp16", 0.9)):
-        few = {"seconds": [time], "parameters": {**dense, "batch_size": 256}}
-        write_processes(make("cifar_resnet", precision, **few), folder)
-
-
-def write_sweep(folder):
-    """ResNet-18 in amp_fp16 at fixed loss scales, of which the largest makes all gradients overflow."""
-    for scale in (1.0, 256.0, 65536.0, "dynamic"):
-        skipped = {"skipped_steps": 391 * 3 // 10 if scale == 65536.0 else 0}
-        write_record(make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, **skipped), folder)
-    overflown = {"parameters": {"loss_scale": 2.0**20}}
-    write_record(make_failed("cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **overflown), folder)
-
-
-def write_batches(folder):
-    """ResNet-18 at the largest batch: 256 in fp32, and 512 in amp_fp16, where an epoch takes half of the time."""
-    for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
-        probes = [[size // 2, "ok", 2000.0, 4000.0], [2 * size, "oom", 8000.0, None], [size, "ok", 4000.0, 7000.0]]
-        found = {"batch_size_used": size, "samples_per_epoch": 50_000 // size * size, "batch_probes": probes}
-        record = make("cifar_resnet", precision, seconds=[seconds] * 6, parameters={"batch_size": "max"}, **found)
-        write_record(record, folder)
-
-
-def write_ladder(folder):
-    """A ladder of ResNet-18: 2x, 2.4x, nothing by channels_last, `compile` that failed, 4.8x, and a larger batch."""
-    for precision, seconds, execution, layout, size in (
-        ("fp32", 6.0, "eager", False, 128),
-        ("tf32", 3.0, "eager", False, 128),
-        ("amp_bf16", 2.5, "eager", False, 128),
-        ("amp_bf16", 2.5, "eager", True, 128),
-        ("amp_bf16", None, "compile", True, 128),
-        ("amp_bf16", 1.25, "compile_cuda_graph", True, 128),
-        ("amp_bf16", 0.5, "compile_cuda_graph", True, 512),
-    ):
-        parameters = {"epochs": 6, "batch_size": size, "execution": execution, "channels_last": layout}
-        facts = {"parameters": parameters, "seconds": [seconds or 1.0] * 6, "peak": 700.0}
-        failed = {"status": "failed", "epoch_seconds": []}
-        write_processes(make("cifar_resnet", precision, **facts, **({} if seconds else failed)), folder)

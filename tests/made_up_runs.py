@@ -1,7 +1,5 @@
 """Made-up runs of a comparison whose answers are known, for the tests of the judgement."""
 
-import re
-
 import numpy as np
 
 from mixed_precision_study.record import flat_record, new_record
@@ -64,13 +62,6 @@ def gained(ratio=2.0, low=1.9, high=2.1, seconds=60.0, processes=3, **fields):
         found["smallest"] = high / ratio - 1
         found["p"] = 0.5 if low <= 1 <= high else 0.01
     return {**found, **fields}
-
-
-def assert_reads_well(text, sentences=1):
-    """Check that a text is whole sentences, each with one full stop, and that nothing unknown was put into words."""
-    assert text.endswith(".")
-    assert not re.search(r"\.\s*[.;:,)]|\bNone\b|\bnan\b|\binf\b|\(\)|\s\s|\[|\{", text), text
-    assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
 
 
 HOT = {"throttled": True, "throttle_fractions": [["power cap", 0.4], ["heat", 0.05], ["idle", 0.04]]}

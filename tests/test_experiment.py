@@ -341,21 +341,18 @@ def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_impo
     monkeypatch.setenv(RUNNER_ENV, run)
     monkeypatch.setattr(experiment, "choose_device", lambda: CPU)
     asked = SimpleNamespace(batch_size=128, max_steps=max_steps, execution="eager", memory_limit_gib=0.0)
-    gc.unfreeze()
-    try:
-        experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
-        assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
-        frozen = gc.get_freeze_count()
-        network = torch.nn.Linear(2, 2)
-        network.itself = [network]  # only a collection frees it
-        there = weakref.ref(network)
-        experiment.preflight(asked)
-        assert 100_000 < frozen >= gc.get_freeze_count()
-        del network
-        gc.collect()
-        assert there() is None
-    finally:
-        gc.unfreeze()
+    gc.unfreeze()  # until the preflight, because every collection of a later test would take half a second
+    experiment.preflight(asked, without_gpu={"batch_size": 4, "max_steps": 2})
+    assert (asked.batch_size, asked.max_steps) == ((4, 2) if reduced else (128, max_steps))
+    frozen = gc.get_freeze_count()
+    network = torch.nn.Linear(2, 2)
+    network.itself = [network]  # only a collection frees it
+    there = weakref.ref(network)
+    experiment.preflight(asked)
+    assert 100_000 < frozen >= gc.get_freeze_count()
+    del network
+    gc.collect()
+    assert there() is None
 
 
 PARTS = {  # and where the reason stands when one fails

@@ -1,9 +1,10 @@
 """The word and the sentence on made-up comparisons whose answers are known."""
 
+import re
 from typing import get_args
 
 import pytest
-from made_up_runs import HOT, SPARSE, assert_reads_well, flat, gained, profiled
+from made_up_runs import HOT, SPARSE, flat, gained, profiled
 
 from mixed_precision_study.judge.bottleneck import advice_of, find_bottleneck
 from mixed_precision_study.judge.verdict import (
@@ -24,6 +25,13 @@ from mixed_precision_study.record import Status
 
 FP32 = profiled(precision="fp32")
 NOT_OK = [status for status in get_args(Status) if status != "ok"]
+
+
+def assert_reads_well(text, sentences=1):
+    """Check that a text is whole sentences, each with one full stop, and that nothing unknown was put into words."""
+    assert text.endswith(".")
+    assert not re.search(r"\.\s*[.;:,)]|\bNone\b|\bnan\b|\binf\b|\(\)|\s\s|\[|\{", text), text
+    assert len(re.findall(r"\.(?=\s|$)", text)) == sentences, text
 
 
 @pytest.mark.parametrize(

@@ -105,15 +105,9 @@ def test_below_five_seconds_of_training_there_is_no_energy(seconds, known):
     ("bits", "mhz", "fractions", "throttled"),
     [
         # Idle and display are no reasons, and what is not known does not count.
-        (
-            [0x4 | 0x20, 0x4, 0x4, 0x1, 0, 0, 0x100, 0, None],
-            1500,
-            [["power cap", 3 / 8], ["thermal, software", 1 / 8]],
-            True,
-        ),
-        ([0x4, 0x8, *[0] * 28], 1500, [["power cap", 1 / 30], ["hardware slowdown", 1 / 30]], False),  # not added up
+        ([0x24, 0x4, 0x1, 0, 0x100, None], 1500, [["power cap", 2 / 5], ["thermal, software", 1 / 5]], True),
         *(([bit, *[0] * 19], 1500, [[name, 1 / 20]], True) for bit, name in THROTTLES.items()),
-        ([0x8, *[0] * 20], 1500, [["hardware slowdown", 1 / 21]], False),
+        ([0x4, 0x8, *[0] * 19], 1500, [["power cap", 1 / 21], ["hardware slowdown", 1 / 21]], False),  # not added up
         # A clock that was set slows only below the highest.
         *(([bit], mhz, [], False) for bit in (0x2, 0x10) for mhz in (1980, 1950)),
         *(([bit], 1900, [[THROTTLES[bit], 1]], True) for bit in (0x2, 0x10)),

@@ -1,6 +1,8 @@
-"""Packages, device, software and host."""
+"""Packages, device, software and host, and which code a run's hash covers."""
 
+import itertools
 import json
+import os
 import platform
 import re
 import subprocess
@@ -12,8 +14,7 @@ import torch
 from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV
-from mixed_precision_study.measure import environment
-from mixed_precision_study.measure.commit import suite_commit
+from mixed_precision_study.measure import commit, environment
 from mixed_precision_study.measure.environment import choose_device, describe_environment, require_packages
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.record import flat_record
@@ -37,11 +38,11 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
     monkeypatch.setattr(environment, "version", Mock(side_effect=PackageNotFoundError("timm")))
     record = make_record()
     describe_environment(record, CPU)
-    assert record.commit == suite_commit()
+    assert record.commit == commit.suite_commit()
     monkeypatch.setattr("mixed_precision_study.measure.commit.ROOT", tmp_path)  # the package lies in no clone
-    assert suite_commit() is None
+    assert commit.suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
-    assert suite_commit() == "abc"
+    assert commit.suite_commit() == "abc"
     assert (record.timm_version, record.torch_version) == (None, torch.__version__)
     assert (record.device_type, record.gpu_name) == ("cpu", None)
     assert record.host_cpu and record.host_cores and record.python_version and record.package_version
@@ -68,3 +69,32 @@ def test_a_gpu_from_run_all_that_pytorch_cannot_use_and_an_old_pytorch_stop_the_
     monkeypatch.setattr(torch, "__version__", "2.8.1")
     with pytest.raises(UserError, match="too old"):
         choose_device()
+
+
+def test_the_hash_covers_the_notebook_without_its_parameters_and_what_measures(tmp_path, monkeypatch):
+    """A text cell may be tagged like the parameters."""
+    cells = [{"cell_type": "markdown", "id": "words", "metadata": {"tags": ["parameters"]}, "source": ["no code"]}]
+    for name, tags, source in (("first", ["parameters"], ["x = 1\n"]), ("second", [], ["y = x + 1\n", "z = y"])):
+        cells.append({"cell_type": "code", "id": name, "metadata": {"tags": tags}, "source": source})
+    small = tmp_path / "small.ipynb"
+    small.write_text(json.dumps({"cells": cells}))
+    assert list(commit.code_cells(small)) == [("first", "x = 1\n", True), ("second", "y = x + 1\nz = y", False)]
+    package, text = tmp_path / "package", small.read_text()
+    monkeypatch.setattr(commit, "PACKAGE", package)
+    apart = ("runner/plan.py", "report/charts.py", "judge/verdict.py", "diagnosis/waits.py", "notes.txt")
+    hashes = []
+    for name in ("train/step.py", "measure/nvml.py", *apart, "train/step.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(f"changed = {len(hashes)}")
+        os.utime(package / name, ns=(len(hashes), len(hashes)))  # however coarse the clock of the file system is
+        hashes.append(commit.hash_of(small))
+    (package / "train/step.py").rename(package / "train/learning.py")
+    hashes.append(commit.hash_of(small))
+    for old, new in (("x = 1", "x = 2"), ("y = x + 1", "y = x + 2")):
+        small.write_text(text.replace(old, new))
+        hashes.append(commit.hash_of(small))
+    assert [len(one) for one in hashes] == [12] * len(hashes)
+    assert [a != b for a, b in itertools.pairwise(hashes)] == [True, *[False] * 5, True, True, False, True]
+    known = commit.package_hash(commit.package_state())
+    monkeypatch.setattr(commit.json, "dumps", None)  # a file that was not written is not read again
+    assert commit.package_hash(commit.package_state()) == known

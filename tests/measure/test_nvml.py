@@ -108,3 +108,36 @@ def test_a_gpu_that_nvml_calls_lost_raises(monkeypatch, function, code, lost):
 )
 def test_others_are_all_but_this_process(pids, own_is_there, others):
     assert others_of(pids, own_is_there) == others
+
+
+FAULT = "CUDA error: unspecified launch failure"
+
+
+def pretend_used(monkeypatch, state):
+    """Let so many MiB of the only GPU be used, or NVML answer with the error of that number where it is negative."""
+    answer = {"side_effect": NvmlError("no answer", -state)} if state < 0 else {"return_value": memory_of(state)}
+    fake_nvml(monkeypatch, nvmlDeviceGetMemoryInfo=Mock(**answer))
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "answered", "lost"),
+    [
+        (-15, "anything", True, True),  # NVML_ERROR_GPU_IS_LOST
+        (-6, "anything", True, True),  # NVML_ERROR_NOT_FOUND
+        (10, FAULT, True, False),  # the GPU answers, so the program is at fault
+        (-999, FAULT, True, True),  # it no longer answers
+        (-999, FAULT, False, False),  # it never did
+        (-999, "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.", False, True),
+        (-999, "ValueError: no such layer", True, False),
+    ],
+)
+def test_lost_gpu_is_known_from_other_failures(monkeypatch, state, text, answered, lost):
+    pretend_used(monkeypatch, state)
+    assert nvml.is_lost("GPU-0", text, answered) is lost
+
+
+@pytest.mark.parametrize(("state", "free"), [(500, False), (120, True), (-15, True), (-999, True)])
+def test_next_run_waits_until_the_memory_is_free(monkeypatch, state, free):
+    pretend_used(monkeypatch, state)
+    assert nvml.memory_is_free("GPU-0", 100) is free
+    assert nvml.memory_is_free("GPU-0", None)

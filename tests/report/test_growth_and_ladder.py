@@ -3,31 +3,33 @@
 import made_up_records as made_up
 import pytest
 from conftest import results
-from drawn_reports import charts_in, read_all, rows_in
+from drawn_reports import parts_of, read_all, rows_in
 
 from mixed_precision_study.judge.verdict import FASTER, SAME
 from mixed_precision_study.report import growth, ladder
 from mixed_precision_study.report.charts import STATUS
+from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import read_tables
 
-STEPS = [
-    {"label": "fp32", "precision": "fp32"},
-    {"label": "TF32", "precision": "tf32"},
-    {"label": "AMP", "precision": ["amp_bf16", "amp_fp16"]},
-    {"label": "channels_last", "channels_last": True},
-    {"label": "compiled", "execution": "compile"},
-    {"label": "graph", "execution": "compile_cuda_graph"},
-    {"label": "larger batch", "batch_size": [512, 128, 80]},
-]
-
-
-def tables_of(folder, write, **show):
-    write(folder)
-    return read_all(folder, **show)
+CLIMBED = (  # label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
+    ("fp32", {"precision": "fp32"}, ("fp32", 6.0, "eager", False, 128)),
+    ("TF32", {"precision": "tf32"}, ("tf32", 3.0, "eager", False, 128)),
+    ("AMP", {"precision": ["amp_bf16", "amp_fp16"]}, ("amp_bf16", 2.5, "eager", False, 128)),
+    ("channels_last", {"channels_last": True}, ("amp_bf16", 2.5, "eager", True, 128)),
+    ("compiled", {"execution": "compile"}, ("amp_bf16", None, "compile", True, 128)),  # it failed
+    ("graph", {"execution": "compile_cuda_graph"}, ("amp_bf16", 1.25, "compile_cuda_graph", True, 128)),
+    ("larger batch", {"batch_size": [512, 128, 80]}, ("amp_bf16", 0.5, "compile_cuda_graph", True, 512)),
+)
+STEPS = [{"label": label} | settings for label, settings, _ in CLIMBED]
 
 
 def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_are_in_no_table_of_ways(tmp_path):
-    climbed = tables_of(tmp_path, made_up.write_ladder, steps=STEPS)
+    for *_, (precision, seconds, way, layout, size) in CLIMBED:
+        parameters = {"epochs": 6, "batch_size": size, "execution": way, "channels_last": layout}
+        facts = {"seconds": [seconds or 1.0] * 6} | ({} if seconds else {"status": "failed", "epoch_seconds": []})
+        record = made_up.make("cifar_resnet", precision, peak=700.0, parameters=parameters, **facts)
+        made_up.write_processes(record, tmp_path)
+    climbed = read_all(tmp_path, steps=STEPS)
     steps = ladder.steps_of(climbed).set_index("label")
     assert list(steps.index) == [step["label"] for step in STEPS[:-1]]  # a larger batch is another training
     assert steps.ratio.dropna().tolist() == pytest.approx([2, 2.4, 2.4, 4.8])
@@ -37,8 +39,9 @@ def test_steps_have_their_speed_over_the_first_and_over_the_last_that_ran_and_ar
     assert steps.status["compiled"] == "failed" and steps.seconds.isna()["compiled"]
     section = ladder.section(climbed)
     assert "4.8" in section.title and len(rows_in(section)[0]) == len(steps)
-    (figure,) = charts_in(section)["ladder"]
-    assert [bar.get_width() for bar in figure.axes[0].patches] == pytest.approx([1, 2, 2.4, 2.4, 0, 4.8], nan_ok=True)
+    (chart,) = parts_of(section, Chart)
+    widths = [bar.get_width() for bar in chart.figures[0].axes[0].patches]
+    assert widths == pytest.approx([1, 2, 2.4, 2.4, 0, 4.8], nan_ok=True)
     ways = ladder.ways_of(climbed, ladder.steps_of(climbed))
     pairs = set(zip(steps.comparison, steps.precision, strict=True))
     assert not [one for one in ways.itertuples() if {(one.before, one.precision), (one.after, one.precision)} <= pairs]
@@ -78,7 +81,13 @@ def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
 
 
 def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_not_fit(tmp_path):
-    found = tables_of(tmp_path, made_up.write_batches)
+    runs = []
+    for precision, size, seconds in (("fp32", 256, 5.0), ("amp_fp16", 512, 2.5)):
+        probes = [[size // 2, "ok", 2000.0, 4000.0], [2 * size, "oom", 8000.0, None], [size, "ok", 4000.0, 7000.0]]
+        facts = {"batch_size_used": size, "samples_per_epoch": 50_000 // size * size, "batch_probes": probes}
+        facts |= {"seconds": [seconds] * 6, "parameters": {"batch_size": "max"}}
+        runs.append(made_up.make("cifar_resnet", precision, **facts))
+    found = read_all(tmp_path, *runs)
     rows = growth.largest_of(found).set_index("precision")
     assert rows[["batch", "too_large", "base_batch"]].to_dict("index") == {
         "fp32": {"batch": 256, "too_large": 512, "base_batch": 256},
@@ -90,12 +99,18 @@ def test_the_largest_batches_are_those_that_trained_and_the_smallest_that_did_no
 
 
 def test_a_sweep_of_loss_scales_has_a_row_for_each_and_two_scales_are_none(tmp_path):
-    (rows,) = rows_in(growth.section(tables_of(tmp_path, made_up.write_sweep, over="loss_scale")))
+    scales = {1.0: 0, 256.0: 0, 65536.0: 117, "dynamic": 0}  # and the steps that were skipped, of 3 × 391
+    runs = [
+        made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": scale}, skipped_steps=skipped)
+        for scale, skipped in scales.items()
+    ]
+    largest = {"parameters": {"loss_scale": 2.0**20}}
+    overflown = made_up.make_failed("cifar_resnet", "amp_fp16", "diverged", "every step was skipped", **largest)
+    (rows,) = rows_in(growth.section(read_all(tmp_path, *runs, overflown, over="loss_scale")))
     cells = {row["loss scale"]: (row["skipped steps"], row["ended"]) for row in rows}
     assert list(cells) == ["1", "256", "65,536", "1,048,576", "dynamic"]
     assert (cells["65,536"], cells["1,048,576"][1]) == (("9.97%", "well"), STATUS["diverged"])
-    two = [made_up.make("cifar_resnet", "amp_fp16", parameters={"loss_scale": one}) for one in (1.0, 2.0)]
-    assert not growth.section(read_all(tmp_path / "two", *two, over="loss_scale")).parts
+    assert not growth.section(read_all(tmp_path / "two", *runs[:2], over="loss_scale")).parts
 
 
 def test_without_anything_to_show_both_are_absent(tmp_path):

@@ -23,8 +23,14 @@ from mixed_precision_study.runner import cli
 pytestmark = pytest.mark.slow  # a process draws the whole report
 
 CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy"}
-SCRIPT = ROOT / "mixed_precision_study" / "report" / "template" / "tables.js"
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
+ODD = {  # name: (content, a word of why it is left out; None of what is no record)
+    "truncated.json": ('{"run_id": "cut off", "status": "o', "not readable"),
+    "poor.json": ('{"run_id": "poor"}', "lacks"),
+    "broken.zip": ("PK no zip", "not readable"),
+    "foreign.json": ("[1, 2, 3]", None),
+    "settings.json": ('{"theme": "dark"}', None),
+}
 
 
 class Page(HTMLParser):
@@ -32,15 +38,15 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.inside, self.texts, self.source = [], "", {}, text
+        self.elements, self.texts, self.source = [], {}, text
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        self.inside = tag
 
     def handle_data(self, data):
-        self.texts[self.inside] = self.texts.get(self.inside, "") + data
+        tag = self.elements[-1][0] if self.elements else ""
+        self.texts[tag] = self.texts.get(tag, "") + data
 
     def all(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
@@ -54,7 +60,20 @@ def folder(tmp_path_factory):
     """
     above = tmp_path_factory.mktemp("page")
     folder = above / "logs" / "both"
-    made_up.write_everything(folder / "everything")
+    place = folder / "everything"
+    for name, seconds in {"fp32": 6.0, "tf32": 3.0, "amp_fp16": 3.0, "amp_bf16": 2.9}.items():
+        seeds = [{"seconds": [seconds + 0.1 * seed] * 3, "parameters": {"seed": seed}} for seed in range(3)]
+        write_all(place, *(made_up.make("cifar_resnet", name, **fields) for fields in seeds))
+    reason = "RuntimeError: <script>alert('x')</script> & <b>bold</b> | $a$ " + "and so on " * 20 + "to the end"
+    write_all(place, made_up.make_failed("cifar_resnet", "o2_fp16", "failed", reason))
+    write_all(place, made_up.make("cifar_resnet", "o3_fp16", metric=[0.1, 0.1, 0.1]))
+    write_all(place / "old", made_up.make("cifar_resnet", "fp32", finished_at="2025-10-01T00:00:00+00:00"))
+    for name, (text, _) in ODD.items():
+        (place / name).write_text(text)
+    turing = {"device": made_up.TURING, "explained": False}
+    write_all(above / "turing", *(made_up.make("cifar_resnet", name, **turing) for name in ("fp32", "amp_fp16")))
+    (above / "turing" / "._record.json").write_bytes(b"\x00\xa3")  # what macOS adds
+    shutil.make_archive(str(place / "second"), "zip", above / "turing")
     write_all(above / "other", made_up.make("lstm_language_model", "tf32", parameters={"units": 7}))
     write_all(folder / "unasked", made_up.make("efficientnet_regression", "fp32"))
     with zipfile.ZipFile(above / "theirs.zip", "w") as archive:
@@ -64,7 +83,7 @@ def folder(tmp_path_factory):
     (above / "precious").write_text("mine")
     for name in LINKS:
         (folder / name).symlink_to(above / "precious")
-    places = map(str, (folder / "everything", above / "other", above / "theirs.zip"))
+    places = map(str, (place, above / "other", above / "theirs.zip"))
     assert cli.main(["--report", *places, "--output-dir", str(folder)]) == 0
     return folder
 
@@ -79,11 +98,12 @@ def page(folder):
     return Page((folder / "summary.html").read_text(encoding="utf-8"))
 
 
-def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page, tmp_path):
-    left_out = made_up.write_everything(tmp_path)
+def test_places_are_read_where_they_lie_and_what_is_left_out_is_named(folder, notebook, page):
+    (old,) = (folder / "everything" / "old").glob("*.json")
+    left_out = {name: word for name, (_, word) in ODD.items() if word} | {f"old/{old.name}": "copy of"}
     text = shown(notebook)
     assert "18 used, 4 left out" in text and "could not be drawn" not in text
-    assert all(path in text for path in left_out) and "__MACOSX" not in text
+    assert all(path in text for path in left_out) and "._record" not in text
     tables = read_tables(folder / "everything")
     reasons = dict(tables.left_out)
     assert set(reasons) == {*left_out, "foreign.json", "settings.json"} and len(tables.trainings) == 16
@@ -103,25 +123,29 @@ def test_links_are_never_followed_and_html_in_a_record_is_shown_as_text(folder, 
     assert "<script" not in text and "<b>bold" not in text
 
 
-def test_charts_and_tables_are_saved_small(folder, notebook):
+def test_charts_and_tables_are_saved_small_and_titles_pictures_and_contents_are_those_of_the_page(
+    folder, notebook, page
+):
     assert {path.stem for path in folder.glob("*.png")} == CHARTS
-    images = [
-        output["metadata"]["image/png"] for output in outputs_of(notebook) if "image/png" in output.get("data", {})
-    ]
-    assert len(images) == len(CHARTS) and all(re.search(r"\d", image["alt"]) for image in images)
+    shown_as = [output["data"] | output.get("metadata", {}) for output in outputs_of(notebook) if "data" in output]
+    alts = [output["image/png"]["alt"] for output in shown_as if "image/png" in output]
+    assert len(alts) == len(CHARTS) and all(re.search(r"\d", alt) for alt in alts)
     assert sum(path.stat().st_size for path in [*folder.glob("*.png"), folder / "summary.ipynb"]) < 1_500_000
     assert len((folder / "ratios.csv").read_text(encoding="utf-8").splitlines()) == 1 + 6
-
-
-def test_the_title_comes_first_and_names_the_page_and_no_code_is_in_it(notebook, page):
-    first = next(output for output in outputs_of(notebook) if "text/html" in output.get("data", {}))
-    assert "<h1>" in "".join(first["data"]["text/html"])
+    first = next(output["text/html"] for output in shown_as if "text/html" in output)
+    assert "<h1>" in "".join(first)
     assert page.texts["title"].strip() == page.texts["h1"].strip().replace("\u2011", "-")
     headings = re.findall("^## (.+)$", shown(notebook, "text/markdown"), re.MULTILINE)
     assert len(headings) == len(set(headings)) == len(page.all("h2")) - 1 > 5  # the page adds how to read it
     assert "import os" not in str(page.texts) and "records_dir" not in str(page.texts.get("pre", ""))
     heads = page.all("th")
     assert heads and all(head.get("scope") == "col" for head in heads if head)
+    pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
+    assert len(pictures) >= 3 and all(len(text) > 40 and re.search(r"\d", text) for text in pictures)
+    links = [link["href"][1:] for link in page.all("a") if (link.get("href") or "").startswith("#")]
+    assert len(links) >= 5 and set(links) <= {attributes.get("id") for _, attributes in page.elements}
+    folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
+    assert {"method-hardware-and-records", "how-to-read-it"} <= folded and "all-numbers" not in folded
 
 
 def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pictures_alone(page):
@@ -139,22 +163,10 @@ def test_the_page_asks_nothing_of_the_network_and_allows_its_own_script_and_pict
     assert len(page.all("script")) == 1 and all(one["src"].startswith("data:") for one in page.all("img"))
 
 
-def test_pictures_say_what_they_show_and_contents_lead_to_every_section(page):
-    pictures = [one["aria-label"] for one in page.all("svg") if one.get("role") == "img"]
-    assert len(pictures) >= 3 and all(len(text) > 40 and re.search(r"\d", text) for text in pictures)
-    links = [link["href"][1:] for link in page.all("a") if (link.get("href") or "").startswith("#")]
-    places = {attributes["id"] for tag, attributes in page.elements if "id" in attributes}
-    assert len(links) >= 5 and set(links) <= places
-    folded = {one["id"] for one in page.all("details") if one.get("class") == "folded"}
-    assert {"method-hardware-and-records", "how-to-read-it"} <= folded
-    assert "all-numbers" not in folded
-
-
 @pytest.mark.parametrize(
     ("words", "says"), [(["nowhere"], "holds no records"), (["good", "good"], "needs --output-dir")]
 )
-def test_a_folder_without_records_is_one_sentence(tmp_path, capsys, monkeypatch, words, says):
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_without_records_is_one_sentence(tmp_path, capsys, words, says):
     write_all(tmp_path / "good", made_up.make("cifar_resnet", "fp32"))
     assert cli.main(["--report", *words]) == 2
     (error,) = capsys.readouterr().err.splitlines()
@@ -164,7 +176,7 @@ def test_a_folder_without_records_is_one_sentence(tmp_path, capsys, monkeypatch,
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node to run the script of the page")
 def test_tables_are_sorted_as_numbers():
     program = f"""
-const {{ compared, valueOf }} = require({str(SCRIPT)!r});
+const {{ compared, valueOf }} = require({str(ROOT / "mixed_precision_study/report/template/tables.js")!r});
 const texts = ["10.5x one process", "9", "-2%", "1,200", "-", "zebra", "alpha"];
 const values = texts.map((text) => valueOf({{ cells: [{{ textContent: text }}] }}, 0));
 console.log(values.sort(compared).map((value) => value.text).join("|"));

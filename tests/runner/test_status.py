@@ -1,15 +1,19 @@
-"""What run_all.py says of runs that have ended."""
+"""What run_all.py says of runs that have ended, why they failed, and whether a process still lives."""
 
 import re
+import types
 from pathlib import Path
 
+import psutil
 import pytest
 from made_up_records import CPU, make, make_failed
 
 from mixed_precision_study.record import read_run, write_record
 from mixed_precision_study.report.section import Table
+from mixed_precision_study.runner import execute
 from mixed_precision_study.runner.plan import Run
 from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, read_seconds, say, table
+from mixed_precision_study.runner.watch import is_alive
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 
@@ -105,3 +109,33 @@ def test_times_that_cannot_be_read_are_not_known(tmp_path):
     for text in ('{"run_seconds": {"x": null}}', "[]", "{"):
         (tmp_path / "logs" / "batch.json").write_text(text)
         assert read_seconds(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("frame\n\nRuntimeError: CUDA error\nCompile with X.\n", "RuntimeError: CUDA error Compile with X."),
+        ("Traceback:\n  File x\npapermill.exceptions.PapermillError: no\n", "papermill.exceptions.PapermillError: no"),
+        ("An Error here\n\nStopped: give another model.\n", "give another model."),
+        ("Error occurred while it started\n  File x\nRuntimeError: Kernel died\n", "RuntimeError: Kernel died"),
+        ("it says\nnothing else", "nothing else"),
+        ("", "it ended without a word"),
+        (f"ValueError: {execute.ROOT}/a.csv", "ValueError: a.csv"),
+        (f"{'word ' * 2**17}\n\nValueError: {'x' * 400}", f"ValueError: {'x' * 285}..."),
+    ],
+    ids=range(8),
+)
+def test_reason_is_the_error_at_the_end_of_the_log(tmp_path, log, reason):
+    (tmp_path / "log").write_text(log)
+    assert execute.failure_reason(types.SimpleNamespace(log_path=tmp_path / "log")) == reason
+
+
+def test_clock_that_is_set_makes_no_process_another_one(monkeypatch):
+    """A kernel asks every two seconds whether its runner lives; the start time that psutil shows follows the clock."""
+    runner = psutil.Process()
+    shown = runner.create_time()
+    boot = psutil._psplatform.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot + 3600)
+    kept = hasattr(psutil._psplatform, "BOOT_TIME")  # psutil 5 reads the clock once, so its start times stay
+    assert (psutil.Process().create_time() != shown) is not kept
+    assert is_alive(runner)

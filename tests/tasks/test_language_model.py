@@ -124,18 +124,10 @@ def test_the_transformer_is_that_of_torch_with_a_causal_mask():
     mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
     vectors = other(functional.embedding(text, own.encoder.weight) * 4 + places, mask=mask)
     assert own(text)[0].allclose(own.decoder(vectors), atol=1e-5)
-
-
-@pytest.mark.parametrize("precision", ["o2_fp16", "o3_fp16"])
-def test_the_transformer_follows_fp16_weights(precision):
-    """What o2_fp16 and o3_fp16 do on a GPU, as far as a CPU can show it: a pass forward and back in fp16."""
-    network = make("transformer", dropout=0.2)
-    masters = cast_model(network, precision)
-    assert {master.dtype for master in masters} == {torch.float32 if precision == "o2_fp16" else torch.float16}
-    text = torch.randint(WORDS, (6, 3))
-    assert network.places.dtype == network(text[:5])[0].dtype == torch.float16
-    compute_loss(network, text[:5], text[1:]).backward()
-    assert all(weight.grad.isfinite().all() for weight in network.parameters())
+    cast_model(own, "o2_fp16")  # its places follow the weights
+    assert own.places.dtype == own(text)[0].dtype == torch.float16
+    compute_loss(own, text[:4], text[1:]).backward()
+    assert all(weight.grad.isfinite().all() for weight in own.parameters())
 
 
 @pytest.mark.slow

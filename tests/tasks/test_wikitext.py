@@ -18,7 +18,7 @@ def load(place=None, **changes):
 
 
 @pytest.mark.parametrize("rows", [10, 11, 16])
-def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_says(rows):
+def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_or_max_steps_says(rows):
     data = load()
     data.train = torch.arange(rows * 4 + 3)
     columns = data.in_columns(data.train, 4)
@@ -30,12 +30,9 @@ def test_text_becomes_columns_and_as_many_segments_of_one_shape_as_an_epoch_says
     assert all(torch.equal(words + 1, following) for words, following in batches)
     with pytest.raises(UserError, match=r"20 words.* 4 columns"):
         data.in_columns(torch.arange(20), 4)
-
-
-def test_max_steps_ends_an_epoch_and_columns_of_the_last_size_are_kept():
-    data = load(max_steps=3, bptt=6)
-    assert [tuple(words.shape) for words, _ in data.train_batches(0, torch.float32, 7)] == [(6, 7)] * 3
-    assert (data.steps_per_epoch(7), data.samples_in(3, 7), set(data.train_columns)) == (3, 3 * 6 * 7, {7})
+    short = load(max_steps=3, bptt=6)
+    assert [tuple(words.shape) for words, _ in short.train_batches(0, torch.float32, 7)] == [(6, 7)] * 3
+    assert (short.steps_per_epoch(7), short.samples_in(3, 7), set(short.train_columns)) == (3, 3 * 6 * 7, {7})
 
 
 @pytest.mark.parametrize("max_steps", [0, 5])
