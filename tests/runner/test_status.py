@@ -81,6 +81,7 @@ def test_what_makes_a_run_doubtful_is_said_when_it_ends_and_in_the_last_table(en
     (line,) = table([comparison]).splitlines()
     assert ("Caution" in in_words(record), "Caution" in line) == (named, named)
     assert line.split()[:2] == [record["run_id"], "ok"]
+    assert in_words(record | {"status": "oom", "reason": "too large"}) == "too large"
     comparison.append(comparison[0]._replace(parameters={**comparison[0].parameters, "precisions": ["tf32"]}))
     assert len(table([comparison]).splitlines()) == 2  # one is not run
 
