@@ -203,6 +203,7 @@ def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used
     ("before", "status", "after", "ends"),
     [
         ("aa", "ok", "bb", ["-aa", ""]),
+        ("aa", "diverged", "bb", ["-aa", ""]),
         (None, "ok", "bb", ["-unknown_data", ""]),
         ("aa", "ok", "aa", [""]),
         (None, "ok", None, [""]),

@@ -106,10 +106,10 @@ def test_stalls_part_the_total_time_from_the_median_block_and_are_flagged():
     pairs = compared(1.1, repetitions=3, noise=0.001)
     for own, _ in pairs:
         blocks = np.array(own["block_seconds"])
-        blocks[::4] *= 5
+        blocks[::4] *= 1.3
         own |= {"block_seconds": blocks.tolist(), "epoch_seconds": blocks.reshape(3, -1).sum(1).tolist()}
     speedup = paired_ratio(pairs)
-    assert speedup["ratio"] < 0.7
+    assert speedup["ratio"] == pytest.approx(1.1 / 1.075, rel=0.02)
     assert speedup["median_ratio"] == pytest.approx(1.1, rel=0.02)
     assert speedup["apart"]
     assert not paired_ratio(compared(1.1, repetitions=3, noise=0.001))["apart"]
@@ -135,6 +135,13 @@ def test_seeds_of_one_process_are_no_processes_and_the_interval_is_of_the_means_
     means = [math.log(2) - (math.log(1 + seed / 1000) + math.log(1 + (seed + 1) / 1000)) / 2 for seed in (0, 2, 4)]
     assert found["low"] == pytest.approx(interval_of(means)["low"])
     assert paired_ratio(seeds_of(None, None, range(4)))["processes"] == 4  # records that name none are one each
+    assert paired_ratio([*seeds_of("a", "b", [0]), *seeds_of("a", "c", [1])])["processes"] == 2
+
+
+def test_searched_batches_are_compared_per_sample():
+    own = timed([[1]], parameters={"batch_size": "max"}, samples_per_epoch=200)
+    base = timed([[1]], "fp32", {"batch_size": "max"}, samples_per_epoch=100)
+    assert paired_ratio([(own, base)])["ratio"] == pytest.approx(2)
 
 
 def test_the_p_value_is_5_percent_where_the_interval_just_touches_0():

@@ -2,6 +2,7 @@
 
 import contextlib
 import types
+import weakref
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from explained_training import MIB, compute_loss, made_batches, make_network, ma
 from small_training import CPU
 
 from mixed_precision_study.measure.memory import (
+    clear_tracebacks,
     close_memory_breakdown,
     read_context,
     read_device_memory,
@@ -152,6 +154,7 @@ MEASURED |= {"device_used_mib": 2100.0, "device_used_before_mib": 300.0}
         ({}, None, 730, 1700 / 1800 - 1),  # peak, slack and context of what was used
         ({"ledger_context_mib": None}, "what others used before the run is not known", 730, None),
         ({"device_used_mib": None, "device_memory_reason": "no NVML"}, "no NVML", 730, None),
+        ({"ledger_gradients_mib": 820.0}, None, 0, 1700 / 1800 - 1),
         ({"ledger_gradients_mib": 9000.0}, "the known parts take 9,180 MiB, more than the peak", None, None),
     ],
 )
@@ -160,6 +163,23 @@ def test_the_rest_of_the_peak_is_activations_or_has_a_reason(changed, why, rest,
     close_memory_breakdown(record)
     assert (record.ledger_reason, record.ledger_activations_mib) == (why, rest)
     assert record.ledger_error_fraction == (error if error is None else pytest.approx(error))
+
+
+def test_the_tensors_of_an_error_and_of_the_one_it_came_after_are_freed():
+    held = []
+
+    def fail(error):
+        tensor = torch.ones(2)
+        held.append(weakref.ref(tensor))
+        raise error
+
+    try:
+        fail(ValueError())
+    except ValueError:
+        with pytest.raises(KeyError) as raised:
+            fail(KeyError())
+    clear_tracebacks(raised.value)
+    assert [one() for one in held] == [None, None]
 
 
 def test_a_breakdown_is_read_from_a_step(monkeypatch):
