@@ -82,13 +82,16 @@ def test_retry_failed_and_fresh(suite, tmp_path, monkeypatch):
     assert len(read_records(archive)) == len(read_records(output)) == 1
 
 
-@pytest.mark.parametrize("source", ["import time; time.sleep(600)", "raise ValueError"])
-def test_a_report_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source):
+@pytest.mark.parametrize(
+    ("source", "drawn"), [("import time; time.sleep(600)", False), ("raise ValueError", False), ("1", True)]
+)
+def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(tmp_path, monkeypatch, source, drawn):
     monkeypatch.setattr(cli, "REPORT_SECONDS", 0.1 if "sleep" in source else 3600)
     (tmp_path / "logs").mkdir()
     write_notebook(tmp_path / "source.ipynb", 'records_dir = "."', source)
-    assert cli.summarise(tmp_path, tmp_path / "source.ipynb") is False
-    assert (tmp_path / "logs" / "summary.log").is_file() and not (tmp_path / "summary.html").exists()
+    assert cli.summarise(tmp_path, tmp_path / "source.ipynb") is drawn
+    files = (tmp_path / "logs" / "summary.log", tmp_path / "summary.html")
+    assert [path.is_file() for path in files] == [not drawn, drawn]
     assert not survivors(tmp_path)
 
 
