@@ -93,10 +93,7 @@ def in_empty_folder(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def no_search(request, monkeypatch):
-    """On a GPU cuDNN takes its first algorithm, because a search builds all of them: most of a test's time.
-
-    A test marked `searches` has the search, and so have the built cases when their records are written.
-    """
+    """On a GPU cuDNN searches for built cases and tests marked `searches` alone, because that takes longest."""
     if request.node.get_closest_marker("gpu"):
         torch.backends.cudnn.benchmark = False
         if not request.node.get_closest_marker("searches") and "BUILT_CASES_OUT" not in os.environ:

@@ -34,15 +34,11 @@ def linear_loss(network, batch, hidden):
     return (network.weight.float() * batch.float()).sum(), hidden
 
 
-def make_network(sizes=(16, 24, 8, 8)):
-    torch.manual_seed(0)
-    layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise(sizes)]
-    return torch.nn.Sequential(*layers)
-
-
 def make_trainer(precision="fp32", loss=compute_loss, network=None, **options):
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise((16, 24, 8, 8))]
     options = {"lr": 0.1, "momentum": 0.9, **options}
-    return Trainer(network or make_network(), precision, loss, device=CPU, **options)
+    return Trainer(network or torch.nn.Sequential(*layers), precision, loss, device=CPU, **options)
 
 
 def made_batches(given, count=1, rows=4):

@@ -9,12 +9,11 @@ from conftest import ENVIRONMENT
 
 def papermill(notebook, folder, environment=None, options=(), **parameters):
     """Run a notebook as `papermill NOTEBOOK out.ipynb` does, in `folder`, and return the finished process."""
-    command = [sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3"]
-    command += ["--no-progress-bar", *options]
+    command = [sys.executable, "-m", "papermill", str(notebook), "out.ipynb", "-k", "python3", "--no-progress-bar"]
     for name, value in parameters.items():
         command += ["-y", json.dumps({name: value})]
-    options = {"env": ENVIRONMENT | (environment or {}), "capture_output": True, "text": True, "check": False}
-    return subprocess.run(command, cwd=folder, timeout=600, **options)
+    given = {"env": ENVIRONMENT | (environment or {}), "capture_output": True, "text": True, "check": False}
+    return subprocess.run([*command, *options], cwd=folder, timeout=600, **given)
 
 
 def executed(folder):

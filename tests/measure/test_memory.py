@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from explained_training import MIB, compute_loss, made_batches, make_network, make_record, make_trainer, random
+from explained_training import MIB, compute_loss, made_batches, make_record, make_trainer, random
 from small_training import CPU
 
 from mixed_precision_study.measure.memory import (
@@ -183,7 +183,7 @@ def test_the_tensors_of_an_error_and_of_the_one_it_came_after_are_freed():
 
 
 def test_a_breakdown_is_read_from_a_step(monkeypatch):
-    network = make_network()
+    network = make_trainer().network
     network.append(torch.nn.BatchNorm1d(8))
     trainer, given = make_trainer(network=network), []
     pretend_allocator(monkeypatch, trainer, [9, 10, 20, 30, 40, 50], updated=60, uses=(MIB, 3 * MIB), steps_before=1)
