@@ -86,7 +86,7 @@ def opening(bars: pd.DataFrame) -> list[Figure]:
     room = max(FEWEST_BARS, *(panel.x.max() + 1 for panel in panels))
     lines = max(name.count("\n") for panel in panels for name in panel.block)
     with chart_style():
-        return [draw_panel(panel, room, lines) for panel in panels]
+        return [draw_panel(panel, room, lines, bars.gib.notna().any()) for panel in panels]
 
 
 def opening_note(bars: pd.DataFrame) -> str:
@@ -107,7 +107,8 @@ def opening_note(bars: pd.DataFrame) -> str:
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
         texts.append("A thin line reaches from the fastest to the slowest run.")
-    texts.append("Memory is PyTorch's peak without the data set.")
+    if bars.gib.notna().any():
+        texts.append("Memory is PyTorch's peak without the data set.")
     return " ".join(texts)
 
 
@@ -126,14 +127,14 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     return [pd.concat(blocks, ignore_index=True) for blocks in panels]
 
 
-def draw_panel(bars: pd.DataFrame, room: float, lines: int) -> Figure:
-    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory."""
+def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure:
+    """Draw one model: its name, bars of seconds with the blocks' names below, and bars of memory where it is known."""
     import seaborn as sns  # here, because it takes a second to load and most charts are drawn without it
 
     task = textwrap.fill(bars.task.iloc[0], 46)
     names_below = 28 if "bf16_true" in set(bars.precision) else 18  # points; "pure bf16" takes two lines
     head, foot = 1.04 + 0.17 * task.count("\n"), 0.74 + names_below / 72 + 0.17 * lines
-    total = head + SECONDS_HIGH + foot + GIB_HIGH + 0.04
+    total = head + SECONDS_HIGH + foot + (GIB_HIGH + 0.04 if gib else -0.5)
     figure = plt.figure(figsize=(PANEL, total))
     name = {"va": "top", "gid": "model"}  # the page hides it below cards that say the same
     figure.text(0, 1 - 0.02 / total, bars.model.iloc[0], size=12, weight="bold", **name)
@@ -141,16 +142,15 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int) -> Figure:
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
     marks = (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}") if len(over) else ("", "")
-    for (part, high), what, mark in zip(PARTS, ("seconds per epoch", "peak memory, GiB"), marks, strict=True):
+    for place, (part, high) in enumerate(PARTS[: 1 + gib]):
         top, inches = tops[part]
         axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
-        figure.text(0, (top + 0.34) / total, what + mark, size=9, color=SOFT)
-        known = bars.dropna(subset=part)
-        if len(known):
+        what = ("seconds per epoch", "peak memory, GiB")[place] + marks[place]
+        figure.text(0, (top + 0.34) / total, what, size=9, color=SOFT)
+        if len(known := bars.dropna(subset=part)):
             sns.barplot(known, x="x", y=part, hue="precision", ax=axes, **BARS)
         most = bars[f"most_{part}"].iloc[0]
-        axes.set(xlim=(-0.5, room - 0.5), ylim=(0, most if most > 0 else 1))
-        axes.set(xticks=[], yticks=[], xlabel="", ylabel="")
+        axes.set(xlim=(-0.5, room - 0.5), ylim=(0, most if most > 0 else 1), xticks=[], yticks=[], xlabel="", ylabel="")
         axes.spines["left"].set_visible(False)
         label_bars(axes, bars, part, high, inches)
     axes = figure.axes[0]

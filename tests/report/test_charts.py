@@ -11,7 +11,7 @@ import pytest
 from drawn_reports import opened_bars
 from matplotlib.colors import to_rgb
 
-from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, picture_of
+from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, opening_note, picture_of
 from mixed_precision_study.report.names import COLOURS
 from mixed_precision_study.report.section import Chart
 
@@ -62,6 +62,12 @@ def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
     (figure,) = opening(frame([ROWS[0], *((*row[:4], *ROWS[4][4:]) for row in ROWS[1:3]), ROWS[3]]))
     bars = [(bar.get_x() + bar.get_width() / 2, bar.get_width()) for bar in figure.axes[0].patches if bar.get_gid()]
     assert bars == [(pytest.approx(place), pytest.approx(0.88)) for place in (0, 3)]
+
+
+def test_where_no_memory_is_known_as_on_a_cpu_no_room_is_left_for_it(figures):
+    (figure,) = opening(without := frame(ROWS[:4]).assign(gib=None))
+    assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[0].get_figheight()
+    assert ["Memory" in opening_note(bars) for bars in (without, frame())] == [False, True]
 
 
 def test_a_chart_is_one_png_on_white_and_drawings_with_ids_of_their_own_in_the_colours_of_the_page():
