@@ -93,13 +93,17 @@ def timm(way: str, checkout: Path, tiny: bool) -> float:
     return names["benchmark"](names["parser"].parse_args())["train_samples_per_sec"]
 
 
+def gpt_size(tiny: bool) -> tuple[int, int, int, dict[str, int]]:
+    """Return batch, words of a text, steps that are timed at once, and what makes a small model of GPT-2."""
+    return (2, 16, 2, {"n_layer": 1, "n_head": 2, "n_embd": 32}) if tiny else (8, 1024, 20, {})
+
+
 def nanogpt(way: str, checkout: Path, tiny: bool) -> float:
     """Return tokens per second of nanoGPT's train.py, between two lines that it prints 20 steps apart."""
-    batch, block, apart = (2, 16, 2) if tiny else (8, 1024, 20)
-    values = {"batch_size": batch, "block_size": block, "gradient_accumulation_steps": MICRO_BATCHES}
+    batch, block, apart, small = gpt_size(tiny)
+    values = small | {"batch_size": batch, "block_size": block, "gradient_accumulation_steps": MICRO_BATCHES}
     values |= {"log_interval": apart, "max_iters": 3 * apart, "lr_decay_iters": 3 * apart, "warmup_iters": WARMUP}
     values |= {"device": DEVICE, "compile": way == "compile", "always_save_checkpoint": False}
-    values |= {"n_layer": 1, "n_head": 2, "n_embd": 32} if tiny else {}
     lines = []
 
     def noted(text):
@@ -169,8 +173,7 @@ def gpt(execution: str, checkout: Path, tiny: bool) -> float:
     sys.path.insert(0, str(checkout))
     from model import GPT, GPTConfig
 
-    batch, block, steps = (2, 16, 2) if tiny else (8, 1024, 20)
-    small = {"n_layer": 1, "n_head": 2, "n_embd": 32} if tiny else {}
+    batch, block, steps, small = gpt_size(tiny)
     config = GPTConfig(block_size=block, vocab_size=50304, dropout=0.0, bias=False, **small)
     texts = torch.randint(50257, (steps * MICRO_BATCHES, batch, block + 1), generator=torch.Generator().manual_seed(0))
     given = dict(precisions=["amp_bf16"], epochs=3, max_steps=steps, repeat=1, clip=1.0, execution=execution)

@@ -65,7 +65,8 @@ def test_bars_keep_their_width_and_place_where_the_neighbours_have_none():
 
 
 def test_where_no_memory_is_known_as_on_a_cpu_no_room_is_left_for_it(figures):
-    (figure,) = opening(without := frame(ROWS[:4]).assign(gib=None))
+    without = frame(ROWS[:4]).assign(gib=None)
+    (figure,) = opening(without)
     assert (len(figure.axes), len(figures[0].axes)) == (1, 2) and figure.get_figheight() < figures[0].get_figheight()
     assert ["Memory" in opening_note(bars) for bars in (without, frame())] == [False, True]
 
