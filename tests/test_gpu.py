@@ -32,11 +32,7 @@ from mixed_precision_study.explain.inference import measure_inference
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
 from mixed_precision_study.measure.environment import describe_environment
-from mixed_precision_study.measure.memory import (
-    clear_tracebacks,
-    read_memory_breakdown,
-    release_memory,
-)
+from mixed_precision_study.measure.memory import clear_tracebacks, read_memory_breakdown, release_memory
 from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import summarise_times
@@ -358,14 +354,9 @@ def test_replays_carry_the_hidden_state_and_start_anew_with_an_epoch(precision, 
             torch.testing.assert_close(a.float(), b.float(), rtol=0.02, atol=0.02)
 
 
-class Dropping(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 4))
-
-    def forward(self, images):
-        return self.layers(images)
+def dropping():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(192, 4))
 
 
 def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed():
@@ -380,7 +371,7 @@ def test_dropout_differs_between_replays_and_is_eager_modes_with_the_same_seed()
         assert len(set(taken[4:])) == 5
     losses = []
     for execution in ("eager", *GRAPHS):  # torch.compile draws numbers of its own
-        trainer, batch = graph_trainer("fp32", execution, model=Dropping, lr=0.0), on_gpu(*flagged(0, overflow=False))
+        trainer, batch = graph_trainer("fp32", execution, model=dropping, lr=0.0), on_gpu(*flagged(0, overflow=False))
         for _ in range(4):
             trainer.step(batch)
         torch.manual_seed(1)
@@ -425,7 +416,7 @@ def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
         return loss * (1.0 if loss.item() > 0 else 2.0), hidden
 
     batch = on_gpu(*flagged(0, overflow=False))
-    trainer = graph_trainer("fp32", loss=asking, model=Dropping)
+    trainer = graph_trainer("fp32", loss=asking, model=dropping)
     for _ in range(3):
         trainer.step(batch)
     with pytest.raises(Unsupported, match="cannot be captured in a CUDA graph"):
@@ -433,7 +424,7 @@ def test_what_cannot_be_captured_is_unsupported_and_the_next_run_goes_on():
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     del trainer
     for execution in ("eager", "cuda_graph"):  # with dropout, whose generator was in the capture
-        following = graph_trainer("fp32", execution, model=Dropping)
+        following = graph_trainer("fp32", execution, model=dropping)
         assert all(following.step(batch)[0].isfinite().item() for _ in range(6))
 
 
@@ -450,7 +441,7 @@ def test_the_memory_of_a_capture_that_ran_out_is_free_again():
     limit_memory(2.0, GPU)
     try:
         batch = on_gpu(*flagged(0, overflow=False))
-        trainer = graph_trainer("fp32", loss=greedy, model=Dropping)
+        trainer = graph_trainer("fp32", loss=greedy, model=dropping)
         for _ in range(3):
             trainer.step(batch)
         with pytest.raises(torch.OutOfMemoryError) as raised:

@@ -7,14 +7,7 @@ from statistics import fmean, median
 import numpy as np
 
 from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
-from .conditions import (
-    always_in_one_order,
-    differences,
-    differences_in,
-    fairly_timed_pairs,
-    host_of,
-    no_outcome_in,
-)
+from .conditions import always_in_one_order, differences, differences_in, fairly_timed_pairs, host_of, no_outcome_in
 from .stats import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 

@@ -6,20 +6,7 @@ from types import ModuleType
 import matplotlib.pyplot as plt
 
 from ..parameters import error_line
-from . import (
-    articles,
-    energy,
-    first_screen,
-    growth,
-    inference,
-    ladder,
-    memory,
-    numbers,
-    provenance,
-    quality,
-    sure,
-    why,
-)
+from . import articles, energy, first_screen, growth, inference, ladder, memory, numbers, provenance, quality, sure, why
 from .charts import chart_style
 from .section import Chart, File, Section
 from .tables import Tables

@@ -168,6 +168,8 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
     """
     from torch._functorch import config
 
+    from . import batch_norm  # noqa: F401, which registers its backend
+
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
     config.enable_autograd_cache = False
     # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
