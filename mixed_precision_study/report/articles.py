@@ -12,15 +12,16 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 from ..record import last_metric
 from .charts import PANEL, SOFT, chart_style
 from .names import COLOURS, short_name
-from .section import Section
-from .tables import Tables, peak_gib
-from .words import count, listed, span
+from .section import File, Section
+from .tables import Tables, csv_of, peak_gib
+from .words import count, listed, plain, span
 
 ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,
 because the articles were. Each of their figures is a single run on older software. `O2` and fp16 AMP stand in for each
-other. EfficientNet's article has images of its own, so ours are others. A P100 has no Tensor Cores."""
+other. EfficientNet's article has images of its own, so ours are others."""
 TWO = "{:.2f}"
 SAME = 0.05  # a smaller change of time counts as none
+HOLDS = "the same as with"
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}  # mixed precision was O2 before there was autocast
 LINE = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]  # of the table
 
@@ -29,7 +30,8 @@ def read_articles() -> pd.DataFrame:
     """Return the published figures, a row each: seconds, MiB and shares; NaN where the article says nothing.
 
     `value` is that of `precision`, `value_baseline` that of `baseline`. `settings` are those that a run here must have,
-    as "name=value" parted by spaces; `settings_baseline` are those of the baseline where they differ.
+    as "name=value" parted by spaces; `settings_baseline` are those of the baseline where they differ. `untestable` says
+    why nothing here can test a figure.
     """
     with files(__package__).joinpath("articles.csv").open(encoding="utf-8") as opened:
         return pd.read_csv(opened)
@@ -41,29 +43,70 @@ def section(tables: Tables) -> Section:
     if not tables.show.get("articles"):
         return section
     articles = read_articles()
-    articles["ours"] = [counterparts(tables, row) for row in articles.itertuples()]
+    testable = articles.untestable.isna()
+    articles["ours"] = [counterparts(tables, row) if testable[row.Index] else [] for row in articles.itertuples()]
     matched = articles[articles.ours.map(bool)]
     if matched.empty:
         return section
+    section.parts.append(File("articles.csv", csv_of(claims(articles))))
     section.title = "Beside the articles"
     times = matched[(matched.quantity == "time") & (matched.baseline == "fp32") & matched.model.notna()]
     if len(times):
         times = times.assign(theirs=times.value_baseline / times.value, own=[found[0]["ratio"] for found in times.ours])
         times["name"] = [found[0]["name"] for found in times.ours]
-        signs = [(ratios > 1 + SAME).astype(int) - (ratios < 1 - SAME) for ratios in (times.theirs, times.own)]
-        same = signs[0] == signs[1]
-        section.title = f"{same.sum()} of {count(len(times), 'published speed-up')} have the same direction here"
-        others = [
-            f"{name} ({span(rows.theirs, TWO)}× on {card}, here {span(rows.own, TWO)}×)"
-            for (name, card), rows in times[~same].groupby(["name", "card"], sort=False)
-        ]
-        said = f"The direction differs for {listed(others, 'and')}." if others else "No direction differs."
-        section.chart(draw(times), "articles", f"{section.title}. {said}")
-        section.say(said)
+        times["held"] = [held(theirs, found[0]) for theirs, found in zip(times.theirs, times.ours, strict=True)]
+        same = count(len(times), "published speed-up")
+        section.title = f"{(times.held == HOLDS).sum()} of {same} have the same direction here"
+        section.chart(draw(times), "articles", f"{section.title}.")
+        for (article, year), rows in times.groupby(["article", "year"], sort=False):
+            theirs, own = span(rows.theirs, TWO), span(rows.own, TWO)
+            processes = span([found[0]["processes"] for found in rows.ours])
+            found = f"*{plain(article)}* ({year}) found fp16 {theirs} times as fast as fp32"
+            parts = [
+                f"{how} {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
+                for how, some in rows.groupby("held", sort=False)
+            ]
+            section.say(f"- {found}, and here it is {own} (n = {processes}). The direction is {', and '.join(parts)}.")
     section.table(table_rows(matched))
-    rest = f"{len(articles) - len(matched)} of {len(articles)} published figures"
-    section.say(f"{rest} have no counterpart here, so only `report/articles.csv` holds them.")
+    reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
+    section.say(f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}.")
+    missing = (testable & ~articles.ours.map(bool)).sum()
+    section.say(f"{missing} have no counterpart among these runs. articles.csv has each figure beside ours.")
     return section
+
+
+def held(theirs: float, ours: dict) -> str:
+    """Return what the direction of a ratio of ours is to that of an article, as the middle of a sentence."""
+    if ours["low"] and ours["low"] <= 1 <= ours["high"]:
+        return "inconclusive beside"
+    up, down = ((ratio > 1 + SAME, ratio < 1 - SAME) for ratio in (theirs, ours["ratio"]))
+    return HOLDS if up == down else "another than with"
+
+
+def claims(articles: pd.DataFrame) -> pd.DataFrame:
+    """Return articles.csv: a row for each published figure with ours, its interval, n and hosts.
+
+    A time is given as times as fast as the baseline, memory and the largest batch as the ratio to the baseline's, and
+    an accuracy or a loss as the difference from it. A figure without a baseline stands as it is, memory in GiB.
+    """
+    rows = []
+    for row in articles.itertuples():
+        ours = row.ours[0] if row.ours else {}
+        gib = 1024 if row.unit == "MiB" else 1
+        value, base, differs = row.value / gib, row.value_baseline / gib, re.search("accuracy|loss", row.quantity)
+        found = [value, ours.get("value")] if pd.isna(base) else [value / base, ours.get("ratio")]
+        if differs and not pd.isna(base):
+            found = [value - base, ours["value"] - ours["base"] if ours else None]
+        elif row.quantity == "time" and not pd.isna(base):
+            found[0] = base / value
+        batch = f"batch {row.batch:g}" if row.batch > 0 else None
+        parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
+        line = {"article": row.article, "year": row.year, "card": row.card}
+        line |= {"claim": ", ".join(part for part in parts if not pd.isna(part)), "theirs": found[0], "ours": found[1]}
+        line |= {name: ours.get(name) for name in ("low", "high", "hosts", "device")}
+        line |= {"n": ours.get("processes") or ours.get("runs"), "testable": pd.isna(row.untestable)}
+        rows.append(line | {"reason": row.untestable})
+    return pd.DataFrame(rows).round(4)
 
 
 def counterparts(tables: Tables, row: Any) -> list[dict]:

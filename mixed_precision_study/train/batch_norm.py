@@ -12,6 +12,7 @@ from torch._dynamo import lookup_backend, register_backend
 from torch.nn import functional
 
 ATEN = torch.ops.aten
+BY_CUDNN = (torch.float16, torch.float32)
 
 
 # Inductor knows PyTorch's own operations and would take them apart, but it calls one that is registered here as it is.
@@ -28,7 +29,6 @@ def backward(
     grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, kept: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias."""
-    grad = grad.contiguous(memory_format=torch.channels_last)
     return ATEN.batch_norm_backward(grad, x, weight, None, None, mean, scale, True, eps, [True, True, True], kept)
 
 
@@ -61,9 +61,7 @@ def batch_norm(
 ) -> Tensor:
     """Compute torch.nn.functional.batch_norm, where it can be done so by the operations above."""
     given = all(one is not None for one in (mean, variance, weight, bias))
-    images = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    by_cudnn = given and images and x.dtype in (torch.float16, torch.float32) and weight.dtype == torch.float32
-    if not (training and by_cudnn):
+    if not (training and given and x.dim() == 4 and x.dtype in BY_CUDNN and weight.dtype == torch.float32):
         return functional.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
     y, _, _, _, new_mean, new_variance = forward(x, weight, bias, mean, variance, momentum, eps)
     with torch.no_grad():

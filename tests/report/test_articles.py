@@ -1,11 +1,14 @@
 """What articles published beside the same ratio here: what counts as the same, and the table."""
 
+import io
+
 import made_up_records as made_up
+import pandas as pd
 import pytest
 from drawn_reports import parts_of, read_all
 
-from mixed_precision_study.report.articles import section
-from mixed_precision_study.report.section import Table
+from mixed_precision_study.report.articles import HOLDS, held, section
+from mixed_precision_study.report.section import File, Table
 
 
 def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_for_each_other(tmp_path):
@@ -25,31 +28,38 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
     tables = read_all(tmp_path)
     assert not section(tables).parts  # the study does not show articles
     tables.show["articles"] = True
-    assert section(tables).title.startswith("3 of 5 ")  # not a P100 in fp16, nor a T4 in O2
-    (table,) = parts_of(section(tables), Table)
+    assert section(tables).title.startswith("2 of 3 ")  # not a T4 in O2; a P100 is not compared
+    (table,), (file,) = (parts_of(section(tables), kind) for kind in (Table, File))
     stand_in = table.rows[0]
     assert (stand_in["n"], stand_in["Our card"], stand_in["Article"][:8]) == (3, "H200", "CIFAR-10")
     assert stand_in["Here"] == "1.50× (1.50 to 1.50), memory the same, in fp16"
     rows = {(row["Training"], row["Card"]): (row["There"], row["Here"]) for row in reversed(table.rows)}
     here = ("1.83×, memory −42%", "2.00× (2.00 to 2.00), memory −41%")  # size and direction in one row
     assert rows["WideResNet-28-10, batch 128, fp16", "T4"] == here
-    assert rows["WideResNet-28-10, batch 128, fp16", "P100"][0] == "0.99×, memory +11%"
+    assert not any(card == "P100" for _, card in rows)
     both = [(row["There"], row["Here"]) for row in table.rows]
     assert ("not converged", "best accuracy: 90.0% against 90.0%") in both
     assert not [row for row in table.rows if "DPN" in row["Training"]]
+    claims = pd.read_csv(io.BytesIO(file.content)).set_index(["card", "claim"])
+    training = "wide_resnet28_10, batch 128, amp_fp16, fp32"
+    speed, memory, accuracy = (claims.loc["T4", f"{what}, {training}"] for what in ("time", "memory", "best accuracy"))
+    assert [*speed[["theirs", "ours", "low", "high", "n", "hosts"]]] == [1.834, 2, 2, 2, 3, 1]
+    assert [*memory[["theirs", "ours"]], *accuracy[["theirs", "ours"]]] == [0.5789, 0.5924, -0.015, 0]
+    other = claims.loc["P100", f"time, {training}"]
+    assert (other.testable, other.reason) == (False, "a P100 has no Tensor Cores") and pd.isna(other.ours)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"dataset_used": "synthetic"},
-        {"device_type": "cpu", "gpu_name": None},
-        {"parameters": {"batch_size": 64}},
-        {"parameters": {"execution": "cuda_graph"}},
-        {"parameters": {"memory_limit_gib": 11.0}},
-        {},  # these are one
-    ],
-)
+def test_a_direction_is_that_of_the_article_or_another_or_inconclusive():
+    cases = [(1.3, 1.1, 1.01, 1.2), (1.3, 1.1, 0.9, 1.3), (0.8, 1.1, None, None)]
+    found = [held(theirs, {"ratio": ratio, "low": low, "high": high}) for theirs, ratio, low, high in cases]
+    assert found == [HOLDS, "inconclusive beside", "another than with"]
+
+
+OTHER = [{"dataset_used": "synthetic"}, {"device_type": "cpu", "gpu_name": None}]
+OTHER += [{"parameters": one} for one in ({"batch_size": 64}, {"execution": "cuda_graph"}, {"memory_limit_gib": 11.0})]
+
+
+@pytest.mark.parametrize("fields", [*OTHER, {}])  # the last one is a counterpart
 def test_other_runs_are_no_counterpart(tmp_path, fields):
     runs = [made_up.make("cifar_resnet", precision, **fields) for precision in ("fp32", "o2_fp16")]
     tables = read_all(tmp_path, *runs, articles=True)

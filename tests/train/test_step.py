@@ -256,11 +256,12 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-@pytest.mark.parametrize("execution", ["compile", "compile_cuda_graph"])
-def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution):
+@pytest.mark.parametrize(
+    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "cudnn-batch-norm")]
+)
+def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution, mode):
     set_fp32_precision("fp32")
-    eager = make_trainer("fp32")
-    compiled = make_trainer("fp32", execution=execution, compile_mode="coordinate-descent")
+    eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution, compile_mode=mode)
     records = [make_record(), make_record()]
     for record, trainer in zip(records, (eager, compiled), strict=True):
         warm_up(record, trainer, lambda: iter([make_batch()]))
@@ -268,12 +269,15 @@ def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epo
     assert type(compiled.model).__name__ == "OptimizedModule"
     assert records[1].train_loss == pytest.approx(records[0].train_loss, rel=1e-5)
     assert records[0].compile_seconds == 0 < records[1].compile_seconds < records[1].warmup_seconds
-    softmaxes = []
+    for one, state in compiled.network.state_dict().items():
+        torch.testing.assert_close(state, eager.network.state_dict()[one], rtol=1e-3, atol=1e-5)
+    names = []
     for trainer in (eager, compiled):
         with torch.profiler.profile() as profile:
             trainer.step(make_batch(1))
-        softmaxes.append(sum("softmax" in event.name for event in profile.events()))
-    assert softmaxes[0] > 0 == softmaxes[1]  # the loss is compiled with its network
+        names.append(" ".join(event.name for event in profile.events()))
+    assert "softmax" in names[0] and "softmax" not in names[1]  # the loss is compiled with its network
+    assert ("aten::batch_norm_backward" in names[1]) is (mode == "cudnn-batch-norm")
     if execution == "compile":
         images, labels = make_batch()
         with pytest.raises(RuntimeError, match="compiled again within a timed epoch"):
