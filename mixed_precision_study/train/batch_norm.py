@@ -1,4 +1,4 @@
-"""Batch normalisation by cuDNN within a compiled step, as eager PyTorch has it in fp32, TF32 and fp16, but not in bf16.
+"""Batch normalisation by cuDNN within a compiled step in channels_last, as eager PyTorch has it but for bf16.
 
 Inductor would write kernels for it that also do what follows. Which is faster depends on the model, as
 docs/pytorch_notes.md says.
@@ -29,6 +29,7 @@ def backward(
     grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, scale: Tensor, kept: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of x, weight and bias."""
+    grad = grad.contiguous(memory_format=torch.channels_last)
     return ATEN.batch_norm_backward(grad, x, weight, None, None, mean, scale, True, eps, [True, True, True], kept)
 
 
@@ -61,7 +62,8 @@ def batch_norm(
 ) -> Tensor:
     """Compute torch.nn.functional.batch_norm, where it can be done so by the operations above."""
     given = all(one is not None for one in (mean, variance, weight, bias))
-    if not (training and given and x.dim() == 4 and x.dtype in BY_CUDNN and weight.dtype == torch.float32):
+    images = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if not (training and given and images and x.dtype in BY_CUDNN and weight.dtype == torch.float32):
         return functional.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
     y, _, _, _, new_mean, new_variance = forward(x, weight, bias, mean, variance, momentum, eps)
     with torch.no_grad():

@@ -8,11 +8,11 @@ from ..parameters import Unsupported
 from .precision import write_back
 
 
-def as_line(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a dense tensor as (N,), with its elements in the memory order of `like`."""
+def in_order_of(like: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor, or its copy with its elements in the memory order of `like`."""
     if any(a != b for a, b, size in zip(tensor.stride(), like.stride(), like.shape, strict=True) if size > 1):
-        tensor = torch.empty_like(like).copy_(tensor)
-    return tensor.as_strided((tensor.numel(),), (1,))
+        return torch.empty_like(like).copy_(tensor)
+    return tensor
 
 
 class DeviceOptimizer:
@@ -62,8 +62,11 @@ class DeviceOptimizer:
         by_dtype: dict[torch.dtype, list[tuple]] = {}
         for weight in self.weights:
             if weight.grad is not None:
-                tensors = weight, weight.grad, *self.state[weight].values()
-                by_dtype.setdefault(weight.dtype, []).append(tuple(as_line(tensor, weight) for tensor in tensors))
+                kept = self.state[weight]  # in channels_last, too, if the model is moved there afterwards
+                kept.update({name: in_order_of(weight, tensor) for name, tensor in kept.items()})
+                tensors = weight, in_order_of(weight, weight.grad), *kept.values()
+                lines = tuple(tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors)
+                by_dtype.setdefault(weight.dtype, []).append(lines)
         groups = [[list(column) for column in zip(*rows, strict=True)] for rows in by_dtype.values()]
         half_on_cpu = self.lr.device.type == "cpu" and by_dtype.keys() - {torch.float32}
         if self.stochastic or half_on_cpu:

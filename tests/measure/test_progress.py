@@ -36,7 +36,6 @@ def test_progress_is_written_by_a_thread_and_never_by_a_step(tmp_path, monkeypat
 
 
 def test_the_line_moves_every_second_without_a_step(capsys):
-    """As in a first step that compiles for minutes."""
     texts = "fp32, first step: compiling", "fp32, warm-up, step 1"
     with progress(None, texts[0], seconds=0.02) as shown:
         time.sleep(1.5)

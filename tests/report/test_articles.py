@@ -12,7 +12,6 @@ from mixed_precision_study.report.section import File, Table
 
 
 def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_for_each_other(tmp_path):
-    """WideResNet-28-10 in ten epochs as in colab-wide-resnet, and ResNet-18, which its article trains in O2."""
     for model, precision, seconds, peak, best in (
         ("wide_resnet28_10", "fp32", 60.0, 8000.0, 0.9),
         ("wide_resnet28_10", "amp_fp16", 30.0, 4800.0, 0.9),
