@@ -70,7 +70,7 @@ def section(tables: Tables) -> Section:
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
     section.say(f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}.")
-    missing = (testable & ~articles.ours.map(bool)).sum()
+    missing = testable.sum() - len(matched)
     section.say(f"{missing} have no counterpart among these runs. articles.csv has each figure beside ours.")
     return section
 
@@ -93,16 +93,17 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
     for row in articles.itertuples():
         ours = row.ours[0] if row.ours else {}
         gib = 1024 if row.unit == "MiB" else 1
-        value, base, differs = row.value / gib, row.value_baseline / gib, re.search("accuracy|loss", row.quantity)
-        found = [value, ours.get("value")] if pd.isna(base) else [value / base, ours.get("ratio")]
-        if differs and not pd.isna(base):
-            found = [value - base, ours["value"] - ours["base"] if ours else None]
-        elif row.quantity == "time" and not pd.isna(base):
-            found[0] = base / value
+        value, base = row.value / gib, row.value_baseline / gib
+        if pd.isna(base):
+            theirs, own = value, ours.get("value")
+        elif re.search("accuracy|loss", row.quantity):
+            theirs, own = value - base, ours["value"] - ours["base"] if ours else None
+        else:
+            theirs, own = base / value if row.quantity == "time" else value / base, ours.get("ratio")
         batch = f"batch {row.batch:g}" if row.batch > 0 else None
         parts = [row.quantity, row.model, batch, row.settings, row.precision, row.baseline]
         line = {"article": row.article, "year": row.year, "card": row.card}
-        line |= {"claim": ", ".join(part for part in parts if not pd.isna(part)), "theirs": found[0], "ours": found[1]}
+        line |= {"claim": ", ".join(part for part in parts if not pd.isna(part)), "theirs": theirs, "ours": own}
         line |= {name: ours.get(name) for name in ("low", "high", "hosts", "device")}
         line |= {"n": ours.get("processes") or ours.get("runs"), "testable": pd.isna(row.untestable)}
         rows.append(line | {"reason": row.untestable})

@@ -168,13 +168,13 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
     """
     from torch._functorch import config
 
-    from . import batch_norm  # noqa: F401, which registers its backend
-
     # Before PyTorch's pull request 181564 this cache could return code for another autocast type.
     config.enable_autograd_cache = False
     # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
     config.backward_pass_autocast = "off"  # noqa: S105
     options: Any = COMPILE_MODES[mode]
+    if "backend" in options:
+        from . import batch_norm  # noqa: F401, which registers it
     return torch.compile(part, dynamic=None if several_shapes else False, **options)
 
 
