@@ -33,8 +33,14 @@ KERNELSPECS = Path(__file__).parent / "jupyter"  # with a kernel of this Python,
 # jsonschema would load these for half a second, and a grammar for two more, to check formats that notebooks lack.
 UNUSED = ("rfc3987_syntax", "rfc3986_validator", "isoduration")
 LEAN = f"import sys; sys.modules.update(dict.fromkeys({UNUSED})); "
-PAPERMILL = f"{LEAN}import mixed_precision_study; "  # so that it ends when run_all.py has ended
-PAPERMILL += "from papermill.cli import papermill; papermill()"
+PAPERMILL = f"""{LEAN}
+import mixed_precision_study  # so that this ends when run_all.py has ended
+from papermill.cli import papermill
+try:
+    papermill()
+except RuntimeError:  # the kernel did not start, because another process took a port that was chosen for it
+    papermill()
+"""
 DEAD_KERNEL_EXIT = 138  # papermill's exit status
 STALL_SECONDS = 3600  # a run that shows no progress for so long is ended
 LOOK_SECONDS = 1.0  # between two looks at how far a run is and what it has started

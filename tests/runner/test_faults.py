@@ -82,6 +82,8 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
     spec.parent.mkdir(parents=True)
     spec.write_text(json.dumps({"argv": ["false"], "display_name": "Another", "language": "python"}))
     (tmp_path / "events").write_text("low 0\noom_kill 0\n")
+    (tmp_path / "ipykernel_launcher.py").write_text("import os\nos.remove(__file__)")  # the first kernel ends at once
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     monkeypatch.setattr(execute, "OOM_COUNTER", tmp_path / "events")
     words = ("--output-dir", output, "-p", "data_dir", tmp_path)
