@@ -3,8 +3,8 @@
     python run_all.py quick -p precisions fp32 -p repeats 24 --output-dir outputs/equal
     python benchmarks/equal_runs.py outputs/equal
 
-The first command makes 24 processes of each of three runs. The second judges three of them against three others, as
-two precisions are judged. A rate above 5% by more than its error means that the intervals on this host are too narrow.
+The first command makes 24 processes of each of three runs. The second judges four of them against four others, as two
+precisions are judged. A rate above 5% by more than its error means that the intervals on this host are too narrow.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import DIFFERENT, OUTCOMES, judge
 from mixed_precision_study.record import comparison_key, is_explanation, read_records
 
-A_SIDE = 3  # processes of each side, as in the study `reference`
+A_SIDE = 4  # processes of each side, as in the study `reference`
 LARGEST_BLOCK = 4  # precisions that the study `reference` compares
 MOST_SPLITS = 2000
 
@@ -82,14 +82,14 @@ def splits_of(blocks: list[list[dict]]) -> list[Split]:
 
 
 def false_positive_rate(runs: list[dict], different: Callable[[Pairs], bool | None] = called_different) -> dict | None:
-    """Return how often equal runs are called faster or slower than each other, or None with fewer than six.
+    """Return how often equal runs are called faster or slower than each other, or None with fewer than eight.
 
-    `runs` are equal runs in the order in which they were made, and `different` judges three pairs of them. The runs
+    `runs` are equal runs in the order in which they were made, and `different` judges four pairs of them. The runs
     are split as a real comparison would meet them. There each block holds one process of every precision, in random
     order. Two precisions are compared by the ratios within the blocks, so a drift of the machine from block to block
     cancels, and one within a block does not. Here blocks of four neighbours stand for four precisions. A split takes
-    three blocks, and from each two processes in random order: one for either side. With fewer than twelve processes a
-    block is a third of them. All splits are judged, or 2,000 drawn at random.
+    four blocks, and from each two processes in random order: one for either side. With fewer than sixteen processes a
+    block is a quarter of them. All splits are judged, or 2,000 drawn at random.
 
     The keys: `processes` that the blocks hold; `splits` that had an outcome; `rate` of those called faster or slower,
     None where none had an outcome; `error`, the standard error of the rate; `scatter`, the standard deviation between
@@ -130,18 +130,29 @@ def jackknife_error(outcomes: list[tuple[set[int], bool]], blocks: int) -> float
 
 
 def table(records: Iterable[dict]) -> str:
-    """Return a line for each equal run with its processes, times, scatter and rate; without such runs only the head."""
+    """Return a line for each equal run with its processes, times, scatter and rate; without such runs only the head.
+
+    The last line pools the runs whose rate has an error. Its upper limit is 1.64 errors above the mean rate, so a true
+    rate would exceed it in one of twenty cases.
+    """
     lines = ["| equal runs | processes | s an epoch | scatter | called faster or slower |", "|---|---|---|---|---|"]
+    pooled = []
     for runs in equal_runs(records):
         found, means = false_positive_rate(runs), [fmean(run["epoch_seconds"]) for run in runs]
         if found:
             rate = "no verdict" if found["rate"] is None else f"{found['rate']:.1%}"
-            rate += "" if found["error"] is None else f" ± {found['error']:.1%}"
+            if found["error"] is not None:
+                rate += f" ± {found['error']:.1%}"
+                pooled.append(found)
             first = runs[0]
             name = f"{first['model']} on {first['dataset_used']}, batch {first['batch_size']}, {first['execution']}"
             times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | {found['scatter']:.1%}"
             rate += f" of {found['splits']:,}"
             lines.append(f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |")
+    if len(pooled) > 1:
+        rate, error = (fmean(one["rate"] for one in pooled), math.hypot(*(one["error"] for one in pooled)) / len(pooled))
+        limit = f"{rate:.1%} ± {error:.1%}, at most {rate + 1.64 * error:.1%}"
+        lines.append(f"| all | {sum(one['processes'] for one in pooled)} | - | - | {limit} |")
     return "\n".join(lines)
 
 

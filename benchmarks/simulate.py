@@ -45,7 +45,7 @@ SCATTERS = (
     Scatter("LSTM, eager", 0.086, 0.052, 0.02, 0.45),
     Scatter("EfficientNet, compiled", 0.19, 0.08, 0.05, 0.2),
 )
-SHAPES = ((3, 3), (3, 6), (5, 6), (10, 1))  # processes a side, epochs of each
+SHAPES = ((3, 6), (4, 4), (4, 6), (10, 1))  # processes a side, epochs of each
 
 
 class Cell(NamedTuple):

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 from conftest import ROOT, results
-from equal_runs import equal_runs, false_positive_rate
+from equal_runs import equal_runs, false_positive_rate, table
 
 import outputs
 from mixed_precision_study.record import is_explanation, read_records
@@ -71,8 +71,11 @@ def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
 
 def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatch):
     monkeypatch.setattr("equal_runs.MOST_SPLITS", 400)
-    groups = equal_runs(read_records(results("aa-h100"))[0])
+    records = read_records(results("aa-h100"))[0]
+    groups = equal_runs(records)
     assert [len(runs) for runs in groups] == [24, 24, 24]
     for runs in groups:
         found = false_positive_rate(runs)
         assert found["splits"] == 400 and found["rate"] <= 0.05 + found["error"]
+    pooled = table(records).splitlines()[-1]
+    assert pooled.startswith("| all | 72 |") and float(pooled.split("at most ")[1].partition("%")[0]) < 5
