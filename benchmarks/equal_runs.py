@@ -150,7 +150,8 @@ def table(records: Iterable[dict]) -> str:
             rate += f" of {found['splits']:,}"
             lines.append(f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |")
     if len(pooled) > 1:
-        rate, error = (fmean(one["rate"] for one in pooled), math.hypot(*(one["error"] for one in pooled)) / len(pooled))
+        rate = fmean(one["rate"] for one in pooled)
+        error = math.hypot(*(one["error"] for one in pooled)) / len(pooled)
         limit = f"{rate:.1%} ± {error:.1%}, at most {rate + 1.64 * error:.1%}"
         lines.append(f"| all | {sum(one['processes'] for one in pooled)} | - | - | {limit} |")
     return "\n".join(lines)

@@ -113,16 +113,18 @@ def claims(articles: pd.DataFrame) -> pd.DataFrame:
 def counterparts(tables: Tables, row: Any) -> list[dict]:
     """Return what was found here for a published figure, once for each model; empty where nothing is comparable.
 
-    Of several comparisons the one with the article's precision counts, then that with whole epochs, with the most
-    processes, of the most similar length. `value` and `base` are read from runs, and a time has the keys of a ratio.
+    Of several comparisons the one with the article's precision counts, then that whose time has an interval, then that
+    with whole epochs, with the most processes, of the most similar length. `value` and `base` are read from runs, and a
+    time has the keys of a ratio.
     """
     time = row.quantity == "time"
     if time and pd.isna(row.baseline):
         return []  # the seconds of another card alone say nothing
     best: dict[str, tuple] = {}
     for number in fitting(tables, row, row.settings):
-        bases = [number] if pd.isna(row.settings_baseline) else fitting(tables, row, row.settings_baseline)
         comparison = tables.comparisons.loc[number]
+        bases = [number] if pd.isna(row.settings_baseline) else fitting(tables, row, row.settings_baseline)
+        bases = [base for base in bases if tables.comparisons.device[base] == comparison.device]
         whole = not comparison.settings.get("max_steps")
         gap = abs((comparison.settings.get("epochs") or 0) - (0 if pd.isna(row.epochs) else row.epochs))
         for precision in filter(None, (row.precision, STAND_IN.get(row.precision))):
@@ -142,7 +144,8 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
                     continue
                 found |= {"value": sides[0], "base": sides[1], "ratio": sides[0] / sides[1] if base else None}
             length = -gap if "accuracy" in row.quantity else 0
-            rank = (precision == row.precision, whole, length, found.get("processes", len(own)), -gap)
+            number_of = found.get("processes", len(own))
+            rank = (precision == row.precision, bool(found.get("low")), whole, length, number_of, -gap)
             if comparison.model not in best or rank > best[comparison.model][0]:
                 best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]

@@ -5,7 +5,7 @@ import io
 import made_up_records as made_up
 import pandas as pd
 import pytest
-from drawn_reports import parts_of, read_all
+from drawn_reports import parts_of, read_all, write_all
 
 from mixed_precision_study.report.articles import HOLDS, held, section
 from mixed_precision_study.report.section import File, Table
@@ -22,8 +22,10 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
         ("dpn92", "fp32", 30.0, 4000.0, 0.9),  # whose article has a loss that was not logged here
         ("dpn92", "o2_fp16", 20.0, 4000.0, 0.9),
     ):
-        facts = {"peak": peak, "metric": [0.5] * 9 + [best], "parameters": {"model": model, "epochs": 10}}
+        facts = {"peak": peak, "metric": [0.5] * 9 + [best], "parameters": {"model": model, "max_steps": 100}}
         made_up.write_processes(made_up.make("cifar_resnet", precision, seconds=[seconds] * 10, **facts), tmp_path)
+        facts |= {"parameters": {"model": model, "epochs": 10}, "device": made_up.TURING}  # no interval
+        write_all(tmp_path, made_up.make("cifar_resnet", precision, seconds=[9.0] * 10, **facts))
     tables = read_all(tmp_path)
     assert not section(tables).parts  # the study does not show articles
     tables.show["articles"] = True
