@@ -63,10 +63,8 @@ def section(tables: Tables) -> Section:
     parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(FIELDS))
     highest = rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
     bars = middle.join(parts).join(highest, on=["comparison", "precision"])
-    texts = {
-        name: bars[f"most_{name}"].map("{:,.2f}".format, na_action="ignore").fillna("-") for name in ("gib", "card_gib")
-    }
-    bars = bars.assign(label=texts["gib"] + " GiB", note="card " + texts["card_gib"])
+    gib, card = ([f"{one:,.2f}" if one == one else "-" for one in bars[f"most_{name}"]] for name in ("gib", "card_gib"))
+    bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_panels(section, bars, "memory_breakdown", dict(zip(FIELDS, COLOURS, strict=True)))
     warm = rows.assign(warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record])
     warm["growth"] = warm.warm / [(one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record]

@@ -44,14 +44,16 @@ def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
 
     processes = min(os.cpu_count() or 1, count // IMAGES_PER_PROCESS) if hasattr(os, "fork") else 0
     forked: dict[str, Any] = {"num_workers": processes, "multiprocessing_context": "fork"} if processes else {}
-    chunks = []
+    images = None
     with progress(count, "decoding images") as bar:  # the generator, because the loader would draw from the global one
         for chunk in DataLoader(range(count), 16, collate_fn=decode, generator=torch.Generator(), **forked):
             if isinstance(chunk, UserError):
                 raise chunk
-            chunks.append(chunk)
+            if images is None:
+                images = np.empty((count, *chunk.shape[1:]), chunk.dtype)
+            images[bar.n : bar.n + len(chunk)] = chunk
             bar.n += len(chunk)
-    return torch.from_numpy(np.concatenate(chunks))
+    return torch.from_numpy(images)
 
 
 class ImageData(TrainingData):
