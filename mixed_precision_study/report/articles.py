@@ -144,8 +144,8 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
                     continue
                 found |= {"value": sides[0], "base": sides[1], "ratio": sides[0] / sides[1] if base else None}
             length = -gap if "accuracy" in row.quantity else 0
-            number_of = found.get("processes", len(own))
-            rank = (precision == row.precision, bool(found.get("low")), whole, length, number_of, -gap)
+            processes = found.get("processes", len(own))
+            rank = (precision == row.precision, bool(found.get("low")), whole, length, processes, -gap)
             if comparison.model not in best or rank > best[comparison.model][0]:
                 best[comparison.model] = (rank, found)
     return [found for _, found in best.values()]

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from .growth import texts
 from .names import precision_name
 from .panels import add_panels, ok_trainings
 from .section import Section
@@ -48,12 +49,12 @@ def section(tables: Tables) -> Section:
     ranges = [f"{short(low)}\u2013{short(high)}" for low, high in zip(bars.low, bars.high, strict=True)]
     latency = bars.assign(label=bars.value.map(short) + " ms", note=ranges, task="latency of one sample")
     add_panels(section, latency, "inference_latency")
-    rate = bars.assign(value=bars.rate, label=[short(one) + "/s" if one == one else "-" for one in bars.rate], note="")
+    rate = bars.assign(value=bars.rate, label=[short(one) + "/s" if one == one else "–" for one in bars.rate], note="")
     rate["task"] = "throughput, " + bars.task.str.rpartition(", ")[2]
     add_panels(section, rate, "inference_throughput")
     table = pd.DataFrame({"model": bars["name"], "data": bars.task, "way": bars.block})
     table["precision"] = bars.precision.map(precision_name)
-    table["memory, GiB"] = [short(one) if one == one else "-" for one in bars.mib / 1024]
-    table["apart from fp32"] = [f"{one:.2%}" if one == one else "-" for one in bars.apart]
+    table["memory, GiB"] = [short(one) if one == one else "–" for one in bars.mib / 1024]
+    table["apart from fp32"] = texts(bars.apart, "{:.2%}")
     section.table(table.to_dict("records"), "Memory of inference, and how far its outputs are from those in fp32")
     return section

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from .growth import texts
 from .names import bare
 from .panels import add_panels, middle_runs, ok_trainings
 from .section import Section
@@ -63,7 +64,7 @@ def section(tables: Tables) -> Section:
     parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(FIELDS))
     highest = rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
     bars = middle.join(parts).join(highest, on=["comparison", "precision"])
-    gib, card = ([f"{one:,.2f}" if one == one else "-" for one in bars[f"most_{name}"]] for name in ("gib", "card_gib"))
+    gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
     add_panels(section, bars, "memory_breakdown", dict(zip(FIELDS, COLOURS, strict=True)))
     warm = rows.assign(warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record])
