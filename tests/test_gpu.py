@@ -590,8 +590,6 @@ def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options,
         assert abs(sizes[part] - counted[part]) <= 0.03 * peak + making, part
 
 
-# fp8, AdamW and the device's scaler
-
 WORDS = {"dataset": "synthetic", "model": "transformer", "epochs": 1, "max_steps": 60, "generate_words": 0}
 WORDS |= {"optimizer": "adamw", "lr": 0.0003, "units": 512, "heads": 8, "batch_size": 32, "bptt": 64}
 

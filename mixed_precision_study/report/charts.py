@@ -102,7 +102,7 @@ def opening_note(bars: pd.DataFrame) -> str:
     if ((others.low <= 1) & (others.high >= 1)).any():
         texts.append("~ means that the 95% interval includes 1.")
     if (others.ratio.notna() & others.low.isna()).any():
-        texts.append("A ratio in grey has no interval, because a single process was run.")
+        texts.append("A ratio in grey has no interval, because it rests on too few processes or hosts.")
     if others.stands.fillna(False).astype(bool).any():
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:

@@ -157,6 +157,15 @@ def facts(tables: Tables) -> str:
     return " · ".join(filter(None, parts))
 
 
+def opening_bars(bars: pd.DataFrame, way: str) -> pd.DataFrame:
+    """Return the bars of the opening figure: of a model's three or more ways, eager mode and that of the title."""
+    fastest = bars.sort_values("seconds").drop_duplicates(["model", "task", "way"]).comparison
+    groups = bars.groupby(["model", "task"])
+    several = groups.comparison.transform("nunique") > 2
+    both = groups.way.transform(lambda ways: {"eager", way} <= set(ways))
+    return bars[~(several & both) | bars.comparison.isin(fastest) & bars.way.isin(["eager", way])]
+
+
 def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
@@ -172,9 +181,11 @@ def section(tables: Tables, subject: Section | None = None) -> Section:
         if "times as fast" in found and found != title:
             screen.say(f"**Time.** {plain(found)}.")
     elif len(bars) and bars.model.nunique() <= MOST_MODELS:
-        figures = opening(bars)
+        shown = opening_bars(bars, way)
+        figures = opening(shown)
         if not tables.on_cpu and (cards := cards_of(tables, bars)):
             screen.parts.append(Cards(cards, over=len(cards) == len(figures) <= 3))
         screen.chart(figures, "time_and_memory", f"{found}. Bars of the seconds of an epoch and of peak memory.")
-        screen.say(opening_note(bars))
+        elsewhere = "Other ways of execution stand further down." if len(shown) < len(bars) else ""
+        screen.say(f"{opening_note(shown)} {elsewhere}".strip())
     return screen

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
-from ..judge.verdict import DIFFERENT
+from ..judge.verdict import DIFFERENT, FEW_HOSTS
 from .names import ORDER, short_name
 from .section import Section
 from .tables import Tables
@@ -43,7 +43,9 @@ def section(tables: Tables) -> Section:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval in one line: "1.51 (1.49–1.53)", "~" where the interval includes 1."""
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or its hosts' range, "[...]"; "~" where it includes 1."""
+    if row.outcome == FEW_HOSTS:
+        return f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
     if row.low is None or row.low != row.low:
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
@@ -89,6 +91,13 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         said.append(
             f"\\* marks {count(len(fallen), 'ratio')} whose difference is not significant after Holm's correction for"
             f" testing all {len(tested)} ratios of this report."
+        )
+    over_hosts = ratios[ratios.outcome == FEW_HOSTS]
+    if len(over_hosts):
+        fewest = int(over_hosts.hosts.min())
+        said.append(
+            f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around their median, because eager"
+            f" times belong to a host. With {fewest} hosts, {2 / (fewest + 1):.0%} of further hosts lie outside."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:

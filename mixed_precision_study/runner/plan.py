@@ -118,6 +118,12 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
+def is_wanted(run: Run, overrides: Mapping[str, Any]) -> bool:
+    """Return whether a run is of the repetition that `repeat` asks for; without it every run is."""
+    alone = overrides.get(f"{run.notebook.stem}.repeat", overrides.get("repeat"))
+    return alone in (None, run.parameters.get("repeat", 0))
+
+
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
@@ -127,7 +133,8 @@ def plan(
     several repetitions, because then its times get an interval, and the process is the unit of that. The runs of a
     comparison differ in precision and repetition only and go to one GPU. In an interleaved study that holds for all
     runs of a notebook, because they are compared as the steps of a ladder. Swept seeds are numbered as repetitions, so
-    that only the first of them explains. Raise UserError at the first value that a notebook would refuse.
+    that only the first of them explains. An override of `repeat` leaves that repetition alone, as for another host.
+    Raise UserError at the first value that a notebook would refuse.
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
@@ -171,4 +178,8 @@ def plan(
                 if new := len(one["precisions"]):  # none where entries overlap
                     run = Run(path, one, folder, new * minutes, study=study.get("about"))
                     comparisons.setdefault(comparison, []).append(run)
-    return [in_order(runs, key) for key, runs in comparisons.items()], left_out
+    ordered = [in_order(runs, key) for key, runs in comparisons.items()]
+    kept = [[run for run in runs if is_wanted(run, overrides)] for runs in ordered]
+    if any(ordered) and not any(kept):
+        raise UserError("the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one.")
+    return list(filter(None, kept)), left_out

@@ -114,8 +114,8 @@ def parse_overrides(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for name, text in pairs:
         parameter = name.rpartition(".")[2]
-        if instead := {"output_dir": "--output-dir DIR", "repeat": "-p repeats N"}.get(parameter):
-            raise UserError(f"{parameter} cannot be set with -p, because run_all.py sets it; use {instead}.")
+        if parameter == "output_dir":
+            raise UserError("output_dir cannot be set with -p, because run_all.py sets it; use --output-dir DIR.")
         try:
             overrides[name] = yaml.safe_load(text) if parameter not in PATHS else text
             if parameter in PATHS and text:

@@ -219,8 +219,7 @@ SOUND = {
     "accumulated": lambda: scaled(micro=2, ends="last:step last:update"),
     "divided by a count": lambda: scaled(by_hand=divide, ends="hand step update"),
     "norm that is logged": lambda: scaled(
-        by_hand=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf),
-        ends="hand step update",
+        by_hand=lambda model: torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf), ends="hand step update"
     ),
     "small updates that are kept": lambda: plain(dtype=BF16, optimizer=partial(InTwoParts, lr=1e-6)),
     "penalty": lambda: penalty(divides=True),

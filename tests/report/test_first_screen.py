@@ -5,11 +5,12 @@ import re
 
 import made_up_records as made_up
 import pandas as pd
+import pytest
 from drawn_reports import parts_of, read_all, rows_in, said_in
 
-from mixed_precision_study.report import first_screen, sections, sure
+from mixed_precision_study.report import first_screen, ladder, sections, sure
 from mixed_precision_study.report.section import Cards, Heading, Section
-from mixed_precision_study.report.tables import ON_CPU, Tables
+from mixed_precision_study.report.tables import ON_CPU, Tables, bars_of
 
 SECONDS = {"fp32": 9.0, "tf32": 6.0, "amp_fp16": 3.0, "amp_bf16": 4.0}
 PEAKS = {"fp32": 1174.0, "tf32": 1174.0, "amp_fp16": 662.0, "amp_bf16": 1174.0}  # with 150 MiB of data
@@ -86,6 +87,29 @@ def test_an_interval_that_includes_one_is_marked_and_one_process_has_none(tmp_pa
     assert "1 run" in screen_of(both)[2][0]["lines"][0]
     ((row, other),) = rows_in(sure.section(both))
     assert row["bf16 over TF32"] == "1.50" and "batch 128" in row["model"] and "batch 256" in other["model"]
+
+
+def test_eager_runs_of_three_hosts_stand_with_their_range_beside_graphs_on_another(tmp_path):
+    """Eager AMP takes 4 s, times 1, 1.1 or 2 of the host; graphs in either layout take 1 s and 0.8 s on a fourth."""
+    records, names = [], ("tf32", "amp_bf16")
+    for host, slow in enumerate((1, 1.1, 2)):
+        where = {
+            "gpu_uuid": f"GPU-{host}",
+            "host_id": f"{host}",
+            "parameters": {"repeat": host, "channels_last": False},
+        }
+        records += runs(slow, processes=1, names=names, **where)
+    for layout, factor in ((False, 0.25), (True, 0.2)):
+        where = {"gpu_uuid": "GPU-9", "host_id": "9", "parameters": {"channels_last": layout}}
+        records += runs(factor, "cuda_graph", names=names, **where)
+    found = read_all(tmp_path, *records)
+    sureness = sure.section(found)
+    assert rows_in(sureness)[0][0]["bf16 over TF32"] == "~1.36 [0.75–1.50]" and "50%" in said_in(sureness)
+    ways = ladder.ways_of(found, ladder.steps_of(found)).set_index(["added", "precision"])
+    own = ways.loc[[("CUDA graph", "amp_bf16")]].iloc[0]
+    assert [own.ratio, own.lowest, own.highest, own.hosts] == pytest.approx([4.4, 4, 8, 3], rel=0.01)
+    shown = first_screen.opening_bars(bars_of(found), "CUDA graph")
+    assert shown.comparison.nunique() == 2 and shown[shown.way == "CUDA graph"].seconds.min() < 0.9
 
 
 def test_on_a_cpu_nothing_is_judged_and_made_up_data_are_the_first_sentence(tmp_path):

@@ -198,9 +198,6 @@ def test_two_machines_that_share_a_run_id_are_both_used_and_only_the_stuck_one_i
     assert [(one["gpu_uuid"], one["precision"]) for one in diverged] == [("stuck", "amp_fp16")]
 
 
-# The CSV files
-
-
 def test_no_text_of_a_record_is_a_formula_of_a_spreadsheet(tmp_path):
     texts = {"note": "=HYPERLINK(1)", "=1+1": "@SUM(1)", "-2": "+3", "tab": "\t=1", "number": -0.5, "plain": "a=1"}
     content = read_all(tmp_path, made_up.make("cifar_resnet", "fp32", parameters=texts)).csv()["trainings.csv"]

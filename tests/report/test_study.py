@@ -31,8 +31,7 @@ def test_study_yaml_goes_before_the_records(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["name: a\nshow: {ovr: units}", "show: {steps: [{precision: fp32}]}", "name: <b>", "[]", "a: &a [*a"],
+    "text", ["name: a\nshow: {ovr: units}", "show: {steps: [{precision: fp32}]}", "name: <b>", "[]", "a: &a [*a"]
 )
 def test_a_wrong_study_yaml_is_refused_in_one_sentence(tmp_path, text):
     (tmp_path / "study.yaml").write_text(text)

@@ -38,6 +38,8 @@ def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, stu
         blocks = [list(block) for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])]
         assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
         assert all(len(run.run_ids) == 1 for run in runs)
+        alone = planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
+        assert blocks[-1] in alone, "a repetition keeps its places where it is made alone"
         firsts = [block[0].parameters["precisions"][0] for block in blocks[:4]]
         assert sorted(firsts) == sorted(FOUR)
 
@@ -108,7 +110,9 @@ def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
         check_overrides([STUDIES["quick"]], NOTEBOOKS, {name: 1})
 
 
-@pytest.mark.parametrize("pair", [("batch_size", "-1"), ("repeats", "0"), ("model", "resnet18")], ids=" ".join)
+@pytest.mark.parametrize(
+    "pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")], ids=" ".join
+)
 def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
     with pytest.raises(UserError, match=f"{pair[0]} is "):
         planned(tmp_path, "quick", pair)

@@ -136,9 +136,6 @@ def test_a_download_is_moved_into_place_whole(tmp_path, monkeypatch, another_is_
         load(tmp_path / "other", "cifar10")
 
 
-# Batches
-
-
 @pytest.mark.parametrize("options", [{"loader": "gpu"}, *({"loader": "workers", "num_workers": n} for n in (0, 2))])
 def test_both_loaders_give_batches_of_one_kind_that_repeat_with_the_seed(options):
     data = load(max_steps=3, **options)

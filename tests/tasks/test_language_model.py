@@ -56,9 +56,6 @@ def test_no_kind_sees_later_words_and_padding_words_have_no_probability_and_lear
         assert make(kind, words=words)(text[:5] % 16)[0].shape == (5, 3, -(-words // 8) * 8)
 
 
-# Writing
-
-
 def writing(count, **changes):
     """Return a function that has a network write so many words."""
     settings, data = load(generate_words=count, **changes)
@@ -102,9 +99,6 @@ def test_writing_begins_after_a_line_and_reads_one_word_with_a_state_or_the_last
     assert seen[0] == ([first], False)
     assert [len(words) for words, _ in seen] == lengths
     assert {carried for _, carried in seen[1:]} == {hidden is not None}
-
-
-# The Transformer
 
 
 def test_the_transformer_is_that_of_torch_with_a_causal_mask():
