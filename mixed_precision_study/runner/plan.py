@@ -118,12 +118,6 @@ def in_order(runs: list[Run], comparison: str) -> Comparison:
     return [run._replace(order=first) for run, first in zip(ordered, begun, strict=False)]
 
 
-def is_wanted(run: Run, overrides: Mapping[str, Any]) -> bool:
-    """Return whether a run is of the repetition that `repeat` asks for; without it every run is."""
-    alone = overrides.get(f"{run.notebook.stem}.repeat", overrides.get("repeat"))
-    return alone in (None, run.parameters.get("repeat", 0))
-
-
 def plan(
     study: dict, notebooks: Path, folder: Path, overrides: Mapping[str, Any], on_gpu: bool
 ) -> tuple[list[Comparison], list[str]]:
@@ -138,6 +132,7 @@ def plan(
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
+    alone: dict[str, int | None] = {}  # by notebook, the repetition that is wanted
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
@@ -148,6 +143,7 @@ def plan(
             continue
         own = {key: value for key, value in overrides.items() if key in declared.model_fields}
         own |= {key[len(name) + 1 :]: value for key, value in overrides.items() if key.startswith(f"{name}.")}
+        alone[name] = own.get("repeat")
         given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
         sweep = entry.get("sweep", {}) if on_gpu else {}
         usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
@@ -179,7 +175,9 @@ def plan(
                     run = Run(path, one, folder, new * minutes, study=study.get("about"))
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    kept = [[run for run in runs if is_wanted(run, overrides)] for runs in ordered]
+    kept = [
+        [one for one in runs if alone[one.notebook.stem] in (None, one.parameters.get("repeat"))] for runs in ordered
+    ]
     if any(ordered) and not any(kept):
         raise UserError("the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one.")
     return list(filter(None, kept)), left_out
