@@ -47,8 +47,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
     parser = Parser(prog="run_all.py", description=__doc__)
     add = parser.add_argument
     add("studies", nargs="*", metavar="STUDY[/NOTEBOOK]", help="default: quick, or all of a file without it")
-    given = "set a parameter of all notebooks that have it, or NOTEBOOK.NAME of one; -p repeats N makes N repetitions,"
-    given += " and -p repeat K only that numbered K, from 0"
+    given = "set a parameter, or NOTEBOOK.NAME of one notebook; repeats N makes N repetitions, repeat K that numbered K"
     add("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), dest="given", help=given)
     add("--gpus", default="all", metavar="all|none|0,1", help="default: all; none: a smoke test on the CPU")
     add("--jobs", type=int, metavar="N", help="runs at once on the CPU (default: at most 3)")

@@ -87,7 +87,7 @@ def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping
     """Raise UserError at a -p that none of the studies' notebooks knows."""
     known = {name: parameters_of(notebooks / f"{name}.ipynb")[0].model_fields for name in notebooks_of(studies)}
     plain = sorted({one for fields in known.values() for one in fields})
-    of_one = [f"{notebook}.{one}" for notebook, fields in known.items() for one in fields]
+    of_one = [f"{notebook}.{one}" for notebook, fields in known.items() for one in fields if one != "repeat"]
     for name in overrides:
         if name not in (*plain, *of_one, "repeats"):
             hint = did_you_mean(name, of_one if "." in name else plain, "there are")
@@ -132,7 +132,6 @@ def plan(
     """
     comparisons: dict[str, list[Run]] = {}
     planned: set[str] = set()
-    alone: dict[str, int | None] = {}  # by notebook, the repetition that is wanted
     left_out = []
     for entry in study["runs"]:
         name = entry["notebook"]
@@ -143,7 +142,6 @@ def plan(
             continue
         own = {key: value for key, value in overrides.items() if key in declared.model_fields}
         own |= {key[len(name) + 1 :]: value for key, value in overrides.items() if key.startswith(f"{name}.")}
-        alone[name] = own.get("repeat")
         given = cell | (entry.get("parameters", {}) if on_gpu else entry["cpu"])
         sweep = entry.get("sweep", {}) if on_gpu else {}
         usual = entry.get("repeats", 1) if on_gpu else 1  # repetitions
@@ -160,8 +158,8 @@ def plan(
             raise UserError(f"notebook {name}: {error}") from None
         minutes = entry.get("minutes", 1) / usual / sum(len(one["precisions"]) for one in values)  # of a training
         for combination, parameters in zip(combinations, values, strict=True):
-            each = [[one] for one in parameters["precisions"]]
-            together = each if repeats > 1 and on_gpu else [parameters["precisions"]]
+            names = parameters["precisions"]
+            together = [[one] for one in names] if repeats > 1 and on_gpu else [names]
             first = repeats * sweep["seed"].index(combination["seed"]) if "seed" in combination else 0
             comparison = name if study.get("interleaved") else run_id_of(name, parameters | {"repeat": 0}, "any")
             for number, precisions in itertools.product(range(first, first + repeats), together):
@@ -175,9 +173,8 @@ def plan(
                     run = Run(path, one, folder, new * minutes, study=study.get("about"))
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
-    kept = [
-        [one for one in runs if alone[one.notebook.stem] in (None, one.parameters.get("repeat"))] for runs in ordered
-    ]
+    alone = overrides.get("repeat")
+    kept = [[run for run in runs if alone in (None, run.parameters.get("repeat"))] for runs in ordered]
     if any(ordered) and not any(kept):
         raise UserError("the repetition of -p repeat is not planned, because they count from 0 to `repeats` less one.")
     return list(filter(None, kept)), left_out

@@ -102,6 +102,7 @@ def test_an_option_goes_to_all_notebooks_that_know_it_or_to_one(tmp_path):
         ("cifar_resnet.modle", "did you mean cifar_resnet.model?"),
         ("cifar_resnet.bptt", "cifar_resnet.bptt"),
         ("cifar_resnet.repeats", "cifar_resnet.repeats"),
+        ("cifar_resnet.repeat", "cifar_resnet.repeat"),
     ],
 )
 def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
