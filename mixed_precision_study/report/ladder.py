@@ -26,6 +26,7 @@ USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "com
 USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that the interval of a gain includes 1."""
+ADDED = {("cuda_graph", "compile_cuda_graph"): "torch.compile", ("compile", "compile_cuda_graph"): "CUDA graph"}
 LIMITS = ("ratio", "low", "high", "outcome")
 
 
@@ -138,6 +139,7 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
                 if found:
                     value = values[after]
                     added = way_name(value) if setting == "execution" else setting_name(setting, value)
+                    added = ADDED.get((values[before], value), added)
                     row = {"before": before, "after": after, "precision": precision, "added": added}
                     rows.append(row | found | {"memory": peaks[after, precision] / peaks[before, precision]})
     ways = pd.DataFrame(rows)
