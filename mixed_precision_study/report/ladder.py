@@ -19,6 +19,7 @@ from .growth import ratio_texts, texts
 from .names import COLOURS, ORDER, WAYS, bare, in_way, precision_name, setting_name, short_name, way_name
 from .panels import add_panels
 from .section import Section
+from .sure import range_of_hosts
 from .tables import Tables, alike, bars_of
 from .words import listed
 
@@ -108,7 +109,7 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
 
     A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
     """
-    if own[0]["execution"] == "eager" or base[0]["execution"] != "eager":
+    if "cuda_graph" not in own[0]["execution"] or base[0]["execution"] != "eager":
         return None
     hosts = [[run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))]
     if len(hosts) < FEWEST_HOSTS:
@@ -127,13 +128,13 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
         for _, family in alike(tables.comparisons, setting):
             values = {number: one.get(setting, usual) for number, one in family.settings.items()}
             pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]
-            pairs = [
-                (one, last) for one, last in pairs if not {(one, mid) for mid, end in pairs if end == last} & {*pairs}
-            ]
             for (before, after), precision in product(pairs, ORDER):
                 own, base = tables.runs(after, precision), tables.runs(before, precision)
                 climbs = {(before, precision), (after, precision)} <= climbed
-                found = tables.between(own, base) if own != base and not climbs else None
+                steps_between = [mid for mid in values if {(before, mid), (mid, after)} <= {*pairs}]
+                if climbs or any(tables.runs(mid, precision) for mid in steps_between):
+                    continue
+                found = tables.between(own, base) if own != base else None
                 if found and not found["processes"]:
                     found = over_hosts(own, base)
                 if found:
@@ -206,9 +207,7 @@ def section(tables: Tables) -> Section:
             "run": [", ".join(filter(None, tables.comparisons.loc[number, ["way", "more"]])) for number in ways.before],
             "with": ways.added,
             "precision": ways.precision.map(precision_name),
-            "times as fast": ratio_texts(
-                ways.assign(low=ways.low.where(~wide, ways.lowest), high=ways.high.where(~wide, ways.highest))
-            ),
+            "times as fast": pd.Series(ratio_texts(ways)).where(~wide, [*map(range_of_hosts, ways.itertuples())]),
             "n": ways.processes.where(~wide, ways.hosts),
             "outcome": ways.outcome,
             "memory": texts((ways.memory - 1).round(2) + 0.0, "{:+.0%}"),

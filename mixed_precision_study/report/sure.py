@@ -1,5 +1,7 @@
 """Section: how sure the ratios are. One row per model and way of execution, one-line cells, one merged footnote."""
 
+from typing import Any
+
 import pandas as pd
 
 from ..judge.ratios import FEWEST_HOSTS, FEWEST_PROCESSES
@@ -43,9 +45,9 @@ def section(tables: Tables) -> Section:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or its hosts' range, "[...]"; "~" where it includes 1."""
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where it includes 1."""
     if row.outcome == FEW_HOSTS:
-        return f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
+        return range_of_hosts(row)
     if row.low is None or row.low != row.low:
         return f"{row.ratio:.2f}" + ("" if row.outcome in DIFFERENT or row.processes else "†")
     unsure = "" if row.outcome in DIFFERENT else "~" if row.low <= 1 <= row.high else ""
@@ -54,9 +56,17 @@ def cell_of(row: pd.Series) -> str:
     return f"{unsure}{row.ratio:.{digits}f} ({row.low:.{digits}f}–{row.high:.{digits}f}){fallen}"
 
 
+def range_of_hosts(row: Any) -> str:
+    """Return the median of the hosts' ratios with their ends: "1.08 [1.05–1.23]", "~" where 1 lies between them."""
+    return f"{'~' if row.lowest <= 1 <= row.highest else ''}{row.ratio:.2f} [{row.lowest:.2f}–{row.highest:.2f}]"
+
+
 def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
-    """Return how far graphs and eager runs repeat, as the half width of their intervals."""
-    known = ratios.dropna(subset=["low"])
+    """Return how far graphs and eager runs repeat, as the half width of their intervals, and how far hosts differ."""
+    known, hosts = ratios.dropna(subset=["low"]), ratios[ratios.outcome == FEW_HOSTS]
+    apart = f"differ by up to {(hosts.highest / hosts.lowest).max():.1f} times between hosts"
+    if known.empty and len(hosts):
+        return f"How sure: eager ratios {apart}"
     if known.empty:
         return "How sure: no ratio has an interval, because each rests on one or two processes"
     graph = known.comparison.map(tables.comparisons.way).str.contains("graph")
@@ -64,6 +74,8 @@ def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
     known_to = [f"{half[rows].max():.0%}" for rows in (graph, ~graph) if rows.any()]
     if len(known_to) == 2:
         return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
+    if len(hosts):
+        return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, and eager ones {apart}"
     return f"How sure: ratios are known within {known_to[0]}"
 
 

@@ -95,9 +95,7 @@ def test_a_report_is_drawn_and_one_that_hangs_or_breaks_is_stopped(tmp_path, mon
     assert not survivors(tmp_path)
 
 
-# Wrong requests: one sentence that names what is wrong, and nothing is written
-
-WRONG = {
+WRONG = {  # each gets one sentence that names what is wrong, and nothing is written
     "--batch-size": ["one", "--batch-size", "3"],
     "gpu_only": ["gpu_only"],
     "--gpus": ["one", "--ray", "auto", "--gpus", "0"],

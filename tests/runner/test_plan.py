@@ -34,14 +34,11 @@ def test_without_repetitions_and_on_the_cpu_a_run_trains_all_precisions(tmp_path
 @pytest.mark.parametrize(("study", "pairs", "repeats"), [("reference", [], 4), ("quick", [("repeats", "5")], 5)])
 def test_repetitions_have_processes_of_their_own_in_a_latin_square(tmp_path, study, pairs, repeats):
     for runs in planned(tmp_path, study, *pairs):
-        assert [run.order for run in runs] == list(range(len(runs)))
+        assert [(run.order, len(run.run_ids)) for run in runs] == [(place, 1) for place in range(len(runs))]
         blocks = [list(block) for _, block in itertools.groupby(runs, lambda run: run.parameters["repeat"])]
         assert [block[0].parameters["repeat"] for block in blocks] == list(range(repeats))
-        assert all(len(run.run_ids) == 1 for run in runs)
-        alone = planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))
-        assert blocks[-1] in alone, "a repetition keeps its places where it is made alone"
-        firsts = [block[0].parameters["precisions"][0] for block in blocks[:4]]
-        assert sorted(firsts) == sorted(FOUR)
+        assert blocks[-1] in planned(tmp_path, study, *pairs, ("repeat", str(repeats - 1)))  # made alone
+        assert sorted(block[0].parameters["precisions"][0] for block in blocks[:4]) == sorted(FOUR)
 
 
 def test_the_steps_of_a_ladder_are_mixed_and_go_to_one_device(tmp_path):
@@ -111,9 +108,7 @@ def test_an_option_that_none_of_the_notebooks_knows_stops(name, said):
         check_overrides([STUDIES["quick"]], NOTEBOOKS, {name: 1})
 
 
-@pytest.mark.parametrize(
-    "pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")], ids=" ".join
-)
+@pytest.mark.parametrize("pair", [("batch_size", "-1"), ("repeats", "0"), ("repeat", "4"), ("model", "resnet18")])
 def test_a_value_that_a_notebook_refuses_stops_all_before_a_run_starts(tmp_path, pair):
     with pytest.raises(UserError, match=f"{pair[0]} is "):
         planned(tmp_path, "quick", pair)
