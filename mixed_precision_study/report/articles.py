@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
+from ..judge.verdict import FEW_HOSTS
 from ..record import last_metric
 from .charts import PANEL, SOFT, chart_style
 from .names import COLOURS, short_name
@@ -17,11 +18,11 @@ from .tables import Tables, csv_of, peak_gib
 from .words import count, listed, plain, span
 
 ABOUT = """A run counts if model, data, batch and settings are those of the article, and for times only if it is eager,
-because the articles were. Each of their figures is a single run on older software. `O2` and fp16 AMP stand in for each
-other. EfficientNet's article has images of its own, so ours are others."""
+because the articles were. Each of their figures is a single run on older software. A 95% interval stands in ( ), and
+the range of hosts in [ ]. `O2` and fp16 AMP stand in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
 SAME = 0.05  # a smaller change of time counts as none
-HOLDS = "the same as with"
+HOLDS = "holds"
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}  # mixed precision was O2 before there was autocast
 LINE = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]  # of the table
 
@@ -63,10 +64,11 @@ def section(tables: Tables) -> Section:
             processes = span([found[0]["processes"] for found in rows.ours])
             found = f"*{plain(article)}* ({year}) found fp16 {theirs} times as fast as fp32"
             parts = [
-                f"{how} {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
+                f"{how} for {listed(list(dict.fromkeys(some.name + ' on ' + some.card)), 'and')}"
                 for how, some in rows.groupby("held", sort=False)
             ]
-            section.say(f"- {found}, and here it is {own} (n = {processes}). The direction is {', and '.join(parts)}.")
+            direction = ", but ".join(parts) if len(parts) > 1 else rows.held.iloc[0]
+            section.say(f"- {found}, and here it is {own} (n = {processes}). Its direction {direction}.")
     section.table(table_rows(matched))
     reasons = "; ".join(dict.fromkeys(articles.untestable[~testable]))
     section.say(f"{(~testable).sum()} of {len(articles)} published figures cannot be tested here: {reasons}.")
@@ -76,15 +78,15 @@ def section(tables: Tables) -> Section:
 
 
 def held(theirs: float, ours: dict) -> str:
-    """Return what the direction of a ratio of ours is to that of an article, as the middle of a sentence."""
+    """Return whether the direction of an article's ratio holds here, as the middle of a sentence."""
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
-        return "inconclusive beside"
+        return "is undecided"
     up, down = ((ratio > 1 + SAME, ratio < 1 - SAME) for ratio in (theirs, ours["ratio"]))
-    return HOLDS if up == down else "another than with"
+    return HOLDS if up == down else "does not hold"
 
 
 def claims(articles: pd.DataFrame) -> pd.DataFrame:
-    """Return articles.csv: a row for each published figure with ours, its interval, n and hosts.
+    """Return articles.csv: a row for each published figure with ours, its interval or the range of its hosts, and n.
 
     A time is given as times as fast as the baseline, memory and the largest batch as the ratio to the baseline's, and
     an accuracy or a loss as the difference from it. A figure without a baseline stands as it is, memory in GiB.
@@ -138,6 +140,8 @@ def counterparts(tables: Tables, row: Any) -> list[dict]:
                 found |= tables.between(own, base) or {}
                 if "ratio" not in found or found["untrained"]:
                     continue
+                if found["outcome"] == FEW_HOSTS:
+                    found |= {"low": found["lowest"], "high": found["highest"]}
             else:
                 sides = [pd.Series([figure_of(run, row.quantity) for run in runs]).median() for runs in (own, base)]
                 if pd.isna(sides[0]) or (base and pd.isna(sides[1])):
@@ -240,6 +244,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
                 "There": ", ".join(map(theirs_text, rows.itertuples())),
                 "Here": ", ".join(here),
                 "n": ours[0].get("processes") or ours[0]["runs"],
+                "Hosts": ours[0].get("hosts") or "",
                 "Our card": ours[0]["device"],
             }
         )
@@ -267,7 +272,10 @@ def ours_text(quantity: str, ours: list[dict]) -> str:
         ratios = [one["ratio"] for one in ours]
         return f"{'' if quantity == 'time' else quantity} {min(ratios):.2f} to {max(ratios):.2f}×".strip()
     text = text_of(quantity, found.get("value"), found.get("base"), found["ratio"])
-    return f"{text} ({found['low']:.2f} to {found['high']:.2f})" if found.get("low") else text
+    if not found.get("low"):
+        return text
+    ends = f"{found['low']:.2f} to {found['high']:.2f}"
+    return f"{text} [{ends}]" if found["outcome"] == FEW_HOSTS else f"{text} ({ends})"
 
 
 def text_of(quantity: str, value: Any, base: Any, ratio: Any) -> str:

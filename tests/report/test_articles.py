@@ -53,7 +53,7 @@ def test_a_ratio_stands_beside_that_of_the_article_and_o2_and_fp16_amp_stand_in_
 def test_a_direction_is_that_of_the_article_or_another_or_inconclusive():
     cases = [(1.3, 1.1, 1.01, 1.2), (1.3, 1.1, 0.9, 1.3), (0.8, 1.1, None, None)]
     found = [held(theirs, {"ratio": ratio, "low": low, "high": high}) for theirs, ratio, low, high in cases]
-    assert found == [HOLDS, "inconclusive beside", "another than with"]
+    assert found == [HOLDS, "is undecided", "does not hold"]
 
 
 OTHER = [{"dataset_used": "synthetic"}, {"device_type": "cpu", "gpu_name": None}]
