@@ -5,6 +5,7 @@ python docs/figures.py      draw the pictures in docs/images anew, for light and
 
 import functools
 import sys
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -12,20 +13,26 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mixed_precision_study.report import growth, ladder, quality  # noqa: E402
+from mixed_precision_study.report import first_screen, growth, ladder, quality  # noqa: E402
 from mixed_precision_study.report.charts import chart_style, opening, picture_of  # noqa: E402
 from mixed_precision_study.report.names import short_name  # noqa: E402
 from mixed_precision_study.report.section import Chart, Section  # noqa: E402
+from mixed_precision_study.report.sure import cell_of  # noqa: E402
 from mixed_precision_study.report.tables import Tables, bars_of, read_tables  # noqa: E402
 from mixed_precision_study.report.words import span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")
 AMP = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
-CARDS = ("main/reference-h100", "main/reference-h200")
-EAGER_SETS = (*CARDS, "main/ladder-h200", "main/quick-h100", "main/executed-h100", "checks/eager-hosts-h100.zip")
+REFERENCE = "main/reference-h100"
+NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")  # graphs in the layout that is slower with AMP
+EAGER_SETS = (*NCHW, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
 EAGER_SETS += tuple(f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200"))
+WAYS = ("compiled CUDA graph", "CUDA graph", "eager")
+SHOWN = (WAYS[0], WAYS[2])  # in the README's table
 BATCHES = {"ResNet-18": 128, "EfficientNet-B0": 32, "LSTM, 2 × 200 units": 20}  # of the three experiments
+NAMES = dict(zip(BATCHES, ("resnet", "efficientnet", "lstm"), strict=True))  # of the numbers below
+STEPS = {"CUDA graph": "graph", "channels_last": "layout", "torch.compile": "compile"}
 IMAGE_MODELS = list(BATCHES)[:2]
 
 
@@ -35,10 +42,11 @@ def read(outputs: Path, folder: str) -> Tables:
 
 
 @functools.cache
-def bars(outputs: Path, folders: tuple[str, ...], way: str) -> pd.DataFrame:
-    """Return the bars_of() the three experiments in one way of execution, in NCHW layout, with their `folder`.
+def bars(outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool = False) -> pd.DataFrame:
+    """Return the bars_of() the three experiments in one way of execution and layout of images, with their `folder`.
 
-    `energy` is the share of the joules of TF32, and `strict` says how many times as fast the bar is as fp32.
+    `energy` is the share of the joules of TF32, `strict` says how many times as fast the bar is as fp32, and `cell` is
+    the ratio over TF32 with its interval or the range of its hosts, whose ends are `lowest` and `highest`.
     """
     parts = []
     for folder in folders:
@@ -48,13 +56,17 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str) -> pd.DataFrame:
             comparison["name"] in BATCHES
             and comparison.batch == BATCHES[comparison["name"]]
             and comparison.way == way
-            and not comparison.settings.get("channels_last")
+            and comparison.settings.get("channels_last", channels_last) == channels_last
             for _, comparison in tables.comparisons.loc[found.comparison].iterrows()
         ]
-        strict = tables.ratios[tables.ratios.baseline == "fp32"].set_index(["comparison", "precision"]).ratio
+        over = tables.ratios.assign(cell=[cell_of(row) for row in tables.ratios.itertuples()])
+        over = over.set_index(["baseline", "comparison", "precision"])[["ratio", "cell", "lowest", "highest"]]
+        keys = [(one.comparison, one.precision) for one in found.itertuples()]
         joules = found.comparison.map(found[found.precision == "tf32"].set_index("comparison").joules)
-        keys = zip(found.comparison, found.precision, strict=True)
-        found = found.assign(folder=folder, energy=found.joules / joules, strict=[strict.get(key) for key in keys])
+        found = found.assign(folder=folder, energy=found.joules / joules)
+        found["strict"] = [over.ratio.get(("fp32", *key)) for key in keys]
+        for name in ("cell", "lowest", "highest"):
+            found[name] = [over[name].get(("tf32", *key)) for key in keys]
         parts.append(found[wanted])
     return pd.concat(parts, ignore_index=True)
 
@@ -62,19 +74,19 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str) -> pd.DataFrame:
 @functools.cache
 def headline(outputs: Path) -> str:
     """Return the README's table: what AMP gains over TF32, a row for each model and format."""
-    graphs, eager = bars(outputs, CARDS, "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
+    ways = [bars(outputs, (REFERENCE,), way, way != "eager") for way in SHOWN]
     judged = read(outputs, "main/quality-h100").quality.merge(
         read(outputs, "main/quality-h100").comparisons["name"], left_on="comparison", right_index=True
     )
-    head = ["AMP over TF32", "format", "speed, CUDA graph", "speed, eager", "memory", "energy", "quality (seeds)"]
+    head = ["AMP over TF32", "format", *(f"speed, {way}" for way in SHOWN), "memory", "energy", "quality (seeds)"]
     rows = [head, ["---"] * len(head)]
     for model in BATCHES:
         for precision in AMP:
-            own, other = (one[(one.model == model) & (one.precision == precision)] for one in (graphs, eager))
+            own = [one[(one.model == model) & (one.precision == precision)] for one in ways]
             found = judged[(judged["name"] == model) & (judged.precision == precision)].iloc[0]
             cells = [model.partition(",")[0] if precision == AMP[0] else "", short_name(precision)]
-            cells += [f"{span(one.ratio.dropna(), '{:.2f}')}×" for one in (own, other)]
-            cells += [less(own.saved), less(1 - own.energy)]
+            cells += [one.cell.iloc[0] for one in own]
+            cells += [less(own[0].saved), less(1 - own[0].energy)]
             rows.append([*(cell.replace(" to ", "–") for cell in cells), f"{found.outcome} ({found.seeds})"])
     return "\n".join(f"|{'|'.join(row)}|" for row in rows)
 
@@ -86,12 +98,10 @@ def less(saved: pd.Series) -> str:
     return f"{span(100 * saved.abs(), '{:.0f}')}% {'less' if saved.min() > 0 else 'more'}"
 
 
-def hosts(outputs: Path) -> str:
-    """Return on how many hosts the runs of each experiment in the opening figure were made."""
-    tables = read(outputs, "main/reference-h200")
-    runs = tables.trainings[tables.trainings.timed].join(tables.comparisons["name"], on="comparison")
-    numbers = runs.groupby("name").host.nunique()
-    return "one machine" + "".join(f" ({model}: {number})" for model, number in numbers.items() if number > 1)
+def gains(outputs: Path) -> pd.DataFrame:
+    """Return what each step of the reference gains in each precision: the graph, the layout and the compiler."""
+    tables = read(outputs, REFERENCE)
+    return ladder.ways_of(tables, pd.DataFrame()).join(tables.comparisons["name"], on="before")
 
 
 def grown(outputs: Path, folder: str) -> pd.DataFrame:
@@ -103,27 +113,31 @@ def grown(outputs: Path, folder: str) -> pd.DataFrame:
 @functools.cache
 def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and <!--/-->."""
-    graphs, eager = bars(outputs, CARDS, "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
+    ways = {way: bars(outputs, (REFERENCE,), way, way != "eager") for way in WAYS}
+    graphs, sets = ways[WAYS[0]], bars(outputs, EAGER_SETS, "eager")
+    ways["NCHW"] = bars(outputs, (*NCHW, REFERENCE), "CUDA graph")
     images = graphs[graphs.model.isin(IMAGE_MODELS)]
-    amp = images[images.precision.isin(AMP)]
-    tf32 = pd.concat([graphs, eager])
+    tf32 = pd.concat([*ways.values(), sets])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "main/quality-h100").quality
-    found = {"hosts": hosts(outputs), "tf32": one_digit(tf32.strict)}
-    found |= {"memory": span(100 * amp.saved, "{:.0f}"), "energy": span(100 * amp.energy, "{:.0f}")}
-    sets = eager[eager.precision.isin(AMP)].dropna(subset="ratio").groupby(["model", "precision"]).folder.nunique()
-    found["sets"] = span(sets).replace("to", "or")
+    found = {"tf32": one_digit(tf32.strict), "sets": span(sets.groupby("model").folder.nunique()).replace("to", "or")}
+    for name, column in (("memory", graphs.saved), ("energy", 1 - graphs.energy)):
+        found[name] = span(100 * column[graphs.precision.isin(AMP)], "{:.0f}")
+    found["images"] = one_digit(images[images.precision.isin(AMP)].ratio)
     found["seeds"] = span(list(judged[judged.precision.isin(AMP)].seeds))
-    for model, short in zip(BATCHES, ("resnet", "efficientnet", "lstm"), strict=True):
-        own, other = graphs[graphs.model == model], eager[eager.model == model]
-        for precision in AMP:
-            name = f"{short}_{short_name(precision)}"
-            found[name] = one_digit(own[own.precision == precision].ratio)
-            found[f"{name}_eager"] = span(other[other.precision == precision].ratio.dropna(), "{:.2f}")
-            found[f"{name}_memory"] = span(100 * own[own.precision == precision].saved.abs(), "{:.0f}")
-        sides = [one[(one.precision == "tf32") & one.folder.isin(CARDS)].set_index("folder").seconds
-                 for one in (other, own)]  # fmt: skip
-        found[f"{short}_graph"] = one_digit(sides[0] / sides[1])
+    for precision, (model, short) in product(AMP, NAMES.items()):
+        name = f"{short}_{short_name(precision)}"
+        own, graph, host, nchw, earlier = (
+            one[(one.model == model) & (one.precision == precision)] for one in (*ways.values(), sets)
+        )
+        found |= {name: one_digit(own.ratio), f"{name}_captured": one_digit(graph.ratio)}
+        found |= {f"{name}_nchw": one_digit(nchw.ratio), f"{name}_sets": span(earlier.ratio.dropna(), "{:.2f}")}
+        found[f"{name}_eager"] = span([*host.lowest, *host.highest], "{:.2f}")
+        found[f"{name}_memory"] = span(100 * own.saved, "{:.0f}")
+        found[f"{name}_eager_memory"] = span(100 * host.saved.abs(), "{:.0f}")
+        found[f"{name}_energy"] = span(100 * host.energy, "{:.0f}")
+    for one in gains(outputs).itertuples():
+        found[f"{NAMES[one.name]}_{STEPS[one.added]}_{short_name(one.precision)}"] = f"{one.ratio:.1f}"
     for precision in AMP:
         own = graphs[graphs.precision == precision]
         found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
@@ -149,9 +163,9 @@ def main(outputs: Path = ROOT / "outputs") -> None:
     """Draw every picture twice, and the opening figure once more in one column for phones."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
-        "opening": lambda: opening(bars_of(read(outputs, "main/reference-h200"))),
+        "opening": lambda: opening(first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])),
         "growth": lambda: charts_of(growth.section(read(outputs, "main/crossover-h200"))),
-        "ladder": lambda: charts_of(ladder.section(read(outputs, "main/ladder-h200"))),
+        "ladder": lambda: charts_of(ladder.section(read(outputs, REFERENCE))),
         "quality": lambda: charts_of(quality.section(read(outputs, "main/quality-h100"))),
     }
     for name, draw in pictures.items():
