@@ -117,7 +117,7 @@ def problems_of(cell: Cell) -> list[str]:
         found.append(f"more than {ALLOWED_FALSE:.1%} false")
     if cell.wrongly_same > ALLOWED_FALSE:
         found.append(f"more than {ALLOWED_FALSE:.1%} wrongly the same")
-    if cell.scatter is SCATTERS[0] and cell.half_width > ALLOWED_GRAPH_WIDTH:
+    if cell.scatter.processes < 0.01 and cell.half_width > ALLOWED_GRAPH_WIDTH:
         found.append(f"half-width above {ALLOWED_GRAPH_WIDTH:.0%}")
     return found
 

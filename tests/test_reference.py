@@ -71,8 +71,7 @@ def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):
 
 def test_equal_runs_are_told_apart_no_more_often_than_the_rules_allow(monkeypatch):
     monkeypatch.setattr("equal_runs.MOST_SPLITS", 400)
-    records = read_records(results("aa-h100"))[0]
-    groups = equal_runs(records)
+    groups = equal_runs(records := read_records(results("aa-h100"))[0])
     assert [len(runs) for runs in groups] == [24, 24, 24]
     for runs in groups:
         found = false_positive_rate(runs)
