@@ -71,14 +71,16 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
     asked = {path: run for runs in comparisons for run in runs for path in run.record_paths.values()}
     notebooks = {run.notebook.stem: run for run in asked.values()}
     moved: Counter[Path] = Counter()
-    now = time.strftime("%Y%m%dT%H%M%S")  # so that no folder is used twice
-    for path in sorted(comparisons[0][0].folder.glob("*.json")):
+    now, results = time.strftime("%Y%m%dT%H%M%S"), comparisons[0][0].folder
+    while any(results.glob(f"*-{now}")):  # a clock may be set back, and no folder is used twice
+        now += "b"
+    for path in sorted(results.glob("*.json")):
         record = read_run(path)
         run = asked.get(path) or (record and notebooks.get(record["notebook"]))
         reason = run and record and outdated(run, record)
         if not run or not reason or not (path in asked or reason == "other_code"):
             continue
-        folder = run.folder / f"{reason}-{now}"
+        folder = results / f"{reason}-{now}"
         folder.mkdir(exist_ok=True)
         notebooks_of_it = [path.with_suffix(".ipynb"), *([run.executed] if path in asked else [])]
         for old in filter(os.path.exists, [*notebooks_of_it, path]):  # the record last: it is what counts
