@@ -71,10 +71,15 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool 
     return pd.concat(parts, ignore_index=True)
 
 
+def referred(outputs: Path, way: str) -> pd.DataFrame:
+    """Return the bars of the reference in one way: graphs in channels_last, eager mode in NCHW as people run it."""
+    return bars(outputs, (REFERENCE,), way, way != "eager")
+
+
 @functools.cache
 def headline(outputs: Path) -> str:
     """Return the README's table: what AMP gains over TF32, a row for each model and format."""
-    ways = [bars(outputs, (REFERENCE,), way, way != "eager") for way in SHOWN]
+    ways = [referred(outputs, way) for way in SHOWN]
     judged = read(outputs, "main/quality-h100").quality.merge(
         read(outputs, "main/quality-h100").comparisons["name"], left_on="comparison", right_index=True
     )
@@ -113,7 +118,7 @@ def grown(outputs: Path, folder: str) -> pd.DataFrame:
 @functools.cache
 def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and <!--/-->."""
-    ways = {way: bars(outputs, (REFERENCE,), way, way != "eager") for way in WAYS}
+    ways = {way: referred(outputs, way) for way in WAYS}
     graphs, sets = ways[WAYS[0]], bars(outputs, EAGER_SETS, "eager")
     ways["NCHW"] = bars(outputs, (*NCHW, REFERENCE), "CUDA graph")
     images = graphs[graphs.model.isin(IMAGE_MODELS)]
