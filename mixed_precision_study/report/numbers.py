@@ -10,6 +10,7 @@ from .tables import Tables, bars_of
 from .words import short
 
 ROWS_OPEN = 24  # a longer table is folded
+MANY = 30  # comparisons: with more of them nobody reads a chart of each, so that this table has to do
 
 
 def section(tables: Tables) -> Section:
@@ -45,10 +46,12 @@ def section(tables: Tables) -> Section:
         rows = [{name: row[name] for name in row if any(one[name] != "-" for one in rows)} for row in rows]
         common = [name for name in ("task", "run", "of") if name in rows[0]]
         section.table(rows, "All numbers" if len(rows) > ROWS_OPEN else "", common, links=links, sortable=True)
+        many = f" Steps, memory and energy have no charts where there are more than {MANY} comparisons."
         ratios = ", [ratios.csv](ratios.csv) one for each ratio" if len(tables.ratios) else ""
         section.say(
             "GiB is PyTorch's peak of memory without the data set, and MAE is the mean absolute error."
             f" [trainings.csv](trainings.csv) has a row for each training with all that was recorded{ratios}."
+            + (many if len(tables.comparisons) > MANY else "")
         )
     return section
 

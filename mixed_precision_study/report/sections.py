@@ -15,6 +15,7 @@ from .words import plain
 SUBJECTS = {"articles": articles, "steps": ladder, "over": growth, "inference": inference, "execution": ladder}
 SUBJECTS["quality"] = quality
 SECTIONS = (why, sure, ladder, growth, quality, memory, energy, inference, articles, numbers, provenance)
+EACH = (why, memory, energy)  # these draw each comparison
 
 
 def drawn(module: ModuleType, tables: Tables, *more: Section | None) -> Section:
@@ -38,6 +39,7 @@ def sections_of(tables: Tables) -> Iterator[Section]:
     yield Section(parts=[File(name, content) for name, content in tables.csv().items()])  # before anything is drawn
     subject = next((module for name, module in SUBJECTS.items() if tables.show.get(name)), None)
     yield drawn(first_screen, tables, drawn(subject, tables) if subject else None)
+    many = len(tables.comparisons) > numbers.MANY
     for module in SECTIONS:
-        if module is not subject:
+        if module is not subject and not (many and module in EACH):
             yield drawn(module, tables)

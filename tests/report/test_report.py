@@ -8,7 +8,7 @@ from drawn_reports import read_all, said_in
 from made_up_records import make
 
 from mixed_precision_study.parameters import Precision
-from mixed_precision_study.report import energy, provenance, sections
+from mixed_precision_study.report import energy, numbers, provenance, sections
 from mixed_precision_study.report.names import ORDER
 from mixed_precision_study.report.section import Chart, Section
 
@@ -28,6 +28,9 @@ def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(tabl
     for one, other in zip(first, second, strict=True):
         assert type(one) is type(other)
         assert (one.name, one.png) == (other.name, other.png) if isinstance(one, Chart) else one == other
+    monkeypatch.setattr(numbers, "MANY", 0)  # with many comparisons none has charts of its own
+    many = [part for one in sections.sections_of(tables) for part in one]
+    assert sum(isinstance(part, Chart) for part in many) == 1 and any("have no charts" in str(one) for one in many)
 
 
 def test_precisions_have_one_order_everywhere():
