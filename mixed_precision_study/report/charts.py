@@ -100,13 +100,13 @@ def opening_note(bars: pd.DataFrame) -> str:
     if len(baselines) == 2:
         texts.append(f"{listed(lacking)} had no run in TF32, so fp32 takes its place there.")
     if ((others.low <= 1) & (others.high >= 1)).any():
-        texts.append("~ means that the 95% interval includes 1.")
+        texts.append("~ means that 1 lies in the 95% interval.")
     if (others.ratio.notna() & others.low.isna()).any():
         texts.append("A ratio in grey has no interval, because it rests on too few processes or hosts.")
     if others.stands.fillna(False).astype(bool).any():
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
-        texts.append("A thin line reaches from the fastest to the slowest run.")
+        texts.append("Bars are medians, thin lines reach from the fastest to the slowest run, and ratios are of pairs.")
     if bars.gib.notna().any():
         texts.append("Memory is PyTorch's peak without the data set.")
     return " ".join(texts)
@@ -123,7 +123,9 @@ def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
         start = sum(map(len, panels[-1])) + BLOCK_GAP * len(panels[-1])
         name = " · ".join(filter(None, block[["way", "more"]].iloc[0]))
         x = [start + place for place in range(len(block))]
-        panels[-1].append(block.assign(x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1))))
+        panels[-1].append(
+            block.assign(x=x, block=textwrap.fill(name, max(12, 6 * len(block) - 1)).replace(" ·\n", "\n"))
+        )
     return [pd.concat(blocks, ignore_index=True) for blocks in panels]
 
 
@@ -185,7 +187,8 @@ def label_bars(axes: Axes, bars: pd.DataFrame, part: str, high: str, inches: flo
         if len(text) + letters > 10 and abs(top - before) < line:  # neighbours would touch
             top = before + line
         colour, weight = INK if sure else SOFT, "bold" if bold else "normal"
-        axes.text(bar.x, top, text, ha="center", va="bottom", color=colour, weight=weight, gid=gid)
+        size = 8.5 if "%" in text else None  # two of them stand side by side
+        axes.text(bar.x, top, text, ha="center", va="bottom", color=colour, weight=weight, gid=gid, size=size)
         before, letters = top, len(text)
 
 

@@ -45,7 +45,7 @@ def section(tables: Tables) -> Section:
 
 
 def cell_of(row: pd.Series) -> str:
-    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where it includes 1."""
+    """Return a ratio with its interval, "1.51 (1.49–1.53)", or that of its hosts; "~" where 1 lies in it."""
     if row.outcome == FEW_HOSTS:
         return range_of_hosts(row)
     if row.low is None or row.low != row.low:
@@ -87,8 +87,8 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         processes = sorted({int(one) for one in known.processes})
         span = f"{processes[0]}" if len(processes) == 1 else f"{processes[0]} to {processes[-1]}"
         said.append(
-            f"Times as fast, with 95% intervals over {span} fresh processes on one card; ~ means that the interval"
-            " includes 1."
+            f"Times as fast, with 95% intervals over {span} pairs of fresh processes, each on one card; ~ means that 1"
+            " lies in the interval."
         )
     if len(few):
         said.append(
@@ -109,7 +109,7 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         fewest = int(over_hosts.hosts.min())
         said.append(
             f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around their median, because eager"
-            f" times belong to a host. With {fewest} hosts, {2 / (fewest + 1):.0%} of further hosts lie outside."
+            f" times belong to a host. Of further hosts {2 / (fewest + 1):.0%} are expected outside."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
