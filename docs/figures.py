@@ -62,8 +62,7 @@ def bars(outputs: Path, folders: tuple[str, ...], way: str, channels_last: bool 
         over = tables.ratios.assign(cell=[cell_of(row) for row in tables.ratios.itertuples()])
         over = over.set_index(["baseline", "comparison", "precision"])[["ratio", "cell", "lowest", "highest"]]
         keys = [(one.comparison, one.precision) for one in found.itertuples()]
-        joules = found.comparison.map(found[found.precision == "tf32"].set_index("comparison").joules)
-        found = found.assign(folder=folder, energy=found.joules / joules)
+        found = found.assign(folder=folder)
         found["strict"] = [over.ratio.get(("fp32", *key)) for key in keys]
         for name in ("cell", "lowest", "highest"):
             found[name] = [over[name].get(("tf32", *key)) for key in keys]
@@ -125,7 +124,8 @@ def numbers(outputs: Path) -> dict[str, str]:
     tf32 = pd.concat([*ways.values(), sets])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "main/quality-h100").quality
-    found = {"tf32": one_digit(tf32.strict), "sets": span(sets.groupby("model").folder.nunique()).replace("to", "or")}
+    counted = sets[sets.precision == AMP[0]].groupby("model").folder.nunique()
+    found = {"tf32": one_digit(tf32.strict), "sets": span(counted).replace("to", "or")}
     for name, column in (("memory", graphs.saved), ("energy", 1 - graphs.energy)):
         found[name] = span(100 * column[graphs.precision.isin(AMP)], "{:.0f}")
     found["images"] = one_digit(images[images.precision.isin(AMP)].ratio)
@@ -142,16 +142,22 @@ def numbers(outputs: Path) -> dict[str, str]:
         found[f"{name}_eager_memory"] = span(100 * host.saved.abs(), "{:.0f}")
         found[f"{name}_energy"] = span(100 * host.energy, "{:.0f}")
     for one in gains(outputs).itertuples():
-        found[f"{NAMES[one.name]}_{STEPS[one.added]}_{short_name(one.precision)}"] = f"{one.ratio:.1f}"
+        name = f"{NAMES[one.name]}_{STEPS[one.added]}_{short_name(one.precision)}"
+        found[name] = one_digit(pd.Series([one.lowest, one.highest]))
     for precision in AMP:
         own = graphs[graphs.precision == precision]
         found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
-    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS])
-    for precision, base, name in (("tf32", "fp32", "tf32_wide"), ("amp_bf16", "tf32", "bf16_wide")):
-        found[name] = one_digit(both[(both.precision == precision) & (both.base == base)].ratio)
+    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS], ignore_index=True)
+    is_vit = both.family.str.startswith("ViT")
+    found["tf32_wide"] = one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio)
+    bf16 = both[(both.precision == "amp_bf16") & (both.base == "tf32")]
+    found |= {
+        "bf16_wide": one_digit(bf16[~is_vit[bf16.index]].ratio),
+        "bf16_vit": one_digit(bf16[is_vit[bf16.index]].ratio),
+    }
     widest = both[(both.precision == "fp8") & (both["size"] == 4096)]
     found["fp8_wide"] = span(100 * (widest.ratio - 1), "{:.0f}")
-    vit = both[(both.precision == "fp8") & both.family.str.startswith("ViT")]
+    vit = both[(both.precision == "fp8") & is_vit]
     found["fp8_vit"] = span(100 * (1 - vit.ratio), "{:.0f}")
     return found
 

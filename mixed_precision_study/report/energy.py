@@ -11,12 +11,12 @@ from .tables import Tables
 from .words import listed, short, span
 
 ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in timed epochs, without the
-host. Percentages compare with TF32, or with fp32 where TF32 was not run. A run counts if it was timed for at least
-{SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
+host. Percentages compare pairs on one card with TF32, or with fp32 where TF32 was not run. A run counts if it was
+timed for at least {SHORTEST_FOR_ENERGY:g} s, because NVML counts in coarse steps."""
 
 
 def energy_bars(tables: Tables) -> pd.DataFrame:
-    """Return the median of joules per 1,000 samples (`value`) and its `share` of the `baseline`'s."""
+    """Return the median of joules per 1,000 samples (`value`), and the `share` of the `baseline`'s by pairs."""
     rows = ok_trainings(tables)
     fair = {id(one) for _, runs in rows.groupby(["comparison", "precision"]).record for one in fairly_timed(list(runs))}
     known = rows[rows.record.map(id).isin(fair)].dropna(subset="joules")
@@ -25,8 +25,11 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
     bars["baseline"] = ""
     for baseline in ("fp32", "tf32"):
         bars.loc[bars.comparison.isin(bars[bars.precision == baseline].comparison), "baseline"] = baseline
-    base = bars[bars.precision == bars.baseline].set_index("comparison").value
-    return bars.assign(share=bars.value / bars.comparison.map(base))
+    names = ["comparison", "precision", "baseline"]
+    shares = tables.ratios.set_index(names).energy.dropna().to_dict()
+    shares |= {(number, base, own): 1 / share for (number, own, base), share in shares.items()}
+    keys = bars[names].itertuples(index=False, name=None)
+    return bars.assign(share=[1.0 if own == base else shares.get((number, own, base)) for number, own, base in keys])
 
 
 def finding(bars: pd.DataFrame) -> str:

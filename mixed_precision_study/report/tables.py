@@ -33,7 +33,7 @@ QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio",
 COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
 COLUMNS = {  # of the tables, also where they have no row
     "comparisons": COMPARISONS.split(),
-    "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "stands"],
+    "ratios": ["comparison", "precision", "baseline", *unpaired_ratio(1.0), "outcome", "saved", "energy", "stands"],
     "quality": ["comparison", "precision", "metric", "better", *QUALITY, "diverged", "usable"],
 }
 
@@ -78,7 +78,7 @@ class Tables:
     @cached_property
     def bars(self) -> dict[int, list[dict]]:
         """{comparison: rows of bars_of()}, made once because five sections ask for them."""
-        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved"]
+        names = ["ratio", "low", "high", "processes", "outcome", "stands", "saved", "energy"]
         ratios = self.ratios.set_index(["comparison", "precision", "baseline"])[names].to_dict("index")
         bars: dict[int, list[dict]] = {number: [] for number in self.comparisons.index}
         for comparison, precision in product(self.comparisons.itertuples(), ORDER):
@@ -342,7 +342,8 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                     )
                     saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
-                    rows.append(row | found | {"saved": saved, "test": id(found)})
+                    row |= found | {"saved": saved, "energy": energy_share(runs[precision], runs[baseline])}
+                    rows.append(row | {"test": id(found)})
     if not rows:
         return pd.DataFrame(columns=COLUMNS["ratios"])
     table = pd.DataFrame(rows)
@@ -355,6 +356,17 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
         for test, outcome in zip(table.test, table.outcome, strict=True)
     ]
     return table.drop(columns="test")
+
+
+def energy_share(own: list[dict], base: list[dict]) -> float | None:
+    """Return the share of the baseline's joules: the geometric mean of pairs, as cards differ, else of medians."""
+    name = "joules_per_1000_samples"
+    sides = [fairly_timed([run for run in runs if run[name]]) for runs in (own, base)]
+    if not all(sides):
+        return None
+    pairs = [run[name] / other[name] for run, other in paired_runs(*sides)]
+    mine, theirs = (statistics.median(run[name] for run in runs) for runs in sides)
+    return geometric(pairs) if pairs else mine / theirs
 
 
 def note_graph_gains(tables: Tables) -> None:

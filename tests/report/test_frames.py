@@ -70,6 +70,7 @@ def test_a_ratio_has_its_outcome_and_the_memory_saved_and_bars_divide_to_it(foun
     half = math.exp(4.302653 * math.log(1.1) / math.sqrt(3))  # Student's quantile for three processes
     assert [amp[name] for name in ("ratio", "low", "high")] == pytest.approx([2, 2 / half, 2 * half], rel=1e-5)
     assert (amp["processes"], amp["outcome"], amp["stands"], amp["saved"]) == (3, FASTER, True, 0.5)
+    assert amp["energy"] == pytest.approx(0.4)
     bars = bars_of(found).set_index("precision")
     assert bars.seconds["tf32"] / bars.seconds["amp_fp16"] == pytest.approx(bars.ratio["amp_fp16"])
     assert (bars.seconds_low["amp_fp16"], bars.gib["amp_fp16"]) == pytest.approx((2 / 1.1, 0.5))
