@@ -86,8 +86,7 @@ def test_run_killed_early_joins_no_runs_on_images_of_another_folder(folder, task
     used, _ = sort_out([flat(cats, "a"), flat(run, "b")])
     assert [task_name(record).partition(",")[0] for record in used] == ["cats", task]
     assert comparisons_in(used) == number
-    made_up_faces = {"dataset_used": "faces", "synthetic": True, "batch_size": 8}
-    assert task_name(made_up_faces) == "faces (made up), batch 8"
+    assert task_name({"dataset_used": "faces", "synthetic": True, "batch_size": 8}) == "faces (made up), batch 8"
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():
