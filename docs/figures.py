@@ -143,21 +143,18 @@ def numbers(outputs: Path) -> dict[str, str]:
         found[f"{name}_energy"] = span(100 * host.energy, "{:.0f}")
     for one in gains(outputs).itertuples():
         name = f"{NAMES[one.name]}_{STEPS[one.added]}_{short_name(one.precision)}"
-        found[name] = one_digit(pd.Series([one.lowest, one.highest]))
+        found[name] = span([one.lowest, one.highest], "{:.1f}")
     for precision in AMP:
         own = graphs[graphs.precision == precision]
         found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
     both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS], ignore_index=True)
-    is_vit = both.family.str.startswith("ViT")
+    both["vit"] = both.family.str.startswith("ViT")
     found["tf32_wide"] = one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio)
     bf16 = both[(both.precision == "amp_bf16") & (both.base == "tf32")]
-    found |= {
-        "bf16_wide": one_digit(bf16[~is_vit[bf16.index]].ratio),
-        "bf16_vit": one_digit(bf16[is_vit[bf16.index]].ratio),
-    }
+    found |= {"bf16_wide": one_digit(bf16[~bf16.vit].ratio), "bf16_vit": one_digit(bf16[bf16.vit].ratio)}
     widest = both[(both.precision == "fp8") & (both["size"] == 4096)]
     found["fp8_wide"] = span(100 * (widest.ratio - 1), "{:.0f}")
-    vit = both[(both.precision == "fp8") & is_vit]
+    vit = both[(both.precision == "fp8") & both.vit]
     found["fp8_vit"] = span(100 * (1 - vit.ratio), "{:.0f}")
     return found
 

@@ -19,7 +19,7 @@ from ..judge.verdict import FASTER, LITTLE_FASTER, OUTCOMES
 from .charts import PANEL, SOFT, STATUS
 from .names import COLOURS, ORDER, precision_name, short_name
 from .section import Section
-from .tables import Tables, alike, bars_of
+from .tables import Tables, alike, bars_of, energy_share
 from .words import span
 
 ABOUT = """The table compares each precision with the next simpler one, because only that shows what the precision
@@ -108,7 +108,7 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
     The loss is from `loss_comparison`, whose runs have learned and differ least; all else is from `comparison`.
     """
     ok = tables.trainings[tables.trainings.timed & tables.trainings.comparison.isin(family.index)]
-    medians = ok.groupby(["comparison", "precision"])[["gib", "joules"]].median()
+    gib = ok.groupby(["comparison", "precision"]).gib.median()
     shown = [name for name in ORDER if name in set(ok.precision)]
     rows = []
     for (number, size), name in product(family.drop_duplicates("size")["size"].items(), shown):
@@ -121,9 +121,10 @@ def pairs_of(tables: Tables, family: pd.DataFrame) -> pd.DataFrame:
         row |= {"size": size, "precision": name, "base": base, "comparison": number}
         every = tables.runs(number, name, ok=False)
         absent = {"outcome": STATUS.get(every[0]["status"], every[0]["status"]) if every else "not run"}
-        row |= tables.between(tables.runs(number, name), tables.runs(number, base)) or absent
-        for share, field in (("memory", "gib"), ("energy", "joules")):
-            row[share] = medians[field].get((number, name), math.nan) / medians[field].get((number, base), math.nan)
+        runs = tables.runs(number, name), tables.runs(number, base)
+        row |= tables.between(*runs) or absent
+        row["memory"] = gib.get((number, name), math.nan) / gib.get((number, base), math.nan)
+        row["energy"] = energy_share(*runs)
         same = family.index[family["size"] == size]
         judged = [(one, judge_loss(tables.runs(one, name), tables.runs(one, base))) for one in same]
         losses = [found | {"loss_comparison": one} for one, found in judged if found]

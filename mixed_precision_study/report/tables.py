@@ -342,8 +342,8 @@ def ratios_of(tables: Tables) -> pd.DataFrame:
                     )
                     saved = 1 - own / base if own and base else None
                     row = {"comparison": number, "precision": precision, "baseline": baseline}
-                    row |= found | {"saved": saved, "energy": energy_share(runs[precision], runs[baseline])}
-                    rows.append(row | {"test": id(found)})
+                    energy = energy_share(runs[precision], runs[baseline])
+                    rows.append(row | found | {"saved": saved, "energy": energy, "test": id(found)})
     if not rows:
         return pd.DataFrame(columns=COLUMNS["ratios"])
     table = pd.DataFrame(rows)
@@ -364,9 +364,10 @@ def energy_share(own: list[dict], base: list[dict]) -> float | None:
     sides = [fairly_timed([run for run in runs if run[name]]) for runs in (own, base)]
     if not all(sides):
         return None
-    pairs = [run[name] / other[name] for run, other in paired_runs(*sides)]
+    if pairs := [run[name] / other[name] for run, other in paired_runs(*sides)]:
+        return geometric(pairs)
     mine, theirs = (statistics.median(run[name] for run in runs) for runs in sides)
-    return geometric(pairs) if pairs else mine / theirs
+    return mine / theirs
 
 
 def note_graph_gains(tables: Tables) -> None:
