@@ -84,7 +84,7 @@ WITHOUT_TORCH = [f"{NAME}.{name}" for name in FILES if within(name, JUDGING)]
     [
         ([NAME], {"torch", "numpy", "pandas", "matplotlib", "pynvml", "IPython"}),
         (WITHOUT_TORCH, {"torch", "timm", "papermill"}),
-        ([f"{NAME}.parameters", f"{NAME}.runner.standalone"], {"torch", "timm", "numpy"}),
+        ([f"{NAME}.parameters", f"{NAME}.standalone"], {"torch", "timm", "numpy"}),
     ],
     ids=["package", "judging", "declarations"],
 )

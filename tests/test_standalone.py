@@ -13,10 +13,9 @@ import pytest
 from conftest import NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
-from mixed_precision_study import __version__
+from mixed_precision_study import __version__, standalone
 from mixed_precision_study.measure.commit import packed_package
-from mixed_precision_study.runner import standalone
-from mixed_precision_study.runner.standalone import standalone_notebook
+from mixed_precision_study.standalone import standalone_notebook
 
 NAME = "mixed_precision_study"
 KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")

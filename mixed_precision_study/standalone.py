@@ -1,6 +1,6 @@
 """Write each notebook as one file, with the package zipped into its first code cell, for upload to Colab or Kaggle.
 
-    python -m mixed_precision_study.runner.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
+    python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
 
 The ordinary notebook works too if a wheel of the package lies beside it or among Kaggle's inputs.
 """
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .. import __version__
-from ..measure.commit import packed_package
+from . import __version__
+from .measure.commit import packed_package
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent
 FINDER = """\
 # @title The code of this study, packed into this file
 import atexit
@@ -61,7 +61,7 @@ def build(folder: Path) -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.runner.standalone", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m mixed_precision_study.standalone", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     folder = parser.parse_args(arguments).folder
     try:
