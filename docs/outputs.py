@@ -53,9 +53,8 @@ def draw(folder: Path) -> None:
     for part in (content, *content["cells"]):
         for name in ("papermill", "execution"):  # they name paths of this machine and times
             part["metadata"].pop(name, None)
-    for cell in content["cells"]:
-        if "injected-parameters" in cell["metadata"].get("tags", []):
-            cell["id"] = "injected-parameters"  # papermill draws a new one each time
+        if "injected-parameters" in part["metadata"].get("tags", []):
+            part["id"] = "injected-parameters"  # papermill draws a new one each time
     executed.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     outputs = [part for cell in content["cells"] for part in cell.get("outputs", [])]
     first = next((part["data"]["image/png"] for part in outputs if "image/png" in part.get("data", {})), "")

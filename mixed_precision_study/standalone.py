@@ -13,10 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import __version__
-from .measure.commit import packed_package
+from .measure.commit import PACKAGE, ROOT, packed_package
 
-PACKAGE = Path(__file__).resolve().parent
-ROOT = PACKAGE.parent
 FINDER = """\
 # @title The code of this study, packed into this file
 import atexit

@@ -7,7 +7,7 @@ from ..record import SHORTEST_FOR_ENERGY
 from .names import bare, in_way, precision_name
 from .panels import add_panels, ok_trainings
 from .section import Section
-from .tables import Tables
+from .tables import Tables, energy_share
 from .words import listed, short, span
 
 ABOUT = f"""Joules per 1,000 samples are the median over runs of what the whole GPU used in timed epochs, without the
@@ -25,11 +25,8 @@ def energy_bars(tables: Tables) -> pd.DataFrame:
     bars["baseline"] = ""
     for baseline in ("fp32", "tf32"):
         bars.loc[bars.comparison.isin(bars[bars.precision == baseline].comparison), "baseline"] = baseline
-    names = ["comparison", "precision", "baseline"]
-    shares = tables.ratios.set_index(names).energy.dropna().to_dict()
-    shares |= {(number, base, own): 1 / share for (number, own, base), share in shares.items()}
-    keys = bars[names].itertuples(index=False, name=None)
-    return bars.assign(share=[1.0 if own == base else shares.get((number, own, base)) for number, own, base in keys])
+    sides = [[tables.runs(bar.comparison, name) for name in (bar.precision, bar.baseline)] for bar in bars.itertuples()]
+    return bars.assign(share=[energy_share(*runs) for runs in sides])
 
 
 def finding(bars: pd.DataFrame) -> str:

@@ -26,6 +26,7 @@ def test_a_report_that_is_drawn_again_is_the_same_and_leaves_nothing_behind(tabl
     assert dict(plt.rcParams) == before and not list((tmp_path / "empty").iterdir())
     assert len(first) == len(second) > 20
     for one, other in zip(first, second, strict=True):
+        assert type(one) is type(other)
         assert (one.name, one.png) == (other.name, other.png) if isinstance(one, Chart) else one == other
     monkeypatch.setattr(numbers, "MANY", 0)  # with many comparisons none has charts of its own
     many = [part for one in sections.sections_of(tables) for part in one]
