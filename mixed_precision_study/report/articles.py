@@ -11,7 +11,7 @@ from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from ..judge.verdict import FEW_HOSTS
 from ..record import last_metric
-from .charts import PANEL, SOFT, chart_style
+from .charts import PANEL, PAPER, SOFT, chart_style
 from .names import COLOURS, short_name
 from .section import File, Section
 from .tables import Tables, csv_of, peak_gib
@@ -198,12 +198,13 @@ def draw(times: pd.DataFrame) -> list[Figure]:
 
 
 def draw_panel(groups: list[tuple], ends: tuple[float, float]) -> Figure:
-    near: dict[str, Any] = {"textcoords": "offset points", "ha": "center"}
+    ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 0}  # hides the dotted line behind the name of a card
+    near: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "bbox": ground, "zorder": 1}
     with chart_style():
         figure, axes = plt.subplots(figsize=(PANEL, 0.8 + 0.62 * len(groups)), layout="constrained")
         for place, ((name, batch, precision), rows) in enumerate(groups):
             ours, ratios = rows.ours.iloc[0][0], [*rows.theirs, *rows.own]
-            axes.vlines(1, place - 0.15, place + 0.15, color=SOFT, linestyle=":")
+            axes.vlines(1, place - 0.15, place + 0.15, color=SOFT, linestyle=":", zorder=0)
             axes.hlines(place, min(ratios), max(ratios), color=SOFT, linewidth=1.5)
             axes.plot(rows.theirs, [place] * len(rows), "o", markerfacecolor="none", markeredgecolor=SOFT)
             axes.plot(ours["ratio"], place, "D", color=COLOURS[precision], gid=f"ours {place}")
