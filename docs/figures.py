@@ -168,7 +168,7 @@ def charts_of(section: Section) -> list:
 
 
 def main(outputs: Path = ROOT / "outputs") -> None:
-    """Draw every picture twice, and the opening figure once more in one column for phones."""
+    """Draw every picture in a row and, for phones, in one column, each for light and dark pages."""
     IMAGES.mkdir(exist_ok=True)
     pictures = {
         "opening": lambda: opening(first_screen.opening_bars(bars_of(read(outputs, REFERENCE)), WAYS[0])),
@@ -181,8 +181,7 @@ def main(outputs: Path = ROOT / "outputs") -> None:
             ending = "-dark" * dark
             with chart_style():
                 (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(draw(), dark=dark))
-                if name == "opening":
-                    (IMAGES / f"{name}-narrow{ending}.png").write_bytes(picture_of(draw(), dark=dark, columns=1))
+                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(picture_of(draw(), dark=dark, columns=1))
 
 
 if __name__ == "__main__":

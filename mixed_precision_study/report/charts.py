@@ -23,7 +23,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from .names import COLOURS, ORDER, short_name
-from .words import listed
+from .words import listed, times
 
 INK, SOFT, LINE, PAPER = "#1f2328", "#59636e", "#d1d9e0", "#ffffff"  # the page sets them anew for its dark mode
 THEME = {INK: "ink", "#000000": "ink", SOFT: "soft", LINE: "line", PAPER: "paper"}
@@ -197,7 +197,7 @@ def label_of(bar: Any, block: pd.DataFrame, part: str) -> tuple[str, bool, bool]
     if part == "seconds":
         if bar.precision in ("fp32", "tf32") or pd.isna(bar.ratio):
             return f"{bar.seconds:.{0 if bar.seconds >= 99.5 else 1 if bar.seconds >= 0.95 else 2}f} s", False, False
-        text = f"{'~' if bar.low <= 1 <= bar.high else ''}{bar.ratio:.{2 if bar.ratio < 0.995 else 1}f}×"
+        text = f"{'~' if bar.low <= 1 <= bar.high else ''}{times(bar.ratio)}"
         return text, bar.low > 1 or bar.high < 1, bool(bar.stands) and bar.ratio > 1 and bar.ratio == block.ratio.max()
     base = block.gib[block.precision == bar.baseline].max()
     if bar.precision in ("fp32", "tf32") or pd.isna(base):

@@ -5,8 +5,6 @@ execution in which it is fastest. It was chosen after measuring, so the figure s
 than that, the card says by how much. On a CPU nothing is judged.
 """
 
-import re
-
 import pandas as pd
 
 from ..judge.conditions import said_of_made_up
@@ -16,7 +14,7 @@ from .charts import opening, opening_note
 from .names import bare, in_way, precision_name
 from .section import Cards, Heading, Section, Sentence
 from .tables import Tables, bars_of
-from .words import count, listed, plain, short, span
+from .words import count, listed, plain, short, span, times
 
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
@@ -24,11 +22,6 @@ MOST_MODELS = 6  # with more models the study's own figure opens the report
 SAME = 0.02  # a memory or ratio within this share is called the same
 NOTHING = "These runs compare no precision with fp32 or TF32"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
-
-
-def times(ratio: float) -> str:
-    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
-    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
 
 
 def best_of(tables: Tables, bars: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +135,7 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
 def facts(tables: Tables) -> str:
     """Return card, software and date of the runs in one line."""
     records = [one for one in tables.trainings.record if one["status"] != "unsupported"]
-    devices = listed(sorted({re.sub(" HBM\\d\\w*", "", str(one["gpu_name"] or "CPU")) for one in records}), "and")
+    devices = listed(sorted({str(one["gpu_name"] or "CPU").partition(" HBM")[0] for one in records}), "and")
     versions = listed(
         sorted({".".join(str(one["torch_version"]).split(".")[:2]) for one in records if one["torch_version"]}), "and"
     )

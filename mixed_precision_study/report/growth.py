@@ -74,7 +74,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
                 name, task = re.split("[-,]", first["name"])[0], first.task
                 if axis == "batch size":
                     name, task = first["name"], task.partition(", batch")[0]
-                name = f"{name}\n{task}, {first.way}"
+                name = f"{name}\n{task}, {first.way}" + f", {first.device}" * (tables.comparisons.device.nunique() > 1)
                 name += f" ({len(found)})" * (name in found)
                 found[name] = family.assign(family=name)
     return list(found.values())

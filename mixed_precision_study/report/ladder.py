@@ -157,7 +157,9 @@ def finding_of(tables: Tables, ways: pd.DataFrame) -> str:
     best = (sure if len(sure) else ways).sort_values("ratio", ascending=False)
     top = best.iloc[0]
     tops = best[best.added == top.added].drop_duplicates("name")
-    gains = [f"{bare(one.name)} {'trains ' * bool(one.Index == top.name)}{one.ratio:.1f}" for one in tops.itertuples()]
+    names = [f"{bare(one.name)} in {short_name(one.precision)}" for one in tops.itertuples()]
+    names[0] += " trains"
+    gains = [f"{name} {ratio:.1f}" for name, ratio in zip(names, tops.ratio, strict=True)]
     how, than = f"with {top.added}", "without it"
     if top.added in WAYS.values():
         how, than = in_way(top.added), in_way(tables.comparisons.way[top.before])

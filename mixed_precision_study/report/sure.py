@@ -75,7 +75,8 @@ def title_of(tables: Tables, ratios: pd.DataFrame) -> str:
     if len(known_to) == 2:
         return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, the other ratios within {known_to[1]}"
     if len(hosts):
-        return f"How sure: ratios of CUDA graphs are known within {known_to[0]}, and eager ones {apart}"
+        which = "of CUDA graphs" if graph.any() else "with an interval"
+        return f"How sure: ratios {which} are known within {known_to[0]}, and eager ones {apart}"
     return f"How sure: ratios are known within {known_to[0]}"
 
 

@@ -309,7 +309,7 @@ def device_name(record: dict) -> str:
     name = record["gpu_name"] or ("CPU" if record["device_type"] == "cpu" else "unknown device")
     for brand in ("NVIDIA ", "Tesla ", "GeForce "):
         name = name.removeprefix(brand)
-    return name
+    return name.partition(" HBM")[0]
 
 
 def ratio_between(own: list[dict], base: list[dict]) -> dict | None:

@@ -37,3 +37,8 @@ def short(number: float) -> str:
 def span(numbers: Collection[float], form: str = "{}") -> str:
     """Return "smallest to largest", or one number where both look alike."""
     return " to ".join(dict.fromkeys(form.format(number) for number in (min(numbers), max(numbers))))
+
+
+def times(ratio: float) -> str:
+    """Return "1.5×", with two decimals where one would hide on which side of 1 it is."""
+    return f"{ratio:.2f}×" if ratio < 0.995 or 1.005 < ratio < 1.05 else f"{ratio:.1f}×"
