@@ -228,7 +228,7 @@ def add_growth(section: Section, tables: Tables, families: list[pd.DataFrame]) -
         looks = {name: (name.split()[0], colour) for name, colour in colours}
         figures.append(draw_lines(fp8, "family", looks, "fp8 over bf16 AMP\n", "times as fast as bf16 AMP"))
     section.chart(figures, "growth", section.title or "Speed-up over what grows")
-    dashes = "A line is dashed where a point has no interval, because one process shows no scatter."
+    dashes = "A line is dashed where a point has no interval, because it rests on too few processes or hosts."
     solid = "Upright lines are 95% intervals; most are shorter than a marker."
     known = pd.concat([lines.low for lines in drawn] or [pd.Series(dtype=float)])
     section.say(" ".join([solid] * bool(known.notna().any()) + [dashes] * bool(known.isna().any()) + [ABOUT]))
