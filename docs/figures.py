@@ -180,8 +180,9 @@ def main(outputs: Path = ROOT / "outputs") -> None:
         for dark in (False, True):
             ending = "-dark" * dark
             with chart_style():
-                (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(draw(), dark=dark))
-                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(picture_of(draw(), dark=dark, columns=1))
+                figures = draw()
+                (IMAGES / f"{name}{ending}.png").write_bytes(picture_of(figures, dark=dark))
+                (IMAGES / f"{name}-narrow{ending}.png").write_bytes(picture_of(figures, dark=dark, columns=1))
 
 
 if __name__ == "__main__":
