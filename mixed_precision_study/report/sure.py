@@ -110,7 +110,7 @@ def footnote(tables: Tables, ratios: pd.DataFrame) -> str:
         fewest = int(over_hosts.hosts.min())
         said.append(
             f"[ ] holds the lowest and highest of {count(fewest, 'host')} or more around their median, because eager"
-            f" times belong to a host. Of further hosts {2 / (fewest + 1):.0%} are expected outside."
+            f" times belong to a host. Of further hosts up to {2 / (fewest + 1):.0%} are expected outside."
         )
     eager = ~ratios.comparison.map(tables.comparisons.way).str.contains("graph")
     if eager.any() and ratios[eager].hosts.max() < FEWEST_HOSTS:
