@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -229,11 +230,14 @@ def picture_of(figures: list[Figure], dark: bool = False, columns: int | None = 
             figure.savefig(opened, format="rgba", dpi=DOTS, bbox_inches=around)
         figure.set_layout_engine("none")  # what is laid out stays, because a layout takes as long as a drawing
         images.append(PIL.Image.frombytes("RGBA", tuple(size), opened.getvalue()).convert("RGB"))
-    wide, high = (max(sizes) for sizes in zip(*(image.size for image in images), strict=True))
+    wide = max(image.width for image in images)
     columns = columns or min(len(images), max(1, round((ROW + GAP) * DOTS) // wide))
-    whole = PIL.Image.new("RGB", (columns * wide, -(-len(images) // columns) * high), DARK[PAPER] if dark else PAPER)
-    for place, image in enumerate(images):
-        whole.paste(image, (place % columns * wide, place // columns * high))
+    rows = [images[start : start + columns] for start in range(0, len(images), columns)]
+    tops = list(accumulate((max(image.height for image in row) for row in rows), initial=0))
+    whole = PIL.Image.new("RGB", (columns * wide, tops[-1]), DARK[PAPER] if dark else PAPER)
+    for row, top in zip(rows, tops, strict=False):
+        for place, image in enumerate(row):
+            whole.paste(image, (place * wide, top))
     colours: list[tuple[int, ...]] = []  # apart from each other, else white would become a tint of it
     for _, one in sorted(whole.getcolors(1 << 18), reverse=True)[:2000]:
         if len(colours) < COLOURS_OF_A_PNG and all(math.dist(one, other) > 24 for other in colours):
