@@ -59,6 +59,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
     timed = tables.trainings[tables.trainings.timed]
     most = {"modes": ("precision", "nunique"), "energies": ("joules", "count"), "runs": ("seed", "size")}
     found: dict[str, pd.DataFrame] = {}
+    several = tables.comparisons.device.nunique() > 1
     for setting in [over] if isinstance(over, str) else over:
         sizes = tables.comparisons.settings.map(lambda one, setting=setting: size_of(setting, one)).dropna()
         rows = tables.comparisons.loc[sizes.index]
@@ -74,7 +75,7 @@ def families_of(tables: Tables) -> list[pd.DataFrame]:
                 name, task = re.split("[-,]", first["name"])[0], first.task
                 if axis == "batch size":
                     name, task = first["name"], task.partition(", batch")[0]
-                name = f"{name}\n{task}, {first.way}" + f", {first.device}" * (tables.comparisons.device.nunique() > 1)
+                name = f"{name}\n{task}, {first.way}" + f", {first.device}" * several
                 name += f" ({len(found)})" * (name in found)
                 found[name] = family.assign(family=name)
     return list(found.values())

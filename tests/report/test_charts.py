@@ -9,7 +9,7 @@ import pandas as pd
 import PIL.Image
 import pytest
 from drawn_reports import opened_bars
-from matplotlib.colors import to_rgb
+from PIL.ImageColor import getrgb
 
 from mixed_precision_study.report.charts import DARK, INK, PAPER, chart_style, opening, opening_note, picture_of
 from mixed_precision_study.report.names import COLOURS
@@ -98,11 +98,11 @@ def test_a_dark_picture_has_another_ground_and_the_same_bars(figures):
         for asked in ({}, {"dark": True}, {"columns": 1})
     )
     assert light.size == dark.size and narrow.size == (light.width // 2, 2 * light.height)
-    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == to_rgb255(DARK[PAPER])
+    assert light.getpixel((0, 0)) == (255, 255, 255) and dark.getpixel((0, 0)) == getrgb(DARK[PAPER])
     for name in ("fp32", "tf32", "amp_fp16", "amp_bf16"):
-        assert all(to_rgb255(COLOURS[name]) in dict(map(reversed, one.getcolors())) for one in (light, dark))
-    assert to_rgb255(INK) not in dict(map(reversed, dark.getcolors()))
-
-
-def to_rgb255(colour):
-    return tuple(round(255 * part) for part in to_rgb(colour))
+        assert all(getrgb(COLOURS[name]) in dict(map(reversed, one.getcolors())) for one in (light, dark))
+    assert getrgb(INK) not in dict(map(reversed, dark.getcolors()))
+    higher = [plt.figure(figsize=figures[0].get_size_inches() * (1, 2))]
+    columns = (picture_of(one, columns=1) for one in (higher, figures, higher + figures))
+    tall, short, both = (PIL.Image.open(io.BytesIO(one)).height for one in columns)
+    assert both == tall + short  # each row is as high as its own highest figure
