@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from mixed_precision_study.judge.conditions import host_of
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import DIFFERENT, OUTCOMES, judge
-from mixed_precision_study.record import comparison_key, is_explanation, read_records
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import comparison_key, is_explanation
 
 A_SIDE = 4  # processes of each side, as in the study `reference`
 LARGEST_BLOCK = 4  # precisions that the study `reference` compares

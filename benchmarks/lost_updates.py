@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
-from mixed_precision_study.record import RunRecord
+from mixed_precision_study.store.record import RunRecord
 from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")

@@ -18,8 +18,9 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from mixed_precision_study.record import is_explanation, read_records  # noqa: E402
 from mixed_precision_study.runner.status import read_seconds  # noqa: E402
+from mixed_precision_study.store.reading import read_records  # noqa: E402
+from mixed_precision_study.store.record import is_explanation  # noqa: E402
 
 STARTUP = ("import", "preflight", "data", "model", "warmup")
 WITHIN = ("search", "compile")  # parts of the warm-up

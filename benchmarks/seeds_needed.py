@@ -21,7 +21,8 @@ from scipy.special import stdtrit
 
 from mixed_precision_study.judge.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
 from mixed_precision_study.judge.trained import by_seed
-from mixed_precision_study.record import comparison_key, last_metric, read_records
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import comparison_key, last_metric
 
 POWER = 0.8
 FEWEST_IN_PILOT = 3

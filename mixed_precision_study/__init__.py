@@ -13,8 +13,8 @@ STARTED = time.perf_counter()  # when this process first asked for the package: 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
 
 if RUNNER_ENV in os.environ:
-    from .measure.commit import hash_at_import
     from .runner.watch import end_without_runner
+    from .store.commit import hash_at_import
 
     hash_at_import()
     end_without_runner()

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +29,14 @@ from .measure.preflight import clear_workspaces, show_preflight
 from .measure.progress import progress
 from .measure.timing import startup, summarise_times
 from .parameters import Diverged, Unsupported, UserError, error_line, own_parameters, shown_traceback
-from .record import (
-    EXPLANATION,
+from .store.record import (
+    EXPLAINING,
     NOT_YET_EXPLAINED,
     ORDER_ENV,
     RunRecord,
     given_study,
     new_record,
+    notebook_name,
     run_id_of,
     utc_now,
     write_record,
@@ -67,12 +68,17 @@ FOR_TRAINER = ("execution", "compile_mode", "scaler", "rounding", "loss_scale", 
 class Metric:
     """What `evaluate` returns.
 
-    better: "higher" or "lower". chance: what a model that ignores its input reaches, if known.
+    better: "higher" or "lower". chance: what a model that ignores its input reaches, if known. margin: up to which
+    difference from fp32 it counts as equivalent, or, with margin_is_share, up to which share of fp32's; it is fixed
+    before any run. target: to which value the report tells the time of training.
     """
 
     name: str | None = None
     better: str | None = None
     chance: float | None = None
+    margin: float | None = None
+    margin_is_share: bool = False
+    target: float | None = None
 
 
 class Gpu(NamedTuple):
@@ -130,9 +136,10 @@ def first_outputs(model: torch.nn.Module, batch: tuple, count: int) -> torch.Ten
 class Experiment:
     """Trains one model in every precision and leaves a record of each run.
 
-    name: begins the name of every record.
-    parameters: a dict of the parameters of OwnExperiment (parameters.py) that differ from their defaults, such as
-        precisions, batch_size, epochs, lr, execution, seed and output_dir; or what check_parameters() returns.
+    name: begins the name of every record; under run_all.py it is that of the notebook.
+    parameters: what check_parameters() returns; or a dict of the parameters of OwnExperiment (parameters.py) that
+        differ from their defaults, such as precisions, batch_size, epochs, lr, execution, seed and output_dir, and of
+        any others of your own.
     data: a TrainingData (tasks/batches.py). It yields the batches, tuples of tensors on the device, and says how many
         samples there are. All batches of a training have one shape.
     make_model(): returns the model with its initial weights. The seed is set before each call.
@@ -151,6 +158,7 @@ class Experiment:
     infer(model, batch, count): returns the outputs for the first `count` items of a batch, to measure inference.
     after_training(model, precision): is called with the trained model in evaluation mode, outside all timing.
     log: a TrainingLog, or None.
+    model_title: the model's name for people, as in "LSTM, 2 × 200 units"; by default parameters.model.
     gpu: what preflight() returned. Without it the preflight runs here.
 
     Raises UserError if a parameter is wrong. A run that fails is no error: its record has the status and the reason.
@@ -170,9 +178,11 @@ class Experiment:
     infer: Callable = first_outputs
     after_training: Callable | None = None
     log: TrainingLog | None = None
+    model_title: str | None = None
     gpu: Any = None
 
     def __post_init__(self):
+        self.name = notebook_name(self.name)
         if isinstance(self.parameters, dict):
             self.parameters = own_parameters(self.name, self.parameters)
         self.make_optimizer = self.make_optimizer or partial(torch.optim.SGD, lr=self.parameters.lr)
@@ -214,7 +224,10 @@ class Experiment:
             "dataset_used": data.used,
             "dataset_source": data.source,
             "data_fingerprint": data.fingerprint,
-            "data_files_hash": data_files_hash(self.name, vars(self.parameters)),
+            "data_title": data.title,
+            "data_folder": data.folder,
+            "data_files_hash": data_files_hash(vars(self.parameters), data.folder),
+            "model_title": self.model_title,
             "synthetic": data.source == "synthetic",
             "train_samples": data.train_samples,
             "eval_samples": data.eval_samples,
@@ -222,6 +235,9 @@ class Experiment:
             "metric_name": metric.name,
             "metric_better": metric.better,
             "chance_metric": metric.chance,
+            "metric_margin": metric.margin,
+            "metric_margin_is_share": metric.margin_is_share,
+            "metric_target": metric.target,
             "data_on_device_mib": torch.cuda.memory_allocated() / MIB if self.device.type == "cuda" else None,
             **self.gpu.fields,
         }
@@ -260,7 +276,8 @@ class Experiment:
         elif len(self.parameters.precisions) > 1:
             leave_unexplained(record, NOT_YET_EXPLAINED if self.device.type == "cuda" else "no GPU")
         else:
-            measured = replace(record, status="ok", reason=None, finished_at=utc_now())
+            measured = record.model_copy(deep=True)
+            measured.status, measured.reason, measured.finished_at = "ok", None, utc_now()
             leave_unexplained(measured, NOT_YET_EXPLAINED)
             write_record(measured, self.parameters.output_dir)  # a run that is killed while it is explained keeps it
             self.explain_trained(record, trainer, size)
@@ -321,8 +338,8 @@ class Experiment:
             batches = itertools.islice(self.batches(0, record.precision, size), other.steps_per_epoch)
             timed_epoch(other, trainer, batches, lr_at, f"{record.precision}, to be explained")
             self.explain_trained(other, trainer, size)
-            for name in EXPLANATION:
-                setattr(record, name, getattr(other, name))
+            for part in EXPLAINING:
+                setattr(record.measured, part, getattr(other.measured, part))
         except Exception as error:  # the run itself is measured and must not be lost
             leave_unexplained(record, error_line(error))
             memory.clear_tracebacks(error)

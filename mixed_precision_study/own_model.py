@@ -19,8 +19,8 @@ from unittest.mock import patch
 import torch
 
 from .experiment import FROZEN, Experiment, Metric, own_parameters
-from .parameters import UserError
-from .record import RunRecord
+from .parameters import UserError, planned
+from .store.record import RunRecord, notebook_name
 from .tasks.iterable import IterableData, random_state, set_random_state
 from .train.precision import backends_as_found
 from .train.step import training_step as usual_step
@@ -85,7 +85,7 @@ def compare(
 ) -> list[RunRecord]:
     """Train your own model in every precision under equal conditions, print what each one buys, and return the records.
 
-    name: begins the name of every record; they go to outputs/NAME.
+    name: begins the name of every record; they go to outputs/NAME. Under run_all.py it is that of the notebook.
     make_model(): returns the model with new weights. The seed is set before each call.
     batches: what one epoch trains on: a DataLoader, a list, or anything that can be iterated over again and again. A
         batch is any nest of tuples, lists, mappings, dataclasses and packed sequences, and compute_loss gets it as it
@@ -106,7 +106,8 @@ def compare(
     batch_size: how many samples the first batch has, where its tensors do not agree on that.
     parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
         execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them). repeat: the number of this
-        process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval.
+        process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval. Any other name is a
+        parameter of your own, which the records hold; only your functions make use of it.
 
     With 16-bit weights the model's arguments are cast to their type, but targets keep their own. The process is left
     as it was found: random numbers, PyTorch's switches, environment and warnings.
@@ -140,6 +141,12 @@ def compare(
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
     executions = parameters.pop("execution", "eager")
     executions = executions if isinstance(executions, list | tuple) else [executions]
+    name = notebook_name(name)
+    if (plan := planned()) and len(executions) > 1:
+        reason = "run_all.py makes one execution a run, so assign execution in the parameters cell"
+        raise UserError(f"{reason}, pass execution=execution and let the study sweep over it.")
+    if plan and "execution" in plan.given:
+        executions = [plan.parameters["execution"]]
     given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
     checked = [own_parameters(name, {**given, "execution": execution}) for execution in executions]
     settings = checked[0]

@@ -1,13 +1,15 @@
-"""The parameters of the experiments, each declared once; and the errors, each one sentence that says what to do.
+"""The parameters that every experiment has, those that a notebook declares, and the errors that a person can mend.
 
-The notebooks' parameters cells, run_all.py, the reader of records and the documentation read these declarations.
-This module does not need PyTorch.
+A notebook declares parameters of its own in its parameters cell, with names, types and defaults. The notebook and
+run_all.py read that cell by one function, declared_by(), so both compute the same run from it. An error is one sentence
+that says what to do. This module does not need PyTorch.
 """
 
 import ast
 import difflib
 import functools
 import json
+import os
 import re
 import reprlib
 import tempfile
@@ -18,18 +20,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
 CompileMode = Literal["default", "coordinate-descent", "cudnn-batch-norm", "max-autotune-no-cudagraphs"]
-LanguageModel = Literal["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer"]
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
     "cudnn-batch-norm": {"backend": "cudnn_batch_norm"},  # see train/batch_norm.py
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
+PLANNED_ENV = "MIXED_PRECISION_PLANNED"  # environment variable from run_all.py: see planned()
+NEAR = 0.9  # from this likeness to a common parameter on, a name is taken for a slip
 MAX_NUMBER = 1e300  # products and sums of larger ones are infinite, or cannot be converted to float
 
 
@@ -95,115 +107,13 @@ class Common(Parameters):
     repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")
 
 
-CHANNELS_LAST = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
-OPTIMIZER = shown("sgd", 'or "adamw", which wants a smaller lr')
-LOADER = hidden("gpu", '"gpu": images stay on the GPU as bytes; "workers": an ordinary DataLoader')
-NUM_WORKERS = hidden(2, 'worker processes of the loader "workers"')
-IMAGES_PER_STEP = 'images per step; "max": the largest that fits, for each precision'
-
-
 class OwnExperiment(Common):
-    """An experiment that declares no parameters of its own."""
+    """What compare() and an Experiment with a dict of parameters have besides."""
 
     batch_size: Count = shown(1, "samples per step")
     clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
     accumulate: Count = hidden(1, "batches of a step, whose gradients are averaged")
-    channels_last: bool = CHANNELS_LAST
-
-
-class CifarResnet(Common):
-    dataset: Literal["auto", "cifar10", "cifar100", "synthetic", "folder"] = shown(
-        "auto", '"cifar10", "cifar100", "synthetic", "folder" (your images); "auto": CIFAR-10, else synthetic'
-    )
-    model: Text = shown("resnet18", "or resnet34/50/101/152, wide_resnet28_10, any classifier of timm")
-    batch_size: BatchSize = shown(128, IMAGES_PER_STEP)
-    epochs: Count = shown(5, "passes through the training images")
-    lr: AboveZero = shown(0.1, "peak learning rate; SGD has momentum 0.9")
-    seed: Seed = shown(0, "of weights, batch order and augmentation")
-    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
-    image_size: Count = shown(32, "pixels; other than 32: images are resized, and ResNets keep ImageNet's stem")
-    channels_last: bool = CHANNELS_LAST
-    schedule: Literal["triangle", "sixth", "warmup", "constant"] = hidden(
-        "triangle", 'of lr: "triangle" (up a fifth, down to 0), "sixth" (a sixth), "warmup" (one epoch), "constant"'
-    )
-    clip: FromZero = hidden(0.0, "largest norm of the gradient; 0: it is not clipped")
-    batchnorm_momentum: AboveZero = hidden(0.1, "of wide_resnet28_10: share of the newest batch in its averages")
-    dropout: Share = hidden(0.0, "between the convolutions of wide_resnet28_10; in timm's models where they have it")
-    log_every: Whole = hidden(0, "steps between entries of the training log (loss, running accuracy); 0 for none")
-    keep_batchnorm_fp32: bool = hidden(False, "in o3_fp16: True keeps batch normalisation in fp32")
-    loader: Literal["gpu", "workers"] = LOADER
-    num_workers: Whole = NUM_WORKERS
-
-
-class EfficientnetRegression(Common):
-    dataset: Literal["auto", "elpv", "csv", "synthetic"] = shown(
-        "auto", '"elpv", "csv", "synthetic"; "auto": csv_path if given, else ELPV if installed, else synthetic'
-    )
-    model: Text = shown("tf_efficientnet_b0", "any model of timm; it gets one output")
-    batch_size: BatchSize = shown(32, IMAGES_PER_STEP)
-    epochs: Count = shown(3, "passes through the training images")
-    lr: AboveZero = shown(0.001, "learning rate; SGD has momentum 0.9")
-    seed: Seed = shown(0, "of weights and batch order, but not of which images are held out")
-    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
-    csv_path: Text = shown("", "your images: a CSV with columns path (folder), image (file name), label (number)")
-    image_height: Count = shown(384, "pixels; images are resized to this")
-    image_width: Count = shown(512, "pixels")
-    loss_function: Literal["bce_with_logits", "mse"] = shown("bce_with_logits", 'for labels from 0 to 1; else "mse"')
-    channels_last: bool = CHANNELS_LAST
-    loader: Literal["gpu", "workers"] = LOADER
-    num_workers: Whole = NUM_WORKERS
-
-
-class LstmLanguageModel(Common):
-    dataset: Literal["auto", "wikitext-2", "synthetic"] = shown(
-        "auto", '"wikitext-2", "synthetic"; "auto": WikiText-2 from data_dir, else downloaded, else synthetic'
-    )
-    model: LanguageModel = shown("lstm", 'or "gru", "rnn_tanh", "rnn_relu", "transformer"')
-    batch_size: BatchSize = shown(20, 'columns of text; "max": the largest that fits, for each precision')
-    epochs: Count = shown(6, "passes through the training text")
-    lr: AboveZero = shown(20.0, "of plain SGD, divided by 4 when validation does not improve; the Transformer wants 5")
-    seed: Seed = shown(0, "of weights and dropout")
-    optimizer: Literal["sgd", "adamw"] = OPTIMIZER
-    bptt: Count = shown(35, "words per step and column: the length of truncated back-propagation")
-    units: Count = shown(200, "size of the word vectors, the hidden state and a Transformer's feed-forward layers")
-    layers: Count = shown(2, "recurrent or Transformer layers")
-    heads: Count = shown(2, "attention heads of the Transformer; must divide units")
-    dropout: Share = shown(0.2, "on word vectors and between layers; in Transformer layers 0.1 at most")
-    generate_words: Whole = shown(40, "words to write with each trained model at the end; 0 for none")
-    clip: AboveZero = hidden(0.25, "largest norm of the gradient")
-    temperature: AboveZero = hidden(1.0, "of the writing: below 1 likely words become likelier")
-
-
-EXPERIMENTS: dict[str, type[Common]] = {
-    "cifar_resnet": CifarResnet,
-    "efficientnet_regression": EfficientnetRegression,
-    "lstm_language_model": LstmLanguageModel,
-}
-
-
-def parameters_cell(declared: type[Parameters], shown_only: bool = False) -> str:
-    """Return declared parameters as Python: one literal a line, with its help as the comment."""
-    lines = []
-    for name, field in declared.model_fields.items():
-        if not (shown_only and field.json_schema_extra):
-            default = json.dumps(field.default) if isinstance(field.default, str | list) else repr(field.default)
-            lines.append(f"{name} = {default}  # {field.description}")
-    return "\n".join(lines)
-
-
-def checked(notebook: str, given: dict, declared: type[Parameters] | None = None) -> Any:
-    """Return the values given for a notebook, completed with the defaults. Raise UserError at the first wrong one."""
-    declared = declared or EXPERIMENTS[notebook]
-    try:
-        values: Any = declared.model_validate(given, context="given by a person")
-    except ValidationError as error:
-        raise UserError(said_of(error, notebook, declared.model_fields)) from None
-    if declared in (CifarResnet, EfficientnetRegression) and values.model != "wide_resnet28_10":
-        names = timm_models()
-        if names and values.model not in names:
-            near = ", ".join(nearest(values.model, names, 5)) or "see timm.list_models()"
-            raise UserError(f"model {values.model!r} is not in timm; the nearest names: {near}.")
-    return values
+    channels_last: bool = shown(False, "NHWC memory layout, which Tensor Cores prefer for convolutions")
 
 
 @functools.cache
@@ -216,35 +126,140 @@ def timm_models() -> list[str]:
     return [name for text in sources for name in re.findall(r"^@register_model\s+def (\w+)", text, re.MULTILINE)]
 
 
+def in_timm(name: str) -> str:
+    """Return the name of a model of timm, or of the suite's WideResNet; raise UserError at another one."""
+    names = timm_models()
+    if names and name not in (*names, "wide_resnet28_10"):
+        near = ", ".join(nearest(name, names, 5)) or "see timm.list_models()"
+        raise UserError(f"model {name!r} is not in timm; the nearest names: {near}.")
+    return name
+
+
+TimmModel = Annotated[Text, AfterValidator(in_timm)]
+PLAIN = {"bool": bool, "int": Annotated[int, Field(gt=-(2**63), lt=2**63)], "list": list, "dict": dict, "str": Text}
+PLAIN["float"] = Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER), BeforeValidator(number_in)]
+NARROW = {"AboveZero": AboveZero, "Count": Count, "FromZero": FromZero, "Share": Share, "TimmModel": TimmModel}
+NARROW["Whole"] = Whole
+
+
+def assignments(source: str) -> dict[str, tuple[ast.expr | None, str]]:
+    """Return {name: (value, annotation)} of a cell's assignments, in the two forms of annotation that papermill reads.
+
+    These are `name: int = 2` and `name = 2  # type: int`. A value that is not known beforehand is None, and so are all
+    values of a cell with a magic, which is not plain Python and assigns nothing.
+    """
+    found: dict[str, tuple[ast.expr | None, str]] = {}
+    with suppress(SyntaxError):
+        tree, lines = ast.parse(source), source.splitlines()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.setdefault(node.id, (None, ""))
+        for line in tree.body:
+            target = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+            if isinstance(target, ast.Name) and isinstance(line, ast.Assign | ast.AnnAssign):
+                written = getattr(line, "annotation", None)
+                quoted = written.value if isinstance(written, ast.Constant) else written and ast.unparse(written)
+                comment = re.search(r"#\s*type:\s*(\S+)", lines[(line.end_lineno or 1) - 1])
+                found[target.id] = line.value, str(quoted or (comment[1] if comment else ""))
+    return found
+
+
+def kind_of(annotation: str, common: Any, value: Any) -> Any:
+    """Return the type of a parameter by its annotation, else by its `common` declaration, else by its value."""
+    if annotation.startswith("Literal["):
+        words = annotation.removeprefix("Literal[").rstrip("]").split(",")
+        return Literal[tuple(word.strip(" '\"") for word in words)]
+    if annotation in NARROW:
+        return NARROW[annotation]
+    if common:
+        return functools.reduce(lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation)
+    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__, Any)
+
+
+def declared_by(notebook: str, source: str, values: dict, base: type[Common] = Common) -> type[Common]:
+    """Return what a parameters cell declares: the parameters of `base`, and those that the cell adds or narrows.
+
+    `values` are the defaults of the names that `source` assigns. A model without a name bears that of the notebook.
+    Raise UserError at a name of the cell's own that is nearly that of a common parameter.
+    """
+    annotations = {name: annotation for name, (_, annotation) in assignments(source).items()}
+    fields: dict[str, Any] = {"model": (Text, Field(notebook, description="name of the model"))}
+    for name, value in values.items():
+        if name not in base.model_fields and (slip := difflib.get_close_matches(name, base.model_fields, 1, NEAR)):
+            raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
+        fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
+    try:
+        return create_model(notebook, __base__=base, **fields)
+    except (NameError, ValueError, TypeError) as error:  # a name that begins with an underscore, or shadows a method
+        raise UserError(f"the parameters cell of {notebook} declares what cannot be a parameter: {error}") from None
+
+
+def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -> str:
+    """Return declared parameters as Python: one literal a line, with its help as the comment."""
+    lines = []
+    for name, field in declared.model_fields.items():
+        if name not in without:
+            default = json.dumps(field.default) if isinstance(field.default, str | list) else repr(field.default)
+            lines.append(f"{name} = {default}  # {field.description}")
+    return "\n".join(lines)
+
+
+def checked(notebook: str, given: dict, declared: type[Parameters]) -> Any:
+    """Return the values given for a notebook, completed with the defaults. Raise UserError at the first wrong one."""
+    try:
+        return declared.model_validate(given, context="given by a person")
+    except ValidationError as error:
+        raise UserError(said_of(error, notebook, declared.model_fields)) from None
+
+
+class Planned(BaseModel):
+    """What run_all.py has planned for the notebook that this process runs."""
+
+    parameters: dict[str, Any]  # all of them
+    given: list[str]  # names of those that the parameters cell, the study, -p or run_all.py itself sets
+
+
+def planned() -> Planned | None:
+    """Return what run_all.py has planned for this process, or None in a notebook run by hand."""
+    text = os.environ.get(PLANNED_ENV)
+    return Planned.model_validate_json(text) if text else None
+
+
 def check_parameters(notebook: str, namespace: dict) -> Any:
     """Return the checked parameters of a notebook as attributes; raise UserError at the first wrong one.
 
-    `namespace` is the notebook's globals(). Only names count that the last parameters cell assigns, or the cell that
-    papermill adds after it; the cells run so far are in `In`. Other parameters have their defaults.
+    `namespace` is the notebook's globals(). Only names count that the last parameters cell assigns, which is known by
+    `precisions`, or the cell that papermill adds after it; the cells run so far are in `In`.
     """
-    names: list[str] = [] if "In" in namespace else list(EXPERIMENTS[notebook].model_fields)
-    for source in namespace.get("In", ()):
-        found = assigned(source)
-        if "precisions" in found and "batch_size" in found:
-            names = found  # the parameters cell, perhaps run once more
-        elif source.startswith("# Parameters\n"):  # the first line of papermill's cell
-            names = names + found
-    if not names:
-        raise UserError("the parameters cell was not run; it must assign precisions and batch_size in plain Python.")
-    return writable(checked(notebook, {name: namespace[name] for name in names if name in namespace}))
+    source, added = "", set[str]()
+    for cell in namespace.get("In", ()):
+        if "precisions" in assignments(cell) and not cell.startswith(ADDED):
+            source, added = cell, set()  # the parameters cell, perhaps run once more
+        elif cell.startswith(ADDED):
+            added |= assignments(cell).keys()
+    if not source:
+        raise UserError("the parameters cell was not run; it must assign precisions in plain Python.")
+    names = assignments(source).keys()
+    declared = declared_by(notebook, source, {name: namespace[name] for name in names if name in namespace})
+    return writable(
+        checked(notebook, {name: namespace[name] for name in (*names, *added) if name in namespace}, declared)
+    )
 
 
-def own_parameters(name: str, given: dict) -> OwnExperiment:
-    """Return the parameters of an experiment of one's own, completed with the defaults and checked."""
-    return writable(checked(name, given, OwnExperiment))
+def own_parameters(name: str, given: dict) -> Any:
+    """Return the parameters of an experiment of one's own, completed with the defaults and checked.
 
-
-def assigned(source: str) -> list[str]:
-    """Return the names that a cell assigns; those of a cell with a magic, which is not plain Python, are not known."""
-    with suppress(SyntaxError):
-        names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
-        return [name.id for name in names if isinstance(name.ctx, ast.Store)]
-    return []
+    Names that no experiment has are the reader's own. Under run_all.py what it has planned counts, also for what is
+    not given here. Raise UserError where a value that is given contradicts what was planned.
+    """
+    plan = planned()
+    if plan:
+        for key, value in given.items():
+            if key in plan.given and key != "output_dir" and value != plan.parameters[key]:
+                reason = f"run_all.py has planned {plan.parameters[key]!r}, and {key}={value!r} contradicts it"
+                raise UserError(f"{reason}; assign {key} in the parameters cell and pass {key}={key}.")
+        given = plan.parameters | {key: value for key, value in given.items() if key not in (*plan.given, "output_dir")}
+    return writable(checked(name, given, declared_by(name, "", given, OwnExperiment)))
 
 
 def writable(settings: Any) -> Any:
@@ -258,6 +273,7 @@ def writable(settings: Any) -> Any:
         raise UserError(f"output_dir {settings.output_dir!r} {reason}.") from None
 
 
+ADDED = "# Parameters\n"  # the first line of the cell that papermill adds
 NOT_SHOWN = re.compile(  # escape sequences with a text, others, then control letters and those that turn a line round
     r"(?:\x1b[]PX^_]|[\x90\x98\x9d-\x9f]).*?(?:\x07|\x1b\\|\x9c)|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]"
     r"|[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
@@ -312,16 +328,18 @@ def did_you_mean(name: str, names: Collection[str], intro: str = "it has") -> st
     return "".join(f"did you mean {near}? {known[0].upper()}{known[1:]}" for near in nearest(name, names)) or known
 
 
-def said_of(error: ValidationError, what: str, known: Collection[str]) -> str:
-    """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names."""
+def said_of(error: ValidationError, what: str, known: Collection[str], sections: Collection[str] = ()) -> str:
+    """Return the first error of pydantic in a sentence; `what` was given values, and has the `known` names.
+
+    `sections` are names that only lead to the one that is wrong.
+    """
     first, *others = error.errors(include_url=False)
-    name = "".join(map(str, first["loc"][:1]))  # nothing where there is no dict
+    name = str(next((part for part in first["loc"] if part not in sections), "".join(map(str, first["loc"][-1:]))))
     if first["type"] == "extra_forbidden":
         return f"{what} has no parameter {name}; {did_you_mean(name, sorted(known))}"
     if first["type"] == "missing":
         return f"{what} lacks {name}."
-    place = first["loc"][:1]
-    wanted = [one["msg"] for one in (first, *others) if one["loc"][:1] == place and one["input"] is first["input"]]
+    wanted = [one["msg"] for one in (first, *others) if name in one["loc"] and one["input"] is first["input"]]
     words = re.sub(r"\b[A-Z]\w+ should", "it must", " or ".join(dict.fromkeys(wanted)))
     verb = "holds" if any(isinstance(place, int) for place in first["loc"]) else "is"
     return f"{name} {verb} {reprlib.repr(first['input'])}; {words}."

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import __version__
-from .measure.commit import PACKAGE, ROOT, packed_package
+from .store.commit import PACKAGE, ROOT, packed_package
 
 FINDER = """\
 # @title The code of this study, packed into this file

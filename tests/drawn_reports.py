@@ -3,10 +3,10 @@
 from matplotlib.colors import to_hex
 from notebook_outputs import outputs_of
 
-from mixed_precision_study.record import flat_record, write_record
 from mixed_precision_study.report.section import Sentence, Table
 from mixed_precision_study.report.sections import sections_of
 from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.store.record import flat_record, write_record
 
 
 def shown(notebook, kind="text/plain"):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from mixed_precision_study.record import RunRecord, run_id_of, write_record
+from mixed_precision_study.store.record import RunRecord, run_id_of, write_record
 
 PARAMETERS = {
     "cifar_resnet": {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "epochs": 3, "loader": "gpu"},

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from mixed_precision_study.record import flat_record, new_record
+from mixed_precision_study.store.record import flat_record, new_record
 
 PARAMETERS = {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "seed": 0, "repeats": 1, "repeat": 0}
 PARAMETERS |= {"epochs": 2, "execution": "eager", "channels_last": False, "precisions": ["fp32"]}

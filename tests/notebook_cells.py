@@ -4,8 +4,8 @@ import sys
 from types import ModuleType
 
 from mixed_precision_study.experiment import Experiment
-from mixed_precision_study.measure.commit import code_cells
 from mixed_precision_study.parameters import EXPERIMENTS
+from mixed_precision_study.store.commit import code_cells
 
 
 def run_cells(path, last, parameters, display=print):

@@ -21,7 +21,8 @@ from conftest import ENVIRONMENT, ROOT
 from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
-from mixed_precision_study.record import RunRecord, read_records, write_record
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import RunRecord, write_record
 
 
 def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():

@@ -17,7 +17,8 @@ from mixed_precision_study import RUNNER_ENV, experiment
 from mixed_precision_study import record as records
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, Experiment, Gpu, Metric, describe, explain, guarded
 from mixed_precision_study.parameters import Diverged, Unsupported, UserError, error_line
-from mixed_precision_study.record import NOT_YET_EXPLAINED, STUDY_ENV, read_records
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED, STUDY_ENV
 from mixed_precision_study.tasks.batches import TrainingData
 
 GPU = torch.device("cuda")

@@ -23,7 +23,7 @@ import mixed_precision_study
 from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import read_records
+from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.tasks.iterable import IterableData
 from mixed_precision_study.train.precision import (

@@ -9,7 +9,8 @@ from conftest import ROOT, results
 from equal_runs import equal_runs, false_positive_rate, table
 
 import outputs
-from mixed_precision_study.record import is_explanation, read_records
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import is_explanation
 
 OUTPUTS = ROOT / "outputs"
 FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a machine

@@ -14,7 +14,9 @@ from nbconvert.filters import markdown2html
 from notebook_outputs import papermill
 from tiny_suite import ACT, call, entry, records_of, write_suite
 
-from mixed_precision_study.record import RunRecord, Text, read_records
+from mixed_precision_study.parameters import Text
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import RunRecord
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>[x](javascript:alert(1))"
 

@@ -14,8 +14,8 @@ from conftest import NOTEBOOKS, ROOT
 from notebook_outputs import cell_errors, executed, outputs_of, papermill, printed
 
 from mixed_precision_study import __version__, standalone
-from mixed_precision_study.measure.commit import packed_package
 from mixed_precision_study.standalone import standalone_notebook
+from mixed_precision_study.store.commit import packed_package
 
 NAME = "mixed_precision_study"
 KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")
@@ -30,7 +30,7 @@ def test_the_packed_package_is_whole_and_the_same_each_time(tmp_path, monkeypatc
     copy = shutil.copytree(ROOT / NAME, tmp_path / NAME, copy_function=shutil.copy)  # with other times
     (copy / "__pycache__").mkdir(exist_ok=True)
     (copy / "__pycache__" / "left.py").write_text("")
-    monkeypatch.setattr("mixed_precision_study.measure.commit.PACKAGE", copy)
+    monkeypatch.setattr("mixed_precision_study.store.commit.PACKAGE", copy)
     assert packed_package() == packed
 
 

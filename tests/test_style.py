@@ -10,7 +10,7 @@ import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 
 from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
-from mixed_precision_study.record import FIELDS
+from mixed_precision_study.store.record import FIELDS
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 

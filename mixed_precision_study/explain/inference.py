@@ -10,7 +10,7 @@ import torch
 from ..measure.memory import release_memory, reset_peaks
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
-from ..record import RunRecord
+from ..store.record import RunRecord
 from ..train.precision import Precision, cudnn_flags, in_fp32, set_fp32_precision
 from ..train.step import Trainer
 

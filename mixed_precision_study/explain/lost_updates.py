@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..record import RunRecord
+from ..store.record import RunRecord
 from ..tasks.batches import mapped
 from ..train.device_optimizer import DeviceAdamW, DeviceGroups, DeviceOptimizer
 from ..train.precision import PRECISIONS

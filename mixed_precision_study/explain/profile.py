@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from ..measure.timing import synchronize
-from ..record import RunRecord
+from ..store.record import RunRecord
 
 if TYPE_CHECKING:
     from ..train.step import Trainer

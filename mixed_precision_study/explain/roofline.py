@@ -8,7 +8,7 @@ import torch
 
 from ..measure.nvml import MIB
 from ..measure.timing import synchronize
-from ..record import RunRecord
+from ..store.record import RunRecord
 from ..train.float8 import FORWARD, product, scaled
 from ..train.precision import PRECISIONS
 

@@ -66,7 +66,8 @@ def longest_others(record: dict) -> str:
 
 def advice_of(case: str, record: dict) -> str:
     """Return what to try next against a limit, as a clause, or nothing."""
-    execution = record.get("execution")
+    settings = record["settings"]
+    execution = settings.get("execution")
     in_32_bits = record["precision"] in ("fp32", "tf32")
     ways = []
     if case == "data loading":
@@ -78,7 +79,7 @@ def advice_of(case: str, record: dict) -> str:
     elif case == "sizes not multiples of 8":
         ways.append("channels, units and vocabulary rounded up to multiples of 8")
     elif case == OTHER_KERNELS:
-        if record.get("channels_last") is False:
+        if settings.get("channels_last") is False:
             ways.append("channels_last")
         if execution in ("eager", "cuda_graph"):
             ways.append("torch.compile")

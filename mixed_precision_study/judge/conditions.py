@@ -1,8 +1,9 @@
 """Under which conditions two runs were measured, and in which of them they differ."""
 
+import json
 from collections.abc import Sequence
 
-from ..record import DISTURBED, comparison_key, data_asked_for
+from ..store.record import DISTURBED, comparison_key, data_asked_for
 
 CLOCKS_ALIKE = 0.02  # medians of the clock that differ by more are another condition
 SHOWN = 24  # characters of a value in a sentence; a hash is longer
@@ -29,11 +30,11 @@ def name_beside(record: dict, other: dict) -> str:
     """Return the precision of a run; beside one of the same precision its execution, or else what differs."""
     if record["precision"] != other["precision"]:
         return record["precision"]
-    settings, others = dict(comparison_key(record)), dict(comparison_key(other))
-    differing = [name for name in settings if settings[name] != others.get(name)]
+    key, others = dict(comparison_key(record)), dict(comparison_key(other))
+    differing = [name for name in key if key[name] != others.get(name)]
     if "execution" in differing or not differing:
-        return record["execution"]
-    return f"{differing[0]}={record.get(differing[0])}"
+        return record["settings"]["execution"]
+    return f"{differing[0]}={json.loads(key[differing[0]])}"
 
 
 def slowdowns(record: dict) -> dict[str, float]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from statistics import median
 
-from ..record import is_explanation, last_metric
+from ..store.record import is_explanation, last_metric
 
 LEARNED = 0.2  # from this share of the way from chance to perfect on, a run has learned
 CLEARLY_LEARNED = 0.5  # the same where the baseline has not learned, so that no lucky seed is the measure
@@ -15,7 +15,7 @@ MOST = 0.5  # of the steps
 def skipped_fraction(record: dict) -> float:
     """Return the share of the timed steps that were skipped because a gradient overflowed; 0 if it is not known."""
     epochs = len(record.get("epoch_seconds") or ())
-    size = record.get("batch_size_used") or (record.get("parameters") or record).get("batch_size")
+    size = record["batch_size_used"] or record["settings"]["batch_size"]
     steps = record.get("steps_per_epoch") or 0
     if not steps and isinstance(size, int):
         steps = (record.get("samples_per_epoch") or 0) // size

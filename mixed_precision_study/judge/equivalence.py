@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import NamedTuple
 
 from .stats import exponential, half_width
 
@@ -14,25 +13,12 @@ WORSE, BETTER = "worse", "better"
 AS_GOOD = (EQUIVALENT, NOT_WORSE, BETTER)
 
 
-class Margin(NamedTuple):
-    """Up to which difference from fp32 a metric counts as equivalent. Fixed before any run; do not tune it."""
-
-    size: float
-    is_ratio: bool  # the difference is a share of fp32's value
-
-
-MARGINS = {
-    "accuracy": Margin(0.002, is_ratio=False),  # 0.2 points
-    "perplexity": Margin(0.02, is_ratio=True),  # 2%
-    "mean_absolute_error": Margin(0.02, is_ratio=False),
-}
-
-
-def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metric: str, better: str) -> dict | None:
+def quality_difference(own: Mapping[int, float], base: Mapping[int, float], one: Mapping) -> dict | None:
     """Return how the last metric of a precision differs from that of fp32, or None without a common seed.
 
-    `own` and `base` are {seed: last metric}; `better` is "higher" or "lower". The differences of equal seeds are
-    taken, of perplexities as shares. The keys:
+    `own` and `base` are {seed: last metric}. `one` is a record of theirs, which says what the metric is and up to which
+    difference from fp32 it counts as equivalent: a margin that its experiment fixes before any run. The differences of
+    equal seeds are taken, as shares where the margin is one. The keys:
 
     difference, low, high: mean and 95% interval (None below FEWEST_SEEDS); low90, high90: the 90% interval
     metric: its name; margin: None where it has none; is_ratio: whether all of these are shares of the base's value
@@ -43,8 +29,7 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
         beyond the margin.
     """
     seeds = sorted(own.keys() & base.keys())
-    margin = MARGINS.get(metric)
-    is_ratio = margin is not None and margin.is_ratio and all(min(own[seed], base[seed]) > 0 for seed in seeds)
+    is_ratio = one["metric_margin_is_share"] and all(min(own[seed], base[seed]) > 0 for seed in seeds)
     if not seeds:
         return None
     if is_ratio:
@@ -59,8 +44,8 @@ def quality_difference(own: Mapping[int, float], base: Mapping[int, float], metr
             found[names[1]] = found["difference"] + half
     if is_ratio:
         found = {name: None if value is None else exponential(value) - 1 for name, value in found.items()}
-    found |= {"metric": metric, "margin": margin.size if margin else None, "is_ratio": is_ratio, "seeds": len(seeds)}
-    return found | {"outcome": outcome_of(found, better)}
+    found |= {"metric": one["metric_name"], "margin": one["metric_margin"], "is_ratio": is_ratio, "seeds": len(seeds)}
+    return found | {"outcome": outcome_of(found, one["metric_better"])}
 
 
 def outcome_of(found: dict, better: str) -> str:

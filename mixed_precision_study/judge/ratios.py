@@ -6,7 +6,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from ..record import MAX_NUMBER, is_explanation, samples_in_epoch
+from ..parameters import MAX_NUMBER
+from ..store.record import is_explanation, samples_in_epoch
 from .conditions import always_in_one_order, differences, differences_in, fairly_timed_pairs, host_of, no_outcome_in
 from .stats import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
@@ -16,7 +17,6 @@ FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
 FEWEST_HOSTS_FOR_INTERVAL = 5
 BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
-PAIRED = ("seed", "repeat", "gpu_uuid")  # fields that are equal in a run and its counterpart
 UNKNOWN = ("low", "high", "low90", "high90", "p", "smallest")  # of a ratio of too few processes
 Pair = tuple[dict, dict]  # a run, and the run that it is compared with
 
@@ -36,7 +36,8 @@ def seconds_of_epoch(runs: list[dict]) -> float:
 
 def is_per_sample(own: dict, base: dict) -> bool:
     """Return whether two runs are compared in seconds per sample: their batch sizes differ, or were searched."""
-    return own.get("batch_size") == "max" or own.get("batch_size") != base.get("batch_size")
+    sizes = [record["settings"]["batch_size"] for record in (own, base)]
+    return sizes[0] == "max" or sizes[0] != sizes[1]
 
 
 def total_ratio(own: dict, base: dict) -> float | None:
@@ -71,6 +72,11 @@ def geometric(numbers: Iterable[float]) -> float:
     return exponential(fmean(map(logarithm_of, numbers)))
 
 
+def pairing_of(record: dict) -> tuple:
+    """Return what is equal in a run and its counterpart: seed, repetition and GPU."""
+    return record["settings"]["seed"], record["settings"].get("repeat"), record["gpu_uuid"]
+
+
 def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
     """Return [(run, its counterpart)] of timed ok records with equal seed, repetition and GPU.
 
@@ -84,7 +90,7 @@ def paired_runs(runs: list[dict], base_runs: list[dict]) -> list[Pair]:
 
     found, free = [], timed(base_runs)
     for run in timed(runs):
-        candidates = [base for base in free if all(base.get(name) == run.get(name) for name in PAIRED)]
+        candidates = [base for base in free if pairing_of(base) == pairing_of(run)]
         if candidates:
             counterpart = min(candidates, key=lambda base: len(differences(run, base)))
             free = [base for base in free if base is not counterpart]
@@ -117,7 +123,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
     if not usable:
         return None
     pairs = [pair for pair, _ in usable]
-    graph = all("cuda_graph" in (one.get("execution") or "") for pair in pairs for one in pair)
+    graph = all("cuda_graph" in (one["settings"].get("execution") or "") for pair in pairs for one in pair)
     logarithms = by_process(usable)
     ratio, interval = exponential(fmean(logarithms)), interval_of(logarithms)
     by_host: dict[object, list] = {}
@@ -136,7 +142,7 @@ def paired_ratio(pairs: list[Pair]) -> dict | None:
         "hosts": len(ends),
         "lowest": min(ends),
         "highest": max(ends),
-        "seeds": len({own.get("seed") for own, _ in pairs}),
+        "seeds": len({own["settings"]["seed"] for own, _ in pairs}),
         "seconds": min(sum(sum(pair[side]["epoch_seconds"]) for pair in pairs) for side in (0, 1)),
         "median_ratio": median_ratio,
         "apart": max(ratio / median_ratio, median_ratio / ratio) > BLOCKS_APART,

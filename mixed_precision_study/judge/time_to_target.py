@@ -3,12 +3,6 @@
 from statistics import fmean
 from typing import NamedTuple
 
-DEFAULT_TARGETS = {  # (notebook, model, data): the metric
-    ("cifar_resnet", "resnet18", "cifar10"): 0.92,
-    ("lstm_language_model", "lstm", "wikitext-2"): 160.0,
-    ("lstm_language_model", "lstm", "wikitext-2-like"): 160.0,  # a text put in its place, such as another order
-}
-
 
 class ToTarget(NamedTuple):
     """One training and its target. What is not reached or not known is None."""
@@ -20,18 +14,14 @@ class ToTarget(NamedTuple):
 
 
 def target_of(record: dict, own: float = 0.0) -> float | None:
-    """Return the metric that a run is to reach: `own`, or for 0 the default of its experiment; None without one."""
-    if not record.get("metric_better"):
-        return None
-    if own:
-        return own
-    return DEFAULT_TARGETS.get((record["notebook"], record["model"], record.get("dataset_used") or ""))
+    """Return the metric that a run is to reach: `own`, or for 0 that of its experiment; None without one."""
+    return (own or record["metric_target"]) if record["metric_better"] else None
 
 
 def trainings_in(record: dict) -> list[tuple[list[float], list[float | None]]]:
     """Return (seconds of the epochs, metrics) of each repeat of an ok run; both lists are equally long."""
     seconds, metrics = record["epoch_seconds"], record["metric"]
-    epochs = record.get("epochs")
+    epochs = record["settings"].get("epochs")
     size = epochs if type(epochs) is int and epochs > 0 else max(1, len(seconds))
     parts = [(seconds[start : start + size], metrics[start : start + size]) for start in range(0, len(seconds), size)]
     return [(times, values) for times, values in parts if times and len(times) == len(values)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from ..record import last_metric
+from ..store.record import last_metric
 from .divergence import LEARNED, gain_over_chance, settled, skipped_fraction
 from .equivalence import WORSE, direction_of, quality_difference
 
@@ -70,7 +70,7 @@ def by_seed(records: Sequence[dict]) -> dict[int, float]:
     found: dict[int, list[float]] = {}
     for record in records:
         if (value := last_metric(record)) is not None:
-            found.setdefault(record["seed"], []).append(value)
+            found.setdefault(record["settings"]["seed"], []).append(value)
     return {seed: fmean(values) for seed, values in found.items()}
 
 
@@ -83,7 +83,7 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
     if not has_learned(base_runs):
         return None
     one = base_runs[0]
-    found = quality_difference(own, base, one["metric_name"], one["metric_better"])
+    found = quality_difference(own, base, one)
     if not found or not found["margin"] or abs(found["difference"]) <= found["margin"]:
         return None
     if direction_of(found, one["metric_better"]) != WORSE:
@@ -91,6 +91,6 @@ def quality_lost(runs: Sequence[dict], base_runs: Sequence[dict]) -> str | None:
     if runs[0]["precision"] not in NO_FP32_WEIGHTS and found["outcome"] != WORSE:
         return None
     ends = [fmean(metrics[seed] for seed in own.keys() & base.keys()) for metrics in (own, base)]
-    nearest = runs[0]["precision"] == "bf16_true" and runs[0].get("rounding", "nearest") == "nearest"
+    nearest = runs[0]["precision"] == "bf16_true" and runs[0]["settings"].get("rounding", "nearest") == "nearest"
     remedy = ' (try rounding="stochastic")' if nearest else ""
     return f"its {metric_name(one)} ends at {ends[0]:.3g}, not {ends[1]:.3g}{remedy}"

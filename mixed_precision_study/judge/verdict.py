@@ -1,6 +1,6 @@
 """One sentence for a comparison: how much, what that allows to say, and why."""
 
-from ..record import DISTURBED
+from ..store.record import DISTURBED
 from .bottleneck import advice_of, find_bottleneck
 from .conditions import conditions_of
 from .memory_reason import memory_reason
@@ -66,7 +66,7 @@ def amount_of(record: dict, base: dict, speedup: dict, word: str) -> str:
     if speedup["low"] is not None:
         interval = f"{speedup['low']:.2f} to {speedup['high']:.2f}"
     amount = f"{speedup['ratio']:.2f}x as fast as {base['precision']} ({interval})"
-    if record.get("batch_size") == "max":
+    if record["settings"]["batch_size"] == "max":
         sizes = f"{record['batch_size_used']:,} and {base['batch_size_used']:,}"
         amount += f" per sample, each at its largest batch ({sizes})"
     if word == OTHER_CONDITIONS:

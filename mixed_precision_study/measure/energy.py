@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..record import DISTURBED, RunRecord, too_short_for_energy
+from ..store.record import DISTURBED, RunRecord, too_short_for_energy
 from .nvml import CLOCKS_SET, THROTTLES, NvmlGpu, others_of
 from .sampler import sampled
 

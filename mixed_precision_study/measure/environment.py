@@ -19,8 +19,8 @@ import psutil
 
 from .. import RUNNER_ENV, __version__
 from ..parameters import UserError
-from ..record import RunRecord
-from .commit import suite_commit
+from ..store.commit import suite_commit
+from ..store.record import RunRecord
 from .nvml import MIB, NvmlGpu, installed_gpus, remember_gpus
 
 # {module: name for pip} of what a notebook imports. nvidia-ml-py is left out because a run can do without it.

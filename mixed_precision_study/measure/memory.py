@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..record import LEDGER_AT_PEAK, RunRecord
+from ..store.record import LEDGER_AT_PEAK, RunRecord
 from .nvml import MIB, NvmlGpu, gpu_before_use
 
 

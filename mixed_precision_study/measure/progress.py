@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from tqdm import tqdm
 
-from .files import written_whole
+from ..store.files import written_whole
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import STARTED
-from ..record import RunRecord
+from ..store.record import RunRecord
 
 
 class StepClock:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
 from ..judge.verdict import FEW_HOSTS
-from ..record import last_metric
+from ..store.record import last_metric
 from .charts import PANEL, PAPER, SOFT, chart_style
 from .names import COLOURS, short_name
 from .section import File, Section

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from ..judge.conditions import fairly_timed
-from ..record import SHORTEST_FOR_ENERGY
+from ..store.record import SHORTEST_FOR_ENERGY
 from .names import bare, in_way, precision_name
 from .panels import add_panels, ok_trainings
 from .section import Section

@@ -283,7 +283,9 @@ def add_largest(section: Section, tables: Tables) -> None:
 def add_scales(section: Section, tables: Tables) -> None:
     """Add one sentence and the table of the sweeps of three fixed loss scales or more; `fixed` is NaN for dynamic."""
     runs = tables.trainings[tables.trainings.precision.str.contains("fp16") & (tables.trainings.comparison >= 0)]
-    runs = runs.assign(fixed=pd.to_numeric(runs.record.map(lambda run: run.get("loss_scale")), errors="coerce"))
+    runs = runs.assign(
+        fixed=pd.to_numeric(runs.record.map(lambda run: run["settings"].get("loss_scale")), errors="coerce")
+    )
     families = [runs[runs.comparison.isin(family.index)] for _, family in alike(tables.comparisons, "loss_scale")]
     sweeps = [sweep.sort_values("fixed") for family in families for _, sweep in family.groupby("precision")]
     rows = pd.concat([runs.head(0), *(sweep for sweep in sweeps if sweep.fixed.nunique() >= 3)])

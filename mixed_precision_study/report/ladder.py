@@ -109,7 +109,8 @@ def over_hosts(own: list[dict], base: list[dict]) -> dict | None:
 
     A graph repeats within 3% on any host and eager times belong to theirs, so the median of the hosts is the ratio.
     """
-    if "cuda_graph" not in own[0]["execution"] or base[0]["execution"] != "eager":
+    ways = [runs[0]["settings"]["execution"] for runs in (own, base)]
+    if "cuda_graph" not in ways[0] or ways[1] != "eager":
         return None
     hosts = [[run for run in base if host_of(run) == host] for host in dict.fromkeys(map(host_of, base))]
     if len(hosts) < FEWEST_HOSTS:

@@ -1,9 +1,8 @@
 """Names for people: of precisions, models, tasks, ways of execution and settings. Keys stand in the CSV files alone."""
 
-import re
 from collections.abc import Iterable
 
-from ..record import data_asked_for
+from ..store.record import data_asked_for
 from .words import listed
 
 NAMES = {  # key of a precision: (short name, full name, colour), in the order of every table and chart
@@ -20,17 +19,7 @@ ORDER = list(NAMES)
 COLOURS = {key: colour for key, (_, _, colour) in NAMES.items()}
 WAYS = {"eager": "eager", "compile": "compiled", "cuda_graph": "CUDA graph"}
 WAYS |= {"compile_cuda_graph": "compiled CUDA graph"}
-DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "wikitext-2": "WikiText-2", "elpv": "ELPV"}
-DATA["wikitext-2-like"] = DATA["wikitext-2"]
 METRICS = {"accuracy": "accuracy", "perplexity": "perplexity", "mean_absolute_error": "mean absolute error"}
-MODELS = (  # pattern of a key and what it becomes
-    (r"resnet(\d+)", r"ResNet-\1"),
-    (r"wide_resnet(\d+)_(\d+)", r"WideResNet-\1-\2"),
-    (r"(?:tf_)?efficientnet_b(\d)", r"EfficientNet-B\1"),
-    (r"dpn(\w+)", r"DPN-\1"),
-    (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
-)
-RECURRENT = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN (tanh)", "rnn_relu": "RNN (ReLU)"}
 
 
 def short_name(precision: str) -> str:
@@ -44,16 +33,8 @@ def precision_name(precision: str) -> str:
 
 
 def model_name(record: dict) -> str:
-    """Return the name of the model of a record, with the size that its key does not hold."""
-    model = str(record["model"])
-    if model in RECURRENT:
-        return f"{RECURRENT[model]}, {record.get('layers')} × {record.get('units')} units"
-    if model == "transformer":
-        return f"Transformer, width {record.get('units')}"
-    for pattern, name in MODELS:
-        if re.fullmatch(pattern, model):
-            return re.sub(pattern, name, model)
-    return model
+    """Return the name of the model of a record as its experiment gives it, else its key."""
+    return record["model_title"] or str(record["settings"]["model"])
 
 
 def bare(model: str) -> str:
@@ -64,12 +45,11 @@ def bare(model: str) -> str:
 def task_name(record: dict) -> str:
     """Return data and batch of a record, such as "CIFAR-10, batch 128"; made-up data are named."""
     key = str(record["dataset_used"] or data_asked_for(record) or "unknown data")
-    data = "made-up data" if key == "synthetic" else DATA.get(key, key)
-    if record.get("image_height"):
-        data += f", {record['image_height']} × {record['image_width']}"
+    data = record["data_title"] or ("made-up data" if key == "synthetic" else key)
     if record["synthetic"] and key != "synthetic":
         data += " (made up)"
-    return f"{data}, " + ("largest batch" if record["batch_size"] == "max" else f"batch {record['batch_size']}")
+    size = record["settings"]["batch_size"]
+    return f"{data}, " + ("largest batch" if size == "max" else f"batch {size}")
 
 
 def way_name(execution: str | None) -> str:

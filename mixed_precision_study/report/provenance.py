@@ -4,7 +4,7 @@ from textwrap import shorten
 
 import pandas as pd
 
-from ..record import NO_RECORD
+from ..store.reading import NO_RECORD
 from .names import ORDER, precision_name
 from .section import Section
 from .tables import Tables, device_name, said_of_found

@@ -123,7 +123,7 @@ def median_curve(runs: list[dict]) -> dict[int, float]:
     for run in runs:
         for epoch, loss in enumerate(run["train_loss"]):
             if loss is not None:
-                found.setdefault(epoch % (run.get("epochs") or len(run["train_loss"])), []).append(loss)
+                found.setdefault(epoch % (run["settings"].get("epochs") or len(run["train_loss"])), []).append(loss)
     return {epoch: median(losses) for epoch, losses in found.items()}
 
 

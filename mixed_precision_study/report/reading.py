@@ -7,15 +7,8 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from ..parameters import UserError
-from ..record import (
-    FIELDS,
-    RunRecord,
-    comparison_key,
-    contradiction,
-    data_asked_for,
-    read_records,
-    too_short_for_energy,
-)
+from ..store.reading import read_records
+from ..store.record import comparison_key, contradiction, data_asked_for
 
 OWN_RUNS = "outputs"
 PUBLISHED = re.compile("(main|more|checks|archive)/")  # folders of committed results, as in .gitignore
@@ -38,7 +31,7 @@ def learn_place(records: list[dict]) -> None:
         siblings = [other for other in siblings if all(other[name] == known[name] for name in known)]
         siblings = [other for other in siblings if settings_of(other) == settings_of(record)]
         if len({tuple(other[name] for name in KNOWN_LATE) for other in siblings}) == 1:
-            record.update({name: siblings[0][name] for name in KNOWN_LATE})
+            record.update({name: siblings[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
 
 
 def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
@@ -65,38 +58,13 @@ def folder_of(record: dict) -> PurePath:
     return PurePath(record["path"]).parent
 
 
-def corrected(record: dict) -> dict:
-    """Return a record without the figures that older versions got wrong; a reason stands where one is replaced.
-
-    In fp32 the ceiling was that of a convolution, which cuDNN does in fewer multiplications than were counted. The use
-    of the device was read before an evaluation reserved more, so it may be below the allocator's own reserve.
-    """
-    short = too_short_for_energy(sum(filter(None, record["epoch_seconds"])))
-    if short and record["energy_joules"] is not None:
-        figures = ("energy_joules", "joules_per_1000_samples", "power_watts_mean", "energy_source")
-        record = {**record, **dict.fromkeys(figures), "energy_reason": short}
-    matmul, conv = record["ceiling_matmul_tflop_per_second"], record["ceiling_conv_tflop_per_second"]
-    if matmul and conv and record["compute_limit_fraction"] is not None:
-        fraction = record["compute_limit_fraction"] * max(matmul, conv) / matmul
-        record = {**record, "compute_limit_fraction": fraction, "ceiling_conv_tflop_per_second": None}
-    reserved = record["peak_reserved_mib"]
-    if record["device_used_mib"] is not None and reserved and record["device_used_mib"] < reserved:
-        parts = [reserved, record["ledger_context_mib"], record["device_used_before_mib"]]
-        whole = None if None in parts else sum(parts)
-        reason = "it was read below the allocator's reserve" + (", so reserve and context replace it" if whole else "")
-        record = {**record, "device_used_mib": whole, "device_memory_reason": reason}
-    return record
-
-
 def sort_out(records: list[dict]) -> tuple[list[dict], list[tuple[str, str]]]:
     """Return (records to use, [(path, reason)] of the others).
 
     Of several copies of a run those in the folder that was read first stand, and of these the newest, because anybody
     can write a later date into a record.
     """
-    defaults = {name: getattr(RunRecord, name, []) for name in FIELDS}  # of fields that older records lack
-    reasons = [(record, contradiction(record)) for record in (defaults | record for record in records)]
-    reasons = [(record if reason else corrected(record), reason) for record, reason in reasons]
+    reasons = [(record, contradiction(record)) for record in records]
     sound = [record for record, reason in reasons if not reason]
     learn_place(sound)
     places = {place: number for number, place in enumerate(dict.fromkeys(map(folder_of, sound)))}

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ..judge.bottleneck import find_bottleneck
 from ..judge.verdict import NOT_TRAINED, verdict
-from ..record import RunRecord, flat_record
+from ..store.record import RunRecord, flat_record
 from .charts import STATUS, opening, opening_note, picture_of
 from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row

@@ -17,8 +17,8 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ..measure.files import written_whole
 from ..parameters import printable
+from ..store.files import written_whole
 from .charts import DOTS, PIXELS, drawing_of, picture_of
 from .words import plain
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from ..parameters import UserError, printable
-from ..record import read_file
+from ..store.files import read_file
 
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
 USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made

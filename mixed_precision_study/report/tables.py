@@ -14,20 +14,19 @@ import pandas as pd
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN, quality_difference
-from ..judge.explained import explain
 from ..judge.ratios import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
 from ..judge.verdict import DIFFERENT, SAME_TO, judge
 from ..parameters import UserError
-from ..record import NO_RECORD, comparison_key, is_explanation, last_metric, samples_in_epoch
+from ..store.reading import NO_RECORD
+from ..store.record import comparison_key, is_explanation, last_metric, samples_in_epoch
 from .names import ORDER, WAYS, model_name, setting_name, task_name, way_name
 from .reading import find_records, of_other_code, sort_out
 from .words import natural
 
 ON_CPU = "not judged: CPU"
 NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
-NAMED_APART |= {"units", "layers", "image_height", "image_width"}  # the names of model and task hold them
 USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
@@ -169,12 +168,11 @@ def read_tables(
 def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
     """Return [(record, number of its comparison)] in the order of the report; -1 where a run has nothing to explain.
 
-    Runs that learned nothing where others did are marked as diverged, and what runs that only explain have found is
-    copied into those that were timed. Older records need it, because each run explains itself now.
+    Runs that learned nothing where others did are marked as diverged.
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
-        members.setdefault(comparison_key(record) if record.get("purpose") != "aa" else (), []).append(record)
+        members.setdefault(comparison_key(record) if record["purpose"] != "aa" else (), []).append(record)
     alone = members.pop((), [])
     groups = []
     for runs in members.values():
@@ -183,15 +181,14 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
             alone += runs
             continue
         mark_diverged(timed)
-        for precision in ORDER:
-            explaining = [one for one in runs if is_explanation(one) and one["precision"] == precision]
-            explain([one for one in timed if one["precision"] == precision], explaining)
         groups.append(runs)
     if show.get("steps"):  # each step is a comparison of its own, in which no other precision may have learned
         for notebook in {runs[0]["notebook"] for runs in groups}:
             timed = [one for runs in groups for one in runs if one["notebook"] == notebook and not is_explanation(one)]
-            batch = statistics.mode(one["batch_size"] for one in timed)
-            mark_diverged([one for one in timed if one["batch_size"] == batch], "another step of the ladder")
+            batch = statistics.mode(one["settings"]["batch_size"] for one in timed)
+            mark_diverged(
+                [one for one in timed if one["settings"]["batch_size"] == batch], "another step of the ladder"
+            )
     groups.sort(key=place_of)
     found = [(record, number) for number, runs in enumerate(groups) for record in runs]
     return found + lent_baselines(groups) + [(record, -1) for record in alone]
@@ -199,10 +196,10 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
 
 def place_of(runs: list[dict]) -> list:
     """Return a sort key of comparisons: by experiment, then by card, data and model, then by execution."""
-    first = runs[0]
-    way = str(first.get("execution") or "eager")
+    first, settings = runs[0], runs[0]["settings"]
+    way = str(settings.get("execution") or "eager")
     execution = [*WAYS].index(way) if way in WAYS else len(WAYS)
-    texts = (first["notebook"], first["gpu_name"], first["dataset_used"], model_name(first), first["batch_size"])
+    texts = (first["notebook"], first["gpu_name"], first["dataset_used"], model_name(first), settings["batch_size"])
     return [*map(natural, texts), execution, natural(comparison_key(first))]
 
 
@@ -241,7 +238,7 @@ def training_row(record: dict, number: int) -> dict:
         "reason": record["reason"],
         "explains": is_explanation(record),
         "timed": ok and bool(epochs),
-        "seed": record["seed"],
+        "seed": record["settings"]["seed"],
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
         "seconds": statistics.fmean(epochs) if ok and epochs else None,
         "seconds_low": min(epochs) if ok and epochs else None,
@@ -278,9 +275,9 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
     for number, first in sorted(firsts.items()):
         settings = {name: json.loads(value) for name, value in comparison_key(first)}
         execution = settings.get("execution") or "eager"
-        row = {"notebook": first["notebook"], "model": str(first["model"]), "name": model_name(first)}
+        row = {"notebook": first["notebook"], "model": str(first["settings"]["model"]), "name": model_name(first)}
         row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
-        row |= {"data": str(settings["dataset_used"]), "batch": first["batch_size"], "execution": execution}
+        row |= {"data": str(settings["dataset_used"]), "batch": first["settings"]["batch_size"], "execution": execution}
         rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
     keys = [dict(comparison_key(first)) for _, first in sorted(firsts.items())]
     for row, key in zip(rows, keys, strict=True):
@@ -404,7 +401,7 @@ def quality_of(tables: Tables) -> pd.DataFrame:
             if not own or not named:
                 continue
             metric, better = named[0]["metric_name"], named[0]["metric_better"]
-            found = quality_difference(by_seed(own), by_seed(base), metric, better)
+            found = quality_difference(by_seed(own), by_seed(base), named[0])
             if not found:
                 continue
             diverged = sum(run["status"] == "diverged" for run in runs)
@@ -435,7 +432,8 @@ def bars_of(tables: Tables, comparisons: Iterable[int] | None = None) -> pd.Data
 def flattened(record: dict) -> dict:
     """Return a record as a row: lists of numbers as median and count, other lists and dicts as JSON."""
     row: dict = {}
-    for name, value in record.items():
+    fields = {name: value for name, value in record.items() if name != "settings"}
+    for name, value in {**record["settings"], **fields}.items():
         if isinstance(value, list) and all(isinstance(one, (int, float)) for one in value):
             row[f"{name}_median"] = statistics.median(value) if value else None
             row[f"{name}_count"] = len(value)

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ..measure import nvml
-from ..measure.commit import MALFORMED
-from ..record import read_run, write_flat
+from ..store.commit import MALFORMED
+from ..store.record import read_run, write_json
 from . import status
 from .devices import Device
 from .execute import Circumstances, execute, signature
@@ -106,7 +106,7 @@ class Batch:
             if self.done:
                 times = {"trainings": len(self.done), "makespan_seconds": time.monotonic() - began}
                 with suppress(OSError):  # the records are what counts
-                    write_flat({**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE)
+                    write_json({**times, "run_seconds": self.seconds}, self.folder / status.TIMES_FILE)
                 say(f"{len(self.done)} trainings took {times['makespan_seconds']:.0f} s")
         if self.failure:
             raise self.failure

@@ -18,16 +18,17 @@ from typing import NoReturn
 
 import psutil
 
-from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
-from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
-from ..record import read_records, read_run
+from ..parameters import UserError, did_you_mean, parameters_cell, printable
+from ..store.commit import MALFORMED, ROOT, code_cells, keep_code, suite_commit
+from ..store.reading import read_records
+from ..store.record import read_run
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
 from .folder import check_fresh, end, held, make
-from .plan import Comparison, check_overrides, plan
+from .plan import Comparison, check_overrides, parameters_of, plan
 from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
@@ -78,10 +79,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Namespace:
 def run_all(args: Namespace) -> int:
     """Check the whole request, then run it. Return the exit status."""
     if args.parameters:
-        name = args.parameters.removesuffix(".ipynb")
-        if name not in EXPERIMENTS:
-            raise UserError(f"--parameters {name}: {did_you_mean(name, EXPERIMENTS, 'the notebooks are')}")
-        print(parameters_cell(EXPERIMENTS[name]))
+        print(parameters_in_words(args.parameters.removesuffix(".ipynb"), args.file.parent))
         return 0
     if args.report:
         return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
@@ -117,6 +115,18 @@ def run_all(args: Namespace) -> int:
         # Each study runs, whatever happens to another one.
         succeeded = [run_study(name, comparisons, devices, args, cluster) for name, comparisons in planned.items()]
         return 0 if all(succeeded) else 1
+
+
+def parameters_in_words(name: str, beside: Path) -> str:
+    """Return the parameters cell of a notebook, and below it the common parameters that it does not assign."""
+    folder = beside if (beside / f"{name}.ipynb").exists() else ROOT / "notebooks"
+    names = [path.stem for path in sorted(folder.glob("*.ipynb"))]
+    if name not in names:
+        raise UserError(f"--parameters {name}: {did_you_mean(name, names, 'the notebooks are')}")
+    path = folder / f"{name}.ipynb"
+    declared, cell = parameters_of(path)
+    source = next(one.source for one in code_cells(path) if one.sets_parameters)
+    return f"{source}\n# And what every experiment has:\n{parameters_cell(declared, without=cell)}"
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:

@@ -19,9 +19,20 @@ import yaml
 
 from .. import RUNNER_ENV
 from ..measure import nvml
-from ..measure.commit import HASH_ENV, NOTEBOOK_ENV, ROOT, hash_of
-from ..parameters import printable
-from ..record import NOT_YET_EXPLAINED, ORDER_ENV, STUDY_ENV, RunRecord, read_run, utc_now, write_flat, write_record
+from ..parameters import PLANNED_ENV, printable
+from ..store.commit import HASH_ENV, NOTEBOOK_ENV, ROOT, hash_of
+from ..store.record import (
+    NOT_YET_EXPLAINED,
+    ORDER_ENV,
+    STUDY_ENV,
+    flat_record,
+    load,
+    new_record,
+    read_run,
+    utc_now,
+    write_json,
+    write_record,
+)
 from .devices import Device
 from .finished import RETRIED
 from .folder import FOLDER_ENV, end
@@ -85,13 +96,21 @@ def execute(run: Run, device: Device, shared: Circumstances, halt: Event, watche
     if lost:
         raise nvml.GpuLost(reason)
     if not missing and exit_status:  # it ended while it explained, and would so again
-        for precision, record in records.items():
-            explained = {key: reason if value == NOT_YET_EXPLAINED else value for key, value in record.items()}
-            write_flat(explained, run.record_paths[precision])
+        for precision in records:
+            tell_why_unexplained(run.record_paths[precision], reason)
         say(f"{device.label}  {run.name} went wrong after its record: {reason}")
     elif not missing and all(record["status"] == "ok" for record in records.values()):
         run.log_path.unlink(missing_ok=True)
     return True
+
+
+def tell_why_unexplained(path: Path, reason: str) -> None:
+    """Write into a record, in place of NOT_YET_EXPLAINED, why its explanation did not come to an end."""
+    if record := load(path):
+        for name, value in flat_record(record).items():
+            if value == NOT_YET_EXPLAINED:
+                setattr(record, name, reason)
+        write_json(record.model_dump(warnings=False), path)
 
 
 def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher) -> tuple[int, str]:
@@ -144,6 +163,7 @@ def start(run: Run, device: Device, shared: Circumstances, code: str | None) -> 
         NOTEBOOK_ENV: str(run.notebook.resolve()),
         ORDER_ENV: str(run.order),
         STUDY_ENV: json.dumps(run.study),
+        PLANNED_ENV: json.dumps({"parameters": run.parameters, "given": run.given}),
     }
     command = papermill(run.notebook, run.executed, run.parameters)
     return start_process(command, run.folder, run.log_path, given, device.visible)
@@ -215,7 +235,7 @@ def write_ending(run: Run, precision: str, device: Device, status: str, reason: 
     if device.visible:
         facts |= {"device_type": "cuda", "gpu_name": device.name, "gpu_uuid": device.visible.removeprefix("GPU-")}
     facts |= {"status": status, "reason": reason, "study": run.study, "order_in_comparison": run.order}
-    write_record(RunRecord(run.run_ids[precision], run.notebook.stem, precision, run.parameters, **facts), run.folder)
+    write_record(new_record(run.notebook.stem, run.parameters, precision, facts), run.folder)
 
 
 def oom_kills() -> list[str]:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..measure.commit import ROOT, hash_of
-from ..record import NOT_YET_EXPLAINED, read_run
+from ..store.commit import ROOT, hash_of
+from ..store.record import NOT_YET_EXPLAINED, read_run
 from ..tasks.data_files import data_files_hash
 from .devices import Device
 from .plan import Comparison, Run
@@ -19,9 +19,9 @@ RETRIED = ("failed", "timeout", "killed")  # statuses that are no result
 
 
 @functools.cache
-def files_now(notebook: str, parameters: str) -> str | None:
+def files_now(parameters: str, folder: str | None) -> str | None:
     """Return the hash of the files that a run reads. `parameters` is JSON; set_aside_records() looks at them anew."""
-    return data_files_hash(notebook, json.loads(parameters), ROOT)
+    return data_files_hash(json.loads(parameters), folder, ROOT)
 
 
 def outdated(run: Run, record: dict) -> str | None:
@@ -35,7 +35,7 @@ def outdated(run: Run, record: dict) -> str | None:
         return "other_code"
     known = record.get("data_files_hash")
     if known or record.get("synthetic"):
-        now = files_now(run.notebook.stem, json.dumps(run.parameters, sort_keys=True))
+        now = files_now(json.dumps(run.parameters, sort_keys=True), record["data_folder"])
         return "other_data" if now not in (None, known) else None
     return None
 
@@ -87,4 +87,5 @@ def set_aside_records(comparisons: list[Comparison]) -> None:
             old.replace(folder / old.name)
         moved[folder] += 1
     for folder, count in moved.items():
-        say(f"{count} records of {folder.name.partition('-')[0].replace('_', ' ')} are kept in {shown(folder)}")
+        reason = folder.name.partition("-")[0].replace("_", " ")
+        say(f"{count} records of {reason} are kept in {shown(folder)}, so their trainings begin anew")

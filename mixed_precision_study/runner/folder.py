@@ -11,8 +11,8 @@ import psutil
 from filelock import FileLock, Timeout
 
 from .. import RUNNER_ENV
-from ..measure.commit import ROOT
 from ..parameters import UserError
+from ..store.commit import ROOT
 from .status import say, shown
 from .watch import is_alive
 

@@ -5,18 +5,15 @@ import itertools
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import NoneType
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from pydantic import create_model
-
-from ..measure.commit import MALFORMED, code_cells
 from ..measure.order import in_turn
-from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, checked, did_you_mean
-from ..record import run_id_of
+from ..parameters import Parameters, UserError, assignments, checked, declared_by, did_you_mean
+from ..store.commit import MALFORMED, code_cells
+from ..store.record import run_id_of
 from .studies import MOST_REPEATS, notebooks_of, relative_to_root
 
-NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
+OF_THE_RUN = ("precisions", "repeat", "output_dir")  # parameters that every plan sets
 
 
 class Run(NamedTuple):
@@ -28,6 +25,7 @@ class Run(NamedTuple):
     minutes: float  # rough, on one H200
     order: int = 0  # place of its first training in its comparison, from 0
     study: dict | None = None  # what its study says of itself: name, description and show
+    given: tuple[str, ...] = ()  # parameters that the cell, the study, -p or the plan sets
 
     @property
     def run_ids(self) -> dict[str, str]:
@@ -60,27 +58,17 @@ Comparison = list[Run]  # equal in all but precision and repetition, or the step
 def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
     """Return (the declared parameters of a notebook, {name: value} of its cell tagged `parameters`).
 
-    A notebook that is not the suite's own declares what its cell assigns. papermill.inspect_notebook would cut a text
-    at its first '#', and takes two seconds to import. Raise UserError where there is no such cell.
+    papermill.inspect_notebook would cut a text at its first '#', and takes two seconds to import. Raise UserError where
+    there is no such cell.
     """
     try:
         source = next(cell.source for cell in code_cells(path) if cell.sets_parameters)
-        cell: dict[str, Any] = {}
-        line: Any
-        for line in ast.parse(source).body:
-            target: Any = line.targets[0] if isinstance(line, ast.Assign) else line.target
-            cell[target.id] = ast.literal_eval(line.value)
+        ast.parse(source)
+        cell = {name: ast.literal_eval(value or "") for name, (value, _) in assignments(source).items()}
     except (OSError, SyntaxError, StopIteration, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
-    if path.stem in EXPERIMENTS:
-        return EXPERIMENTS[path.stem], cell
-    if missing := [name for name in NEEDED if name not in cell]:
-        raise UserError(f"notebook {path.stem} lacks the parameters {', '.join(missing)} that every experiment has.")
-    types = {float: FromZero, NoneType: Any}
-    known = get_type_hints(Common, include_extras=True)
-    fields: Any = {name: (known.get(name, types.get(type(one), type(one))), one) for name, one in cell.items()}
-    return create_model(path.stem, __base__=Parameters, **fields), cell
+    return declared_by(path.stem, source, cell), cell
 
 
 def check_overrides(studies: Iterable[dict], notebooks: Path, overrides: Mapping[str, Any]) -> None:
@@ -148,8 +136,6 @@ def plan(
         repeats = overrides.get("repeats", usual)
         if type(repeats) is not int or not 1 <= repeats <= MOST_REPEATS:
             raise UserError(f"repeats is {reprlib.repr(repeats)}; it must be a whole number from 1 to {MOST_REPEATS}.")
-        if repeats > 1 and "repeat" not in declared.model_fields:
-            raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
         swept = {key: sweep[key] for key in sweep if key not in own}
         combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
         try:
@@ -164,13 +150,13 @@ def plan(
             comparison = name if study.get("interleaved") else run_id_of(name, parameters | {"repeat": 0}, "any")
             for number, precisions in itertools.product(range(first, first + repeats), together):
                 one = parameters | {"output_dir": relative_to_root(folder)}
-                if "repeat" in one:
-                    one["repeat"] = number
+                one["repeat"] = number
                 ids = {precision: run_id_of(name, one, precision) for precision in precisions}
                 one["precisions"] = [precision for precision in precisions if ids[precision] not in planned]
                 planned.update(ids.values())
                 if new := len(one["precisions"]):  # none where entries overlap
-                    run = Run(path, one, folder, new * minutes, study=study.get("about"))
+                    set_here = tuple({*given, *combination, *own, *OF_THE_RUN})
+                    run = Run(path, one, folder, new * minutes, study=study.get("about"), given=set_here)
                     comparisons.setdefault(comparison, []).append(run)
     ordered = [in_order(runs, key) for key, runs in comparisons.items()]
     alone = overrides.get("repeat")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..measure import nvml
-from ..measure.commit import ROOT, packed_package
-from ..measure.files import written_whole
 from ..parameters import UserError
-from ..record import read_run, write_flat
+from ..store.commit import ROOT, packed_package
+from ..store.files import written_whole
+from ..store.record import read_run, write_json
 from .batch import Job, share_of_cores
 from .devices import Device, visible_gpus
 from .execute import Circumstances, execute, write_ending
@@ -47,7 +47,7 @@ def make_repetition(runs: list[Run], notebook: bytes, root: Path, shared: Circum
                 execute(run, devices[0], shared, threading.Event(), lambda progress: None)
             for path in run.record_paths.values():
                 if record := read_run(path):
-                    write_flat(record | {key: asked.parameters[key] for key in own}, path)
+                    write_json(record | {key: asked.parameters[key] for key in own}, path)
         return {str(path.relative_to(folder)): path.read_bytes() for kind in FILES for path in folder.glob(kind)}
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..judge.conditions import flags_of, held_back, why_made_up
-from ..measure.commit import MALFORMED
-from ..measure.files import opened_to_append
 from ..parameters import printable
-from ..record import comparison_key, read_run
+from ..store.commit import MALFORMED
+from ..store.files import opened_to_append
+from ..store.record import comparison_key, read_run
 from .plan import Comparison
 
 LOG = logging.Logger("mixed_precision.runner", logging.INFO)
@@ -91,7 +91,8 @@ def ratios_in_words(record: dict, comparison: Comparison) -> str | None:
         for name, ratio in ratios.items()
         if ratio and record["precision"] in (name, BASELINE) and not (ratio["untrained"] or ratio["unlike"])
     ]
-    way = f"{record['model']} b{record['batch_size']} {record.get('execution', 'eager')}"
+    settings = record["settings"]
+    way = f"{settings['model']} b{settings['batch_size']} {settings.get('execution', 'eager')}"
     return f"{way}, times as fast as {BASELINE}: {', '.join(words)}" if words else None
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ..measure.commit import ROOT
 from ..parameters import UserError, did_you_mean
 from ..report.study import checked_study
+from ..store.commit import ROOT
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 MOST_REPEATS = 1000

@@ -93,6 +93,8 @@ class TrainingData:
     source: str = "own"  # where they came from, for the record; "synthetic" marks made-up data
     # A hash of the contents, see fingerprint_of(). Runs of different ones are never compared. None: the name counts.
     fingerprint: str | None = None
+    title: str | None = None  # the name for people; None: `used`
+    folder: str | None = None  # in data_dir, whose files dataset="auto" stands for
     sample_unit: str = "samples"  # what a sample is called, in the plural
     train_samples: int | None = None
     eval_samples: int | None = None

@@ -28,6 +28,7 @@ from .images import ImageData, decode_all, decoded
 
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "synthetic": "made-up data"}
 KINDS = {"cifar10": torchvision.datasets.CIFAR10, "cifar100": torchvision.datasets.CIFAR100}
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)  # of CIFAR-10's channels, from 0 to 255
@@ -59,9 +60,12 @@ class Cifar(ImageData):
     `train` and `test` are (uint8 images (N, 3, side, side), labels (N,)), and `classes` the names of the labels.
     """
 
+    folder = "cifar10"
+
     def __init__(self, settings: SimpleNamespace, device: torch.device, images: tuple, source: str, used: str):
         super().__init__(settings, device, source, used)
         train, test, self.classes = images
+        self.title = TITLES.get(used)
         self.images, self.labels = train
         self.side: int = self.images.shape[-1]
         self.image_size = (settings.image_size, settings.image_size)

@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-USUAL = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}  # what dataset="auto" reads from data_dir
 WHOLE_BYTES = 2**26  # files that take no more together are read whole
 SAMPLED_FILES = 64  # of others, spread over all
 SAMPLED_BYTES = 2**16  # from the beginning of each
 
 
-def data_files_hash(notebook: str, parameters: dict, base: str | Path = ".") -> str | None:
+def data_files_hash(parameters: dict, auto: str | None = None, base: str | Path = ".") -> str | None:
     """Return 12 hex digits for the files that a run's parameters name, or None where there are none.
 
-    `base` is the folder that relative paths begin in. The hash is of all sizes, and of the contents where the files are
-    small. Of larger ones a sample is read. Names and times do not count: a copy elsewhere has the same hash.
+    `auto` is the folder in data_dir that dataset="auto" stands for. `base` is the folder that relative paths begin in.
+    The hash is of all sizes, and of the contents where the files are small. Of larger ones a sample is read. Names and
+    times do not count: a copy elsewhere has the same hash.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, csv.Error):  # of a wrong CSV
-        paths = data_files(notebook, parameters, Path(base))
+        paths = data_files(parameters, auto, Path(base))
         return hash_of_files(paths) if paths else None
     return None
 
 
-def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Path]:
+def data_files(parameters: dict, auto: str | None, base: Path) -> Sequence[str | Path]:
     """Return the files in the order in which they are read; none where the data are no files of the user's."""
     dataset = parameters["dataset"]
     if parameters.get("csv_path") and dataset in ("auto", "csv"):
@@ -34,7 +34,7 @@ def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Pa
             return [path, *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened))]
     folder = base / parameters["data_dir"]
     if dataset != "folder":
-        folder = folder / (USUAL.get(notebook, dataset) if dataset == "auto" else dataset)
+        folder = folder / (auto if auto and dataset == "auto" else dataset)
     if (folder / "train").is_dir():
         found = [path for part in ("train", "test") for path in sorted((folder / part).rglob("*"))]
         return [path for path in found if path.is_file()]

@@ -29,6 +29,7 @@ ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
 https://github.com/zae-bayern/elpv-dataset"""
 NEEDED = 'it needs the columns path (folder, such as "."), image (file name) and label (number), separated by commas'
+TITLES = {"elpv": "ELPV", "synthetic": "made-up data"}
 MAX_LABEL = float(np.finfo(np.float32).max)
 
 
@@ -62,6 +63,7 @@ class NumberedImages(ImageData):
                 f'the labels reach from {low:g} to {high:g}, beyond 0 to 1; set loss_function to "mse" for such labels.'
             )
         self.image_size = (settings.image_height, settings.image_width)
+        self.title = f"{TITLES.get(used, used)}, {settings.image_height} × {settings.image_width}"
         order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))
         self.held_out, self.training = order[: len(order) // 5], order[len(order) // 5 :]
         if len(self.held_out) == 0:

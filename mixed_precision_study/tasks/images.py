@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,22 @@ from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
 
+MODELS = (  # pattern of a model's name in timm and what people call it
+    (r"resnet(\d+)", r"ResNet-\1"),
+    (r"wide_resnet(\d+)_(\d+)", r"WideResNet-\1-\2"),
+    (r"(?:tf_)?efficientnet_b(\d)", r"EfficientNet-B\1"),
+    (r"dpn(\w+)", r"DPN-\1"),
+    (r"vit_(\w)(\w*)_patch(\d+)_\d+", lambda found: f"ViT-{found[1].upper()}{found[2]}/{found[3]}"),
+)
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
+
+
+def title_of(model: str) -> str:
+    """Return the name for people of a model of timm."""
+    for pattern, name in MODELS:
+        if re.fullmatch(pattern, model):
+            return re.sub(pattern, name, model)  # type: ignore[arg-type]  # a text, or a function
+    return model
 
 
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:

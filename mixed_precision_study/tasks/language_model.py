@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 
+NAMES = {"lstm": "LSTM", "gru": "GRU", "rnn_tanh": "RNN (tanh)", "rnn_relu": "RNN (ReLU)"}
 RNNS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn_tanh": torch.nn.RNN, "rnn_relu": torch.nn.RNN}
+
+
+def title_of(settings: Any) -> str:
+    """Return the model's name for people, with its size."""
+    if settings.model == "transformer":
+        return f"Transformer, width {settings.units}"
+    return f"{NAMES[settings.model]}, {settings.layers} × {settings.units} units"
 
 
 class TransformerLayer(torch.nn.Module):

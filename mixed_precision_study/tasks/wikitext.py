@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import torch
 
-from ..measure.files import written_whole
 from ..parameters import UserError
+from ..store.files import written_whole
 from .batches import Batch, TrainingData, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
 
@@ -24,6 +24,7 @@ WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0
     "test.txt": "6f3fc88e4cd88456ea892971f9f12243e8428624",
 }
 
+TITLES = {"wikitext-2": "WikiText-2", "wikitext-2-like": "WikiText-2", "synthetic": "made-up data"}
 EVAL_COLUMNS = 10  # of the validation and the test text, as in the public example
 
 
@@ -43,10 +44,11 @@ class Text(TrainingData):
     """
 
     sample_unit = "tokens"
+    folder = "wikitext-2"
 
     def __init__(self, settings: SimpleNamespace, device: torch.device, texts: tuple, source: str, used: str):
         self.settings, self.device = settings, device
-        self.source, self.used = source, used
+        self.source, self.used, self.title = source, used, TITLES.get(used)
         self.train, self.valid, self.test, self.vocabulary = texts
         self.fingerprint = fingerprint_of(self.train, self.valid, self.test, "\n".join(self.vocabulary))
         self.train_samples: int = len(self.train)

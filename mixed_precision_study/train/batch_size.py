@@ -11,7 +11,7 @@ from ..measure.nvml import MIB
 from ..measure.progress import progress
 from ..measure.timing import read_compiler, synchronize
 from ..parameters import Unsupported, UserError
-from ..record import RunRecord
+from ..store.record import RunRecord
 from .cuda_graph import EAGER_STEPS
 from .precision import cudnn_flags
 from .step import allow_search, cycle_batches, read_search

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..record import RunRecord
+from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .cuda_graph import DeviceScaler
 from .precision import PRECISIONS, cudnn_flags, gather_master_gradients, in_fp32

@@ -18,7 +18,7 @@ from ..measure.memory import read_context, read_device_memory, read_peaks, relea
 from ..measure.progress import progress
 from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, startup, synchronize, waited_for
 from ..parameters import Diverged, UserError
-from ..record import RunRecord
+from ..store.record import RunRecord
 from ..tasks.batches import Parts
 from .cuda_graph import CapturedStep
 from .device_optimizer import on_device

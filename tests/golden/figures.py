@@ -22,10 +22,10 @@ from conftest import results  # noqa: E402
 from golden.series import differences, plain, series_of  # noqa: E402
 
 from mixed_precision_study.judge import verdict  # noqa: E402
-from mixed_precision_study.record import comparison_key  # noqa: E402
 from mixed_precision_study.report import growth, sections, tables  # noqa: E402
 from mixed_precision_study.report.charts import chart_style  # noqa: E402
 from mixed_precision_study.report.section import Chart  # noqa: E402
+from mixed_precision_study.store.record import comparison_key  # noqa: E402
 
 INTERVAL = ("ratio", "low", "high", "low90", "high90", "p", "processes", "seeds")
 REASONS = ("untrained", "unlike", "one_order", "lost")  # why a ratio is not judged, or is no recommendation

@@ -17,7 +17,7 @@ from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import verdict
 from mixed_precision_study.parameters import checked
-from mixed_precision_study.record import flat_record, write_flat
+from mixed_precision_study.store.record import flat_record, write_json
 
 FOLDER = ROOT / "tests" / "built_cases"
 CASES = yaml.safe_load((FOLDER / "cases.yaml").read_text(encoding="utf-8"))
@@ -73,6 +73,6 @@ def test_the_rules_are_right_on_this_gpu(name, monkeypatch):
     if folder:  # writes the records that lie beside cases.yaml
         breakdown = {field: None for field in flat if field.startswith("ledger_")}
         breakdown["ledger_reason"] = "several cases ran in one process, one after the other"
-        write_flat({**flat, **breakdown}, Path(folder) / f"{name}.json")
+        write_json({**flat, **breakdown}, Path(folder) / f"{name}.json")
     print(name, answer(flat), find_bottleneck(flat), f"{time.perf_counter() - start:.0f} s", record.reason)
     assert answer(flat) == case["expected"]

@@ -1,7 +1,6 @@
 """What a process that only explains gives to the timed runs of its precision."""
 
 from made_up_runs import DENSE, flat
-
 from mixed_precision_study.judge.explained import NOT_YET, TIME_ALONE, explain
 
 FOUND = {

@@ -21,7 +21,7 @@ from mixed_precision_study.judge.verdict import (
     judge,
     verdict,
 )
-from mixed_precision_study.record import Status
+from mixed_precision_study.store.record import Status
 
 FP32 = profiled(precision="fp32")
 NOT_OK = [status for status in get_args(Status) if status != "ok"]

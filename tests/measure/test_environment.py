@@ -17,7 +17,7 @@ from mixed_precision_study import RUNNER_ENV
 from mixed_precision_study.measure import commit, environment
 from mixed_precision_study.measure.environment import choose_device, describe_environment, require_packages
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import flat_record
+from mixed_precision_study.store.record import flat_record
 
 
 def test_missing_packages_are_installed_on_colab_and_elsewhere_named_with_the_command(monkeypatch):
@@ -39,7 +39,7 @@ def test_the_host_is_described_and_not_named_and_may_lack_timm(monkeypatch, tmp_
     record = make_record()
     describe_environment(record, CPU)
     assert record.commit == commit.suite_commit()
-    monkeypatch.setattr("mixed_precision_study.measure.commit.ROOT", tmp_path)  # the package lies in no clone
+    monkeypatch.setattr("mixed_precision_study.store.commit.ROOT", tmp_path)  # the package lies in no clone
     assert commit.suite_commit() is None
     monkeypatch.setenv("MIXED_PRECISION_COMMIT", "abc")  # from the runner
     assert commit.suite_commit() == "abc"

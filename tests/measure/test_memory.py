@@ -18,7 +18,7 @@ from mixed_precision_study.measure.memory import (
     read_peaks,
     watched_memory,
 )
-from mixed_precision_study.record import LEDGER_AT_PEAK
+from mixed_precision_study.store.record import LEDGER_AT_PEAK
 
 GPU = torch.device("cuda")
 

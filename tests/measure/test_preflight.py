@@ -11,7 +11,7 @@ from small_training import CPU
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, show_preflight
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import RunRecord
+from mixed_precision_study.store.record import RunRecord
 from mixed_precision_study.train.precision import PRECISIONS, check_supported
 
 GPU = torch.device("cuda")

@@ -7,8 +7,8 @@ import pytest
 from conftest import results
 from drawn_reports import failures_in
 
-from mixed_precision_study.record import flaw
 from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.store.record import flaw
 
 with zipfile.ZipFile(results("first-h200")) as archive:
     REFERENCE = {name: archive.read(name) for name in archive.namelist() if name.endswith(".json")}

@@ -11,12 +11,12 @@ from drawn_reports import flat, rows_in, said_in, write_all
 
 from mixed_precision_study.measure import commit
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import write_flat
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.runner import status
+from mixed_precision_study.store.record import write_json
 
 
 def test_opened_by_hand_it_finds_the_outputs(tmp_path, monkeypatch):
@@ -43,7 +43,7 @@ def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_
     record, quick = made_up.make("cifar_resnet", "fp32"), tmp_path / "quick"
     write_all(quick, record)
     (quick / "logs").mkdir()
-    write_flat({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
+    write_json({"run_seconds": {record.run_id: 9.0}}, quick / status.TIMES_FILE)
     commit.keep_code(quick, {ROOT / "notebooks" / "cifar_resnet.ipynb"})
     shutil.make_archive(str(tmp_path / "uploaded"), "zip", quick)
     assert [path for path, reason in read_tables(tmp_path).left_out if "copy of" not in reason] == []

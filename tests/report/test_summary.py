@@ -16,9 +16,9 @@ from conftest import ROOT
 from drawn_reports import shown, write_all
 from notebook_outputs import outputs_of
 
-from mixed_precision_study.record import read_records
 from mixed_precision_study.report.tables import read_tables
 from mixed_precision_study.runner import cli
+from mixed_precision_study.store.reading import read_records
 
 pytestmark = pytest.mark.slow  # a process draws the whole report
 

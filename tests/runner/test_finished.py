@@ -7,12 +7,12 @@ import pytest
 from conftest import NOTEBOOKS
 from tiny_suite import entry, write_run, write_suite
 
-from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, write_record
 from mixed_precision_study.runner.batch import jobs_of
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.finished import set_aside_records, unfinished
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.studies import parse_overrides
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED, RunRecord, write_record
 from mixed_precision_study.tasks.data_files import data_files_hash
 
 GPUS = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(2)]

@@ -7,9 +7,9 @@ from conftest import EXPERIMENTS, NOTEBOOKS
 from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import run_id_of
 from mixed_precision_study.runner.plan import check_overrides, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
+from mixed_precision_study.store.record import run_id_of
 
 STUDIES = load_studies(NOTEBOOKS / "studies.yaml")
 FOUR = ["fp32", "tf32", "amp_fp16", "amp_bf16"]

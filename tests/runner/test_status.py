@@ -8,12 +8,12 @@ import psutil
 import pytest
 from made_up_records import CPU, make, make_failed
 
-from mixed_precision_study.record import read_run, write_record
 from mixed_precision_study.report.section import Table
 from mixed_precision_study.runner import execute
 from mixed_precision_study.runner.plan import Run
 from mixed_precision_study.runner.status import in_words, log_in, ratios_in_words, read_seconds, say, table
 from mixed_precision_study.runner.watch import is_alive
+from mixed_precision_study.store.record import read_run, write_record
 
 SECONDS = {"fp32": 6.0, "tf32": 3.0, "amp_bf16": 4.0}
 

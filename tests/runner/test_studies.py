@@ -7,11 +7,12 @@ import yaml
 from conftest import NOTEBOOKS, ROOT
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import STUDY_ENV, RunRecord, comparison_key, read_records, write_record
 from mixed_precision_study.report.study import study_of
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
 from mixed_precision_study.runner.studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides
+from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import STUDY_ENV, RunRecord, comparison_key, write_record
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES

@@ -10,9 +10,9 @@ import nbformat
 import psutil
 import yaml
 
-from mixed_precision_study.record import RunRecord, write_record
 from mixed_precision_study.runner import cli
 from mixed_precision_study.runner.folder import FOLDER_ENV
+from mixed_precision_study.store.record import RunRecord, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = """
@@ -33,7 +33,7 @@ ACT = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.record import NOT_YET_EXPLAINED, RunRecord, run_id_of, write_record
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED, RunRecord, run_id_of, write_record
 
 names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
 parameters = {name: globals()[name] for name in names.split()}

@@ -11,7 +11,7 @@ from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
 
 from mixed_precision_study.parameters import UserError, checked
-from mixed_precision_study.record import run_id_of
+from mixed_precision_study.store.record import run_id_of
 from mixed_precision_study.tasks import cifar
 
 CPU = torch.device("cpu")

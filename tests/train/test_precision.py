@@ -8,7 +8,7 @@ import torch
 from small_training import CPU, MODES, compute_loss, make_trainer
 
 from mixed_precision_study.parameters import Unsupported
-from mixed_precision_study.record import RunRecord
+from mixed_precision_study.store.record import RunRecord
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 from mixed_precision_study.train.step import Trainer, describe_trainer
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+MAX_FILE_BYTES = 2**23  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
+
 
 @contextmanager
 def written_whole(path: str | Path) -> Iterator[Path]:
@@ -35,3 +37,13 @@ def check_is_file(path: Path) -> None:
     """Raise OSError if a path is no regular file, because a pipe could wait for ever."""
     if not stat.S_ISREG(path.stat(follow_symlinks=False).st_mode):
         raise OSError("it is a link, a folder, a pipe or a device, not a file")
+
+
+def read_file(path: Path) -> bytes:
+    """Return the contents of a regular file up to MAX_FILE_BYTES; raise OSError if it is another thing.
+
+    Links are refused, because a stranger's folder may hold links to files that only its reader can read.
+    """
+    check_is_file(path)
+    with path.open("rb") as opened:
+        return opened.read(MAX_FILE_BYTES)

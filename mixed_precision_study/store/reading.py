@@ -1,0 +1,65 @@
+"""Reading run records: every record below a folder, also in zips, and why other files are none."""
+
+import json
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path, PurePath
+
+from .files import check_is_file, read_file
+from .record import flat_record, record_of
+
+MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
+NO_RECORD = "it is no record"
+HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
+BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
+
+
+def read_records(folder: str | Path) -> tuple[list[dict], list[tuple[str, str]]]:
+    """Return every record below a folder, also in zips, or in one zip, and (path, reason) of what cannot be used.
+
+    A record is a dict of its fields, see flat_record(); its `path` is where it was found. The reason of other JSON
+    files is NO_RECORD; those that run_all.py writes itself are ignored.
+    """
+    records: list[dict] = []
+    left_out: list[tuple[str, str]] = []
+    for name, read in json_files(Path(folder), left_out):
+        try:
+            value = json.loads(read())
+        except Exception as error:  # a broken archive raises whatever it likes
+            left_out.append((name, f"not readable ({error})"))
+            continue
+        if isinstance(value, dict) and ("run" in value or "run_id" in value):
+            try:
+                records.append({**flat_record(record_of(value)), "path": name})
+            except ValueError as error:
+                left_out.append((name, str(error)))
+        elif PurePath(name).name not in BESIDE_RECORDS:
+            left_out.append((name, NO_RECORD))
+    return records, left_out
+
+
+def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield (name, what reads it) of every JSON file below `folder`, also in zips; add broken zips to `left_out`.
+
+    Hidden files are ignored, because macOS adds them to zips. Higher files come first, and files before archives,
+    because the order decides which of several copies of a record stands, see sort_out(). No link is followed.
+    """
+    named = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")} or {folder.name: folder}
+    for name, path in sorted(named.items(), key=lambda one: (len(one[1].parts), one[1].suffix == ".zip", one[1])):
+        if HIDDEN.search(name) or path.is_dir():
+            continue
+        if path.suffix == ".json":
+            yield name, partial(read_file, path)
+        elif path.suffix == ".zip":
+            try:
+                check_is_file(path)
+                with zipfile.ZipFile(path) as archive:
+                    entries = [one for one in archive.infolist() if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
+                    if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
+                        raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
+                    for one in entries:  # reading one never gives more than its file_size
+                        yield f"{name}/{one.filename}", partial(archive.read, one)
+            except Exception as error:  # a broken archive raises whatever it likes
+                left_out.append((name, f"not readable ({error})"))
