@@ -44,7 +44,7 @@ def equal_runs(records: Iterable[dict]) -> list[list[dict]]:
     for record in records:
         if record["status"] == "ok" and not is_explanation(record):
             place = (host_of(record), record.get("gpu_uuid"), record.get("code_hash"))
-            key = (comparison_key(record), record["precision"], record["seed"], place)
+            key = (comparison_key(record), record["precision"], record["settings"]["seed"], place)
             groups.setdefault(key, []).append(record)
     return [sorted(group, key=place_in_time) for group in groups.values()]
 
@@ -145,8 +145,9 @@ def table(records: Iterable[dict]) -> str:
             if found["error"] is not None:
                 rate += f" ± {found['error']:.1%}"
                 pooled.append(found)
-            first = runs[0]
-            name = f"{first['model']} on {first['dataset_used']}, batch {first['batch_size']}, {first['execution']}"
+            first, settings = runs[0], runs[0]["settings"]
+            name = f"{settings['model']} on {first['dataset_used']}, batch {settings['batch_size']}"
+            name += f", {settings['execution']}"
             times = f"{fmean(means):.2f} ({min(means):.2f} to {max(means):.2f}) | {found['scatter']:.1%}"
             rate += f" of {found['splits']:,}"
             lines.append(f"| {name}, {first['precision']} | {found['processes']} | {times} | {rate} |")

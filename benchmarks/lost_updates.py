@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
-from mixed_precision_study.store.record import RunRecord
+from mixed_precision_study.store.record import Run, RunRecord
 from mixed_precision_study.train.step import Trainer
 
 CPU = torch.device("cpu")
@@ -59,7 +59,9 @@ def train(steps: int, every: int, **options) -> tuple[list[float], RunRecord]:
         **options,
     )
     losses = [trainer.step(batch)[0].item() for batch in batches(steps)]
-    record = RunRecord("lost updates", "lost_updates", trainer.precision, {})
+    record = RunRecord(
+        run=Run(run_id="lost updates", notebook="lost_updates", precision=trainer.precision), settings={}
+    )
     read_lost_updates(record, trainer, batches(1), None)
     means = [sum(losses[start : start + every]) / every for start in range(0, steps, every)]
     return means, record

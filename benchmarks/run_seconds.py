@@ -64,11 +64,12 @@ def seconds_of(record: dict, whole: float | None, outside: dict[str, float]) -> 
 
 def name_of(record: dict) -> str:
     """Return the name of the row: what changes where the seconds of a run go."""
-    name = f"{record['notebook']} {record['model']} {record.get('execution', 'eager')} {record['precision']}"
-    if record.get("compile_mode", "default") != "default":
-        name += f" {record['compile_mode']}"
-    if record.get("scaler", "pytorch") != "pytorch":
-        name += f" {record['scaler']} scaler"
+    settings = record["settings"]
+    name = f"{record['notebook']} {settings['model']} {settings.get('execution', 'eager')} {record['precision']}"
+    if settings.get("compile_mode", "default") != "default":
+        name += f" {settings['compile_mode']}"
+    if settings.get("scaler", "pytorch") != "pytorch":
+        name += f" {settings['scaler']} scaler"
     return name
 
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scipy.special import stdtrit
 
-from mixed_precision_study.judge.equivalence import FEWEST_SEEDS_FOR_OUTCOME, MARGINS, Margin
+from mixed_precision_study.judge.equivalence import FEWEST_SEEDS_FOR_OUTCOME
 from mixed_precision_study.judge.trained import by_seed
 from mixed_precision_study.store.reading import read_records
 from mixed_precision_study.store.record import comparison_key, last_metric
@@ -58,10 +58,10 @@ def seeds_needed(scatter: float, margin: float, power: float = POWER) -> int | N
     return next((seeds for seeds in numbers if power_of(seeds, scatter, margin) >= power), None)
 
 
-def differences_of(own: dict[int, float], base: dict[int, float], margin: Margin) -> list[float]:
+def differences_of(own: dict[int, float], base: dict[int, float], is_share: bool) -> list[float]:
     """Return the differences of {seed: metric} over equal seeds, as logarithms where the margin is a share."""
     pairs = [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
-    if margin.is_ratio:
+    if is_share:
         return [math.log(a) - math.log(b) for a, b in pairs if a > 0 and b > 0]
     return [a - b for a, b in pairs]
 
@@ -69,24 +69,24 @@ def differences_of(own: dict[int, float], base: dict[int, float], margin: Margin
 def needs_of(records: Iterable[dict]) -> list[Need]:
     """Return what each precision needs, from the ok records of a pilot."""
     groups: dict[tuple, dict[str, list[dict]]] = {}
-    named: dict[tuple, tuple[str, str]] = {}
+    firsts: dict[tuple, dict] = {}
     for record in records:
-        metric = (record.get("metric_name") or "").replace(" ", "_")
-        if record["status"] == "ok" and metric in MARGINS and last_metric(record) is not None:
+        if record["status"] == "ok" and record["metric_margin"] and last_metric(record) is not None:
             key = comparison_key(record)
-            named[key] = f"{record['model']}, {record.get('execution', 'eager')}", metric
+            firsts.setdefault(key, record)
             groups.setdefault(key, {}).setdefault(record["precision"], []).append(record)
     found = []
     for key, runs in groups.items():
-        model, metric = named[key]
+        first, settings = firsts[key], firsts[key]["settings"]
+        model, metric = f"{settings['model']}, {settings.get('execution', 'eager')}", first["metric_name"]
+        margin = first["metric_margin"]
         metrics = {precision: by_seed(own) for precision, own in runs.items()}
-        margin = MARGINS[metric]
         for precision in (name for name in metrics if name != "fp32" and "fp32" in metrics):
-            differences = differences_of(metrics[precision], metrics["fp32"], margin)
+            differences = differences_of(metrics[precision], metrics["fp32"], first["metric_margin_is_share"])
             if len(differences) >= FEWEST_IN_PILOT:
                 scatter = stdev(differences)
-                needed = seeds_needed(scatter, margin.size)
-                found.append(Need(model, precision, metric, len(differences), scatter, margin.size, needed))
+                needed = seeds_needed(scatter, margin)
+                found.append(Need(model, precision, metric, len(differences), scatter, margin, needed))
     return sorted(found)
 
 

@@ -1,4 +1,4 @@
-"""Write the generated parts of notebooks and documents: finder and parameters cells, badges and tables.
+"""Write the generated parts of notebooks and documents: finder cells, badges and tables.
 
 python docs/tables.py                           rewrite what is stale
 python docs/tables.py --check                   change nothing; list what is stale and exit with 1
@@ -21,13 +21,14 @@ sys.path.insert(0, str(ROOT / "docs"))
 import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
-from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
+from mixed_precision_study.store import record  # noqa: E402
 
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+FIELDS = "mixed_precision_study/store/record.py"
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
 GITHUB = "https://github.com/"
@@ -76,7 +77,7 @@ def badges(url, notebook):
 
 
 def notebook_text(path, url):
-    """Return the notebook at `path` with the finder, the parameters and the badges that it should have."""
+    """Return the notebook at `path` with the finder and the badges that it should have."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         text = "".join(cell["source"])
@@ -84,16 +85,8 @@ def notebook_text(path, url):
             text = BADGES.sub(lambda _: badges(url, path.name), text)
         elif cell.get("id") == "finder":
             text, cell["metadata"] = finder(url), dict(FOLDED)
-        elif cell.get("id") == "parameters" and path.stem in EXPERIMENTS:
-            text = parameters_of(path.stem)
         cell["source"] = text.splitlines(keepends=True)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-
-
-def parameters_of(name):
-    """Return the source of a notebook's parameters cell: what a reader changes, and where the others are listed."""
-    others = f"# Others may be assigned here, too: `python run_all.py --parameters {name}` lists them."
-    return f"{parameters_cell(EXPERIMENTS[name], shown_only=True)}\n{others}"
 
 
 def finder(url):
@@ -141,24 +134,31 @@ def generated_blocks(root, url, notebooks):
         root / "README.md": {"headline": lambda: figures.headline((root / "outputs").resolve())},
         root / "docs" / "results.md": {},
         root / "docs" / "running.md": {"badges": lambda: badge_list(url, notebooks)},
-        root / "docs" / "record.md": {"fields": lambda: fields_list(root / "mixed_precision_study" / "record.py")},
+        root / "docs" / "record.md": {
+            "fields": lambda: fields_list(root / "mixed_precision_study" / "store" / "record.py")
+        },
         root / "docs" / "reliability.md": {"cases": lambda: cases_table(root / "tests" / "built_cases")},
     }
 
 
 def fields_list(path):
-    """Return the list of the record's fields: name, and the comment beside it in record.py.
+    """Return the list of the record's fields, a heading for each section: name, and the comment beside it in record.py.
 
     Neighbours with the same comment share a line. Reasons are left out, because their names say all. So are lists that
     are not written.
     """
     meanings = []
     for text in path.read_text(encoding="utf-8").splitlines():
-        found = re.match(r"    (\w+): (?:Text|Integer|Number|str|int|bool|list|dict)\b.*?#\s*(.*)", text)
-        if found and not found[1].endswith("_reason") and "not written" not in found[2]:
-            meanings.append((found[2], found[1]))
-    groups = groupby(meanings, key=itemgetter(0))
-    return "\n".join(f"- {', '.join(f'`{name}`' for _, name in group)}: {meaning}" for meaning, group in groups)
+        found = re.match(r"    (\w+): .*?#\s*(.*)", text)
+        if found and found[1] in record.PLACES and not found[1].endswith("_reason") and "not written" not in found[2]:
+            meanings.append((".".join(record.PLACES[found[1]]), found[2], found[1]))
+    lines, section = [], ""
+    for (place, meaning), group in groupby(meanings, key=itemgetter(0, 1)):
+        if place != section:
+            lines += ["", f"**`{place}`**", ""]
+            section = place
+        lines.append(f"- {', '.join(f'`{name}`' for *_, name in group)}: {meaning}")
+    return "\n".join(lines[1:])
 
 
 def cases_table(folder):

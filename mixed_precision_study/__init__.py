@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id

@@ -82,7 +82,7 @@ def hidden(default: Any, help: str) -> Any:
 class Parameters(BaseModel):
     """Values that have been checked. A whole number does for a float, but no other type for another."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
 
 class Common(Parameters):
@@ -173,7 +173,7 @@ def kind_of(annotation: str, common: Any, value: Any) -> Any:
         return NARROW[annotation]
     if common:
         return functools.reduce(lambda kind, rule: Annotated[kind, rule], common.metadata, common.annotation)
-    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__, Any)
+    return PLAIN.get(annotation) or PLAIN.get(type(value).__name__) or bool | int | float | str | list | dict | None
 
 
 def declared_by(notebook: str, source: str, values: dict, base: type[Common] = Common) -> type[Common]:
@@ -187,11 +187,10 @@ def declared_by(notebook: str, source: str, values: dict, base: type[Common] = C
     for name, value in values.items():
         if name not in base.model_fields and (slip := difflib.get_close_matches(name, base.model_fields, 1, NEAR)):
             raise UserError(f"{notebook} has no parameter {name}; did you mean {slip[0]}?")
+        if name.startswith("_") or hasattr(BaseModel, name):
+            raise UserError(f"{notebook} cannot have a parameter {name}, because pydantic needs that name; rename it.")
         fields[name] = kind_of(annotations.get(name, ""), base.model_fields.get(name), value), value
-    try:
-        return create_model(notebook, __base__=base, **fields)
-    except (NameError, ValueError, TypeError) as error:  # a name that begins with an underscore, or shadows a method
-        raise UserError(f"the parameters cell of {notebook} declares what cannot be a parameter: {error}") from None
+    return create_model(notebook, __base__=base, **fields)
 
 
 def parameters_cell(declared: type[Parameters], without: Collection[str] = ()) -> str:

@@ -11,7 +11,9 @@ import notebook_cells
 import pytest
 import torch
 
-from mixed_precision_study.measure import commit
+from mixed_precision_study.parameters import checked
+from mixed_precision_study.runner.plan import parameters_of
+from mixed_precision_study.store import commit
 
 matplotlib.use("Agg")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background, and so in all that the tests start
@@ -19,8 +21,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a shell's background
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 EXPERIMENTS = ("cifar_resnet", "efficientnet_regression", "lstm_language_model")
-SETTINGS = [f"MIXED_PRECISION_{name}" for name in ("COMMIT", "CODE_HASH", "ORDER", "STUDY", "PROGRESS")]
-SETTINGS += ["TQDM_DISABLE"]
+RUN_ALL = ["ABOUT", "CODE_HASH", "COMMIT", "FOLDER", "NOTEBOOK", "ORDER", "PLANNED", "PROGRESS", "RUNNER"]
+SETTINGS = [*(f"MIXED_PRECISION_{name}" for name in RUN_ALL), "TQDM_DISABLE"]
 SETTINGS += ["CUDA_VISIBLE_DEVICES"] * (not torch.cuda.is_available())  # CUDA must not see others in mid-run
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in SETTINGS}
 if not torch.cuda.is_available():  # two processes of tests must not take turns in steps on every core
@@ -45,6 +47,11 @@ def read_notebook(name):
 def code_cells(name):
     """Return {cell id: source} of a notebook's code cells, in order."""
     return {cell.id: cell.source for cell in commit.code_cells(NOTEBOOKS / f"{name}.ipynb")}
+
+
+def settings_of(name, given):
+    """Return the checked parameters of a notebook of the suite, as its data and models take them."""
+    return checked(name, given, parameters_of(NOTEBOOKS / f"{name}.ipynb")[0])
 
 
 def run_cells(name, last, **parameters):

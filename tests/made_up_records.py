@@ -1,8 +1,9 @@
 """Made-up run records for the tests of the report, with round numbers so that the tests know the answers."""
 
-import dataclasses
+from types import SimpleNamespace
 
-from mixed_precision_study.store.record import RunRecord, run_id_of, write_record
+from mixed_precision_study.store.record import new_record, run_id_of, write_record
+from mixed_precision_study.tasks import images, language_model
 
 PARAMETERS = {
     "cifar_resnet": {"dataset": "cifar10", "model": "resnet18", "batch_size": 128, "epochs": 3, "loader": "gpu"},
@@ -17,16 +18,25 @@ DATA = {  # data, unit of the samples, their number, steps of an epoch
     "lstm_language_model": ("wikitext-2", "tokens", 2_088_628, 2983),
 }
 METRICS = {
-    "cifar_resnet": ("accuracy", "higher", 0.1, lambda epoch: 0.5 + 0.1 * epoch),
-    "efficientnet_regression": ("mean_absolute_error", "lower", 0.3, lambda epoch: 0.2 - 0.02 * epoch),
-    "lstm_language_model": ("perplexity", "lower", 33_278, lambda epoch: 251.0 - 30 * epoch),
+    "cifar_resnet": ("accuracy", "higher", 0.1, 0.002, lambda epoch: 0.5 + 0.1 * epoch),
+    "efficientnet_regression": ("mean_absolute_error", "lower", 0.3, 0.02, lambda epoch: 0.2 - 0.02 * epoch),
+    "lstm_language_model": ("perplexity", "lower", 33_278, 0.02, lambda epoch: 251.0 - 30 * epoch),
 }
+TARGETS = {("resnet18", "cifar10"): 0.92, ("lstm", "wikitext-2"): 160.0}
+TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "elpv": "ELPV", "wikitext-2": "WikiText-2"}
 H200 = {"device_type": "cuda", "gpu_name": "NVIDIA H200", "gpu_uuid": "GPU-1", "compute_capability": "9.0"}
 TURING = {**H200, "gpu_name": "NVIDIA GeForce RTX 2080 Ti", "gpu_uuid": "GPU-2", "compute_capability": "7.5"}
 CPU = {"device_type": "cpu"}
 SOFTWARE = {"driver_version": "580.1", "cuda_version": "13.0", "cudnn_version": "91000", "torch_version": "2.9.1"}
 KERNELS = [["convolution", 0.45], ["matmul", 0.2], ["normalisation", 0.2], ["elementwise", 0.1], ["optimizer", 0.05]]
 NOT_STARTED = {"device_type": None, "gpu_name": None, "dataset_used": None, "synthetic": None}
+
+
+def title_of(notebook, values):
+    """Return the name for people of the model that a notebook trains with these parameters."""
+    if notebook == "lstm_language_model" and values["model"] in (*language_model.RNNS, "transformer"):
+        return language_model.title_of(SimpleNamespace(**{"layers": None, "units": None, **values}))
+    return images.title_of(str(values["model"]))
 
 
 def explanation_of(notebook, precision, seconds, peak, data):
@@ -67,10 +77,8 @@ def make(
     Without `explained` it is as records were before they explained their figures.
     """
     values = {**USUAL, **PARAMETERS[notebook], **(parameters or {})}
-    record = RunRecord(
-        run_id_of(notebook, values, precision), notebook, precision, values, status="ok", synthetic=False
-    )
-    name, better, chance, at = METRICS[notebook]
+    record = new_record(notebook, values, precision, {"status": "ok", "synthetic": False})
+    name, better, chance, margin, at = METRICS[notebook]
     data, unit, samples, steps = DATA[notebook]
     switch = "tf32" if precision == "tf32" else "ieee"
     epochs = len(seconds)
@@ -82,12 +90,17 @@ def make(
         "metric_name": name,
         "metric_better": better,
         "chance_metric": chance,
+        "metric_margin": margin,
+        "metric_margin_is_share": name == "perplexity",
+        "metric_target": TARGETS.get((values["model"], data)),
         "metric": [at(epoch) + shift for epoch in range(epochs)],
         "fp32_precision_matmul": switch,
         "fp32_precision_conv": switch,
         "fp32_precision_rnn": switch,
         "autocast_dtype": {"amp_fp16": "float16", "amp_bf16": "bfloat16"}.get(precision),
+        "model_title": title_of(notebook, values),
         "dataset_used": data,
+        "data_title": TITLES.get(fields.get("dataset_used", data)),
         "sample_unit": unit,
         "train_samples": samples,
         "steps_per_epoch": steps,
@@ -127,6 +140,7 @@ def make_failed(notebook, precision, status, reason, **rest):
 def write_processes(record, folder, number=3):
     """Write a record as several processes with equal figures: with three a ratio has an interval, of no width."""
     for repeat in range(number):
-        values = {**record.parameters, "repeat": repeat}
-        run_id = run_id_of(record.notebook, values, record.precision)
-        write_record(dataclasses.replace(record, parameters=values, run_id=run_id), folder)
+        one = record.model_copy(deep=True)
+        one.settings["repeat"] = repeat
+        one.run_id = run_id_of(one.notebook, one.settings, one.precision)
+        write_record(one, folder)

@@ -10,9 +10,14 @@ ON_GPU = {"status": "ok", "device_type": "cuda", "gpu_uuid": "GPU-1", "epoch_sec
 
 
 def flat(precision="amp_fp16", parameters=None, **fields):
-    """Return the record of a run on a GPU as it is read back: the parameters beside every field of RunRecord."""
+    """Return the record of a run on a GPU as it is read back: its fields and settings."""
     values = {**PARAMETERS, **(parameters or {})}
     return flat_record(new_record("cifar_resnet", values, precision, {**ON_GPU, **fields}))
+
+
+def setting(record, **changes):
+    """Return the record with other settings."""
+    return {**record, "settings": {**record["settings"], **changes}}
 
 
 def timed(blocks, precision="amp_fp16", parameters=None, **fields):

@@ -4,7 +4,7 @@ import sys
 from types import ModuleType
 
 from mixed_precision_study.experiment import Experiment
-from mixed_precision_study.parameters import EXPERIMENTS
+from mixed_precision_study.runner.plan import parameters_of
 from mixed_precision_study.store.commit import code_cells
 
 
@@ -15,14 +15,15 @@ def run_cells(path, last, parameters, display=print):
     """
     module = ModuleType(path.stem)
     names = vars(module)
-    names["display"] = display
+    names |= {"display": display, "In": []}
     sys.modules[path.stem] = module  # torch.compile looks a function's module up, as it finds a kernel's __main__
     for cell in code_cells(path):
+        names["In"].append(cell.source)
         exec(compile(cell.source, f"{path.name}:{cell.id}", "exec"), names)
         if cell.sets_parameters:
-            declared = EXPERIMENTS[path.stem].model_fields if path.stem in EXPERIMENTS else names
-            if unknown := set(parameters) - set(declared):
+            if unknown := set(parameters) - set(parameters_of(path)[0].model_fields):
                 raise LookupError(f"{path.stem} has no parameter {', '.join(sorted(unknown))}")
+            names["In"].append("\n".join(["# Parameters", *(f"{name} = ..." for name in parameters)]))
             names.update(parameters)
         if cell.id == last:
             break

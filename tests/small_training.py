@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from mixed_precision_study import record as records
+from mixed_precision_study.store import record as records
 from mixed_precision_study.train.precision import PRECISIONS
 from mixed_precision_study.train.step import Trainer
 

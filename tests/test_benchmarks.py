@@ -22,7 +22,7 @@ from made_up_runs import timed
 
 from mixed_precision_study.judge.equivalence import EQUIVALENT, quality_difference
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import RunRecord, write_record
+from mixed_precision_study.store.record import new_record, write_record
 
 
 def test_the_ratio_of_two_contenders_pairs_those_of_one_round_on_one_gpu():
@@ -77,10 +77,11 @@ def test_intervals_cover_and_equal_precisions_are_seldom_called_different(scatte
 @pytest.mark.parametrize(("scatter", "margin"), [(0.002, 0.002), (0.02, 0.02), (0.012, 0.02)])
 def test_with_the_seeds_that_are_needed_four_of_five_studies_find_equal_precisions_equivalent(scatter, margin):
     draw = random.Random(0)
-    metric = {0.002: "accuracy", 0.02: "mean_absolute_error"}[margin]
+    one = {"metric_name": "accuracy", "metric_better": "higher", "metric_margin": margin}
+    one["metric_margin_is_share"] = False
     base = dict.fromkeys(range(seeds_needed.seeds_needed(scatter, margin)), 0.5)
     studies = [{seed: 0.5 + draw.gauss(0, scatter) for seed in base} for _ in range(1000)]
-    found = [quality_difference(own, base, metric, "higher")["outcome"] for own in studies].count(EQUIVALENT)
+    found = [quality_difference(own, base, one)["outcome"] for own in studies].count(EQUIVALENT)
     assert seeds_needed.POWER - 0.06 < found / 1000 < seeds_needed.POWER + 0.1
     assert [seeds_needed.seeds_needed(*case) for case in ((0.0, 0.02), (1.0, 0.002))] == [5, None]
 
@@ -97,7 +98,7 @@ def test_the_tables_say_what_a_pilot_and_equal_runs_need(tmp_path):
         values = {"parameters": {"seed": seed}, "shift": shift * (-1) ** seed}
         write_record(made_up.make("cifar_resnet", precision, **values), tmp_path / "pilot")
     for number in range(8):
-        parameters = {"purpose": "aa", "repeat": number, "execution": "eager"}
+        parameters = {"repeat": number, "execution": "eager"}
         one = made_up.make("cifar_resnet", "amp_bf16", seconds=[6.0] * 3, parameters=parameters)
         write_record(one, tmp_path / "equal")
     (row,) = seeds_needed.needs_of(read_records(tmp_path / "pilot")[0])
@@ -169,7 +170,7 @@ def test_equal_runs_are_one_run_on_one_gpu_in_their_order():
     assert first in groups
 
 
-OF_A_RUN = {"model": "resnet18", "execution": "eager", "batch_size": 128, "seed": 0}
+OF_A_RUN = {"dataset": "cifar10", "model": "resnet18", "execution": "eager", "batch_size": 128, "seed": 0}
 
 
 def rows_of(folder, seconds, *lines):
@@ -181,9 +182,8 @@ def rows_of(folder, seconds, *lines):
 
 
 def write_training(folder, run_id, precision="fp32", parameters=(), **fields):
-    record = RunRecord(run_id, "cifar_resnet", precision, {**OF_A_RUN, **dict(parameters)}, status="ok")
-    vars(record).update({"epoch_seconds": [4.0], **fields})
-    write_record(record, folder)
+    facts = {"status": "ok", "epoch_seconds": [4.0], **fields, "run_id": run_id}
+    write_record(new_record("cifar_resnet", {**OF_A_RUN, **dict(parameters)}, precision, facts), folder)
 
 
 def test_the_parts_of_a_run_add_up_to_the_whole(tmp_path):
@@ -207,7 +207,7 @@ def test_equal_runs_are_one_row_of_medians_and_others_are_not_mixed_with_them(tm
     seconds = {"one": 10.0, "two": 14.0, "three": 40.0}
     for run_id in seconds:
         write_training(tmp_path, run_id, startup_import_seconds=2.0 if run_id == "one" else None)
-    write_training(tmp_path, "old", parameters={"purpose": "explain"})  # it only explained, as no process does today
+    write_training(tmp_path, "old", purpose="explain")  # it only explained, as no process does today
     for number, other in enumerate(({"scaler": "device"}, {"compile_mode": "coordinate-descent"})):
         write_training(tmp_path, f"other-{number}", "amp_fp16", other)
     rows = rows_of(tmp_path, seconds)

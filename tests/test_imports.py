@@ -10,20 +10,23 @@ from conftest import ENVIRONMENT, ROOT
 NAME = "mixed_precision_study"
 PACKAGE = ROOT / NAME
 JUDGING = {"judge", "report", "runner"}
-BASE = {"measure.commit", "measure.files", "parameters", "record"}
+BASE = {"parameters", "store"}
 RULES = {  # module or room: all that it may import of the package
     "parameters": set(),
-    "measure.files": set(),
+    "store.files": set(),
+    "store.commit": {"store.files"},
+    "store.record": {"parameters", "store.commit", "store.files"},
+    "store": {"parameters", "store"},
     "measure.order": set(),
-    "measure.commit": {"measure.files"},
-    "record": {"measure.commit", "measure.files", "parameters"},
     "measure": BASE | {"measure"},
-    "tasks": {"measure", "parameters", "tasks"},
+    "tasks": {"measure", "parameters", "store.commit", "tasks"},
     "train": BASE | {"measure", "tasks.batches", "train"},
     "explain": BASE | {"measure", "tasks.batches", "train", "explain"},
     "judge": BASE | {"judge"},
     "report": BASE | {"judge", "report"},
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
+    "own_model": BASE | {"experiment", "report.results", "tasks", "train"},
+    "standalone": {"store.commit"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
     | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.study", "runner"}

@@ -1,34 +1,45 @@
-"""The parameters as they are declared: what passes, what a sentence refuses, and which names of a notebook count."""
+"""Parameters: what passes, what a sentence refuses, which names of a notebook count, and what one declares itself."""
+
+import json
 
 import pytest
-from conftest import EXPERIMENTS
+from conftest import EXPERIMENTS, NOTEBOOKS, code_cells
 
 from mixed_precision_study import parameters
 from mixed_precision_study.parameters import (
+    PLANNED_ENV,
+    Common,
     OwnExperiment,
     UserError,
+    assignments,
     check_parameters,
     checked,
+    declared_by,
     own_parameters,
     parameters_cell,
 )
+from mixed_precision_study.runner.plan import parameters_of
 
 ADDED = "# Parameters\n"  # as papermill begins the cell that it adds
-CIFAR = parameters_cell(parameters.EXPERIMENTS["cifar_resnet"], shown_only=True)
+CIFAR = code_cells("cifar_resnet")["parameters"]
+DECLARED = {name: parameters_of(NOTEBOOKS / f"{name}.ipynb")[0] for name in (*EXPERIMENTS, "your_model")}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_default_passes_its_own_check_and_has_a_help_of_one_line(name):
-    declared = parameters.EXPERIMENTS[name]
+@pytest.mark.parametrize("name", DECLARED)
+def test_every_default_passes_its_own_check(name):
+    declared, cell = parameters_of(NOTEBOOKS / f"{name}.ipynb")
     defaults = {key: field.default for key, field in declared.model_fields.items()}
-    for kind in (declared, OwnExperiment):
-        assert kind.model_validate(kind().model_dump()) == kind()
-    assert checked(name, defaults).model_dump() == defaults
-    assert all(field.description and "\n" not in field.description for field in declared.model_fields.values())
-    assert len(parameters_cell(declared, shown_only=True).splitlines()) <= 20
-    values = {}
-    exec(parameters_cell(declared), values)
-    assert {key: values[key] for key in defaults} == defaults
+    assert checked(name, defaults, declared).model_dump() == defaults
+    assert cell.items() <= defaults.items() and defaults.keys() == Common.model_fields.keys() | cell.keys()
+
+
+def test_common_parameters_are_shown_as_a_cell():
+    for kind in (Common, OwnExperiment):
+        values = {}
+        exec(parameters_cell(kind), values)
+        assert {key: values[key] for key in kind.model_fields} == kind().model_dump()
+    assert all(field.description and "\n" not in field.description for field in OwnExperiment.model_fields.values())
+    assert "lr" not in assignments(parameters_cell(Common, without=["lr"]))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +57,7 @@ def test_every_default_passes_its_own_check_and_has_a_help_of_one_line(name):
 )
 def test_what_a_person_means_is_converted(given, value):
     (name,) = given
-    found = getattr(checked("cifar_resnet", given), name)
+    found = getattr(checked("cifar_resnet", given, DECLARED["cifar_resnet"]), name)
     assert (found, type(found)) == (value, type(value))
 
 
@@ -80,9 +91,10 @@ def test_what_a_person_means_is_converted(given, value):
 )
 def test_a_wrong_value_is_named_in_one_sentence_with_what_would_do(wrong, hint):
     name = next(iter(wrong))
-    owners = [one for one in EXPERIMENTS if wrong.keys() <= parameters.EXPERIMENTS[one].model_fields.keys()]
+    owners = [one for one in EXPERIMENTS if wrong.keys() <= DECLARED[one].model_fields.keys()]
+    owner = (owners or EXPERIMENTS)[0]
     with pytest.raises(UserError) as stopped:
-        checked((owners or EXPERIMENTS)[0], wrong)
+        checked(owner, wrong, DECLARED[owner])
     said = str(stopped.value)
     assert name in said and hint in said and "\n" not in said
     assert len(said) < 600 and len(stopped.value._render_traceback_()) == 1
@@ -104,7 +116,7 @@ def test_an_output_folder_is_made_and_one_that_cannot_be_written_stops(tmp_path)
 
 def namespace(*cells):
     """Return a kernel's globals() after these cells."""
-    names = {"clip": "another's", "In": ["", "import torch", *cells]}
+    names = {**vars(parameters), "scaler": "another's", "In": ["", "import torch", *cells]}
     for source in cells:
         if not source.startswith("%"):
             exec(source, names)
@@ -117,8 +129,8 @@ def namespace(*cells):
         ([CIFAR], {}),
         ([CIFAR, f"{ADDED}batch_size = 4\nrepeat = 1\n"], {"batch_size": 4, "repeat": 1}),
         ([f"{CIFAR}\nclip: float = 2\nepochs = 2 + 3 * 1"], {"clip": 2.0, "epochs": 5}),  # hidden ones in the same cell
-        ([CIFAR.replace("epochs = 5", "")], {}),  # a line that is gone has its default
-        ([CIFAR, "num_workers = 9\nlog = 1", "%matplotlib inline"], {}),  # other cells set other names
+        ([CIFAR.replace("epochs: int = 5", "")], {"epochs": 3}),  # a line that is gone has the common default
+        ([CIFAR, "repeat = 9\nlog = 1", "%matplotlib inline"], {}),  # other cells set other names
         ([f"{CIFAR}\nclip = 2", CIFAR], {}),  # mended and run once more
         ([CIFAR, f"{ADDED}clip = 3"] * 2, {"clip": 3.0}),  # Run All, twice
     ],
@@ -126,9 +138,9 @@ def namespace(*cells):
 def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, changed):
     given = namespace(*cells)
     settings = check_parameters("cifar_resnet", given)
-    assert settings.model_dump() == checked("cifar_resnet", changed).model_dump()
+    assert settings.model_dump() == checked("cifar_resnet", changed, DECLARED["cifar_resnet"]).model_dump()
     given["In"] += ["settings = ...", "lr = 7"]
-    assert check_parameters("cifar_resnet", given) == settings
+    assert check_parameters("cifar_resnet", given).model_dump() == settings.model_dump()
 
 
 @pytest.mark.parametrize(
@@ -142,3 +154,53 @@ def test_names_count_that_the_parameters_cell_or_papermills_cell_assigns(cells, 
 def test_a_misspelt_name_or_a_cell_that_is_not_plain_python_stops(cells, says):
     with pytest.raises(UserError, match=says):
         check_parameters("cifar_resnet", namespace(*cells))
+
+
+TYPES = [
+    ("layers: int = 2", 3, 2.5),
+    ("width: float = 1", 0.5, "wide"),
+    ("rate = 0.5", 1, "fast"),
+    ("layers: Count = 2", 1, 0),
+    ("share: Share = 0.5", 0.0, 1.0),
+    ("causal: bool = True", False, 1),
+    ("name: str = 'a'", "b", 3),
+    ("betas: list = [0.9, 0.99]", [1], "x"),
+    ("kind = 'a'  # type: Literal[a,b-c] which", "b-c", "c"),
+    ("kind: 'Literal[a, b]' = 'a'", "b", "c"),
+    ("unknown: Tensor = 2", 3, "x"),  # an annotation of another's, so that the value tells the type
+    ("anything = None", {"a": [1]}, object()),
+    ("lr: float = 3", 0.1, 0.0),  # a common parameter keeps its rule
+]
+
+
+@pytest.mark.parametrize(("line", "right", "wrong"), TYPES, ids=[line for line, *_ in TYPES])
+def test_a_cell_declares_names_types_and_defaults(line, right, wrong):
+    ((name, (value, _)),) = assignments(line).items()
+    declared = declared_by("mine", line, {name: parameters.ast.literal_eval(value)})
+    assert getattr(checked("mine", {name: right}, declared), name) == right
+    with pytest.raises(UserError, match=name):
+        checked("mine", {name: wrong}, declared)
+
+
+@pytest.mark.parametrize("name", ["bacth_size", "precision", "_hidden", "model_fields"])
+def test_a_name_that_cannot_be_a_parameter_is_refused(name):
+    with pytest.raises(UserError, match=name):
+        declared_by("mine", f"{name} = 1", {name: 1})
+
+
+def plan_of(monkeypatch, **given):
+    values = {**OwnExperiment().model_dump(), "model": "mine", **given}
+    monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": values, "given": [*given, "output_dir"]}))
+
+
+def test_under_run_all_what_is_planned_counts(monkeypatch, tmp_path):
+    plan_of(monkeypatch, lr=0.5, layers=3, output_dir=str(tmp_path / "planned"))
+    settings = own_parameters("mine", {"lr": 0.5, "epochs": 7, "output_dir": "elsewhere"})
+    assert (settings.lr, settings.layers, settings.epochs) == (0.5, 3, 7)
+    assert settings.output_dir == str(tmp_path / "planned")
+
+
+def test_a_value_that_contradicts_the_plan_stops(monkeypatch, tmp_path):
+    plan_of(monkeypatch, lr=0.5, output_dir=str(tmp_path))
+    with pytest.raises(UserError, match="assign lr in the parameters cell"):
+        own_parameters("mine", {"lr": 0.1})

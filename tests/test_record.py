@@ -8,10 +8,14 @@ import zipfile
 from unittest.mock import Mock
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, results
+from nested import changed
 
-from mixed_precision_study import record as records
-from mixed_precision_study.report.reading import corrected, sort_out
+from mixed_precision_study import __version__
+from mixed_precision_study.report.reading import sort_out
+from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.store import files, reading
+from mixed_precision_study.store import record as records
 
 PARAMETERS = {"dataset": "auto", "model": "resnet18", "precisions": ["fp32"], "batch_size": 128, "lr": 0.1, "seed": 0}
 PARAMETERS |= {"data_dir": "data", "output_dir": "outputs"}
@@ -35,20 +39,22 @@ def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
     assert "/" not in safe and "-csv-" in safe
 
 
-def test_a_record_is_flat_and_reads_back_without_what_is_too_long(tmp_path):
+def test_a_record_is_nested_and_reads_back_without_what_is_too_long(tmp_path):
     record = make(status="ok", epoch_seconds=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3])
     record.kernel_family_fractions = [["convolution", 0.7]]
     record.step_ms_all, record.data_wait_seconds_all = [1.0] * 1000, [0.1]
     record.card_samples_all = [{"seconds": 1.0, "joules": None, "samples": [{"pids": [1]}] * 1000}]
     path = records.write_record(record, tmp_path / "new")
     assert path.name == f"{record.run_id}.json"
-    flat = json.loads(path.read_text())
-    assert set(flat) == set(records.RunRecord.__dataclass_fields__) - set(records.NOT_WRITTEN) | set(PARAMETERS)
-    assert flat["lr"] == 0.1
-    assert (flat["epoch_seconds"], flat["chance_metric"]) == ([1.5, None], None)  # JSON has no NaN
-    assert (flat["kernel_family_fractions"], flat["overflow_steps"]) == ([["convolution", 0.7]], [3])
-    found, left_out = records.read_records(tmp_path)
+    written = json.loads(path.read_text())
+    assert list(written) == ["run", "settings", "machine", "measured", "quality"]
+    assert written["settings"] == PARAMETERS
+    assert not {"step_ms_all", "data_wait_seconds_all"} & set(written["measured"]["time"])
+    times, quality = written["measured"]["time"], written["quality"]
+    assert (times["epoch_seconds"], quality["chance_metric"]) == ([1.5, None], None)  # JSON has no NaN
+    found, left_out = reading.read_records(tmp_path)
     assert [item["run_id"] for item in found] == [record.run_id]
+    assert found[0]["overflow_steps"] == [3] and found[0]["settings"] == PARAMETERS
     assert left_out == []
 
 
@@ -68,15 +74,15 @@ def test_reading_says_what_it_left_out(tmp_path):
     good = make(status="ok")
     records.write_record(good, tmp_path / "deep" / "er")
     (tmp_path / "cut.json").write_text('{"run_id": "x", "status"')
-    (tmp_path / "strange.json").write_text(json.dumps({**vars(good), **PARAMETERS, "status": "fine"}))
-    (tmp_path / "short.json").write_text('{"run_id": "x"}')
+    (tmp_path / "strange.json").write_text(json.dumps(changed(good.model_dump(), status="fine")))
+    (tmp_path / "short.json").write_text('{"run": {"run_id": "x", "precision": "fp32"}, "settings": {}}')
     (tmp_path / "other.json").write_text('{"cells": []}')
     hidden = tmp_path / ".ipynb_checkpoints"
     hidden.mkdir()
     (hidden / "x.json").write_text("{")
     with zipfile.ZipFile(tmp_path / "more.zip", "w") as archive:
         archive.write(tmp_path / "deep" / "er" / f"{good.run_id}.json", "inside/a.json")
-    found, left_out = records.read_records(tmp_path)
+    found, left_out = reading.read_records(tmp_path)
     assert sorted(item["path"] for item in found) == [f"deep/er/{good.run_id}.json", "more.zip/inside/a.json"]
     reasons = dict(left_out)
     assert set(reasons) == {"cut.json", "strange.json", "short.json", "other.json"}
@@ -84,13 +90,14 @@ def test_reading_says_what_it_left_out(tmp_path):
 
 
 def test_every_record_that_is_kept_here_can_be_used():
-    found, left_out = records.read_records(ROOT / "outputs")
+    found, left_out = reading.read_records(ROOT / "outputs")
     assert len(found) > 1000
     assert left_out == []
 
 
 def sound():
-    return records.flat_record(make(status="ok", epoch_seconds=[1.5], metric=[0.5], metric_better="higher"))
+    record = make(status="ok", epoch_seconds=[1.5], metric=[0.5], metric_better="higher", peak_allocated_mib=1.0)
+    return record.model_dump(warnings=False)
 
 
 WRONG = {  # of every other field report/test_odd_records.py tries odd values
@@ -115,24 +122,25 @@ WRONG = {  # of every other field report/test_odd_records.py tries odd values
 
 @pytest.mark.parametrize(("name", "value"), WRONG.items(), ids=lambda one: str(one)[:20])
 def test_a_wrong_field_is_told_by_its_name_and_costs_no_other_record_in_report_and_runner(tmp_path, name, value):
-    good = {**sound(), "peak_allocated_mib": 1.0}
-    paths = [tmp_path / folder / f"{good['run_id']}.json" for folder in ("bad", "good")]
-    for path, one in zip(paths, ({**good, name: value}, good), strict=True):
+    good = sound()
+    paths = [tmp_path / folder / f"{good['run']['run_id']}.json" for folder in ("bad", "good")]
+    for path, one in zip(paths, (changed(good, **{name: value}), good), strict=True):
         path.parent.mkdir()
         path.write_text(json.dumps(one))
-    found, unusable = records.read_records(tmp_path)
+    found, unusable = reading.read_records(tmp_path)
     used, contradicting = sort_out(found)
     assert [one["path"].partition("/")[0] for one in used] == ["good"]
     ((path, reason),) = unusable + contradicting
     assert path.startswith("bad/") and name in reason.replace(" v", "_v") and len(reason) < 400
-    assert [records.read_run(path) for path in paths] == [None, good]
+    read = records.read_run(paths[1])
+    assert records.read_run(paths[0]) is None and read["settings"] == PARAMETERS
 
 
 DEEP = "[" * 100_000 + "]" * 100_000
 ODD_FILES = {
     "deep": lambda path: path.write_text(DEEP),
     "deep in a record": lambda path: path.write_text(f'{json.dumps(sound())[:-1]}, "own": {DEEP}}}'),
-    "large": lambda path: path.touch() or os.truncate(path, records.MAX_FILE_BYTES + 1),  # takes no room on the disk
+    "large": lambda path: path.touch() or os.truncate(path, files.MAX_FILE_BYTES + 1),  # takes no room on the disk
     "pipe": os.mkfifo,
     "device": lambda path: path.symlink_to("/dev/zero"),
     "list": lambda path: path.write_text("[]"),
@@ -146,7 +154,7 @@ ODD_FILES = {
 def test_an_odd_file_is_left_out_by_name_and_costs_no_record(tmp_path, kind, ending):
     ODD_FILES[kind](tmp_path / f"odd.{ending}")
     (tmp_path / "good.json").write_text(json.dumps(sound()))
-    found, left_out = records.read_records(tmp_path)  # which neither waits nor raises
+    found, left_out = reading.read_records(tmp_path)  # which neither waits nor raises
     assert [item["path"] for item in found] == ["good.json"]
     assert [path for path, reason in left_out if reason] == [f"odd.{ending}"]
     assert records.read_run(tmp_path / f"odd.{ending}") is None
@@ -162,12 +170,12 @@ def test_an_archive_that_unpacks_to_too_much_is_left_out_and_memory_for_one_file
     with zipfile.ZipFile(tmp_path / "large.zip", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr("large.json", large + large)
     tracemalloc.start()
-    found, left_out = records.read_records(tmp_path)
+    found, left_out = reading.read_records(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 60 * 2**20
     assert [item["path"] for item in found] == ["sound.zip/00.json"]
-    assert [path for path, reason in left_out if reason != records.NO_RECORD] == ["bomb.zip", "large.zip/large.json"]
+    assert [path for path, reason in left_out if reason != reading.NO_RECORD] == ["bomb.zip", "large.zip/large.json"]
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -179,7 +187,7 @@ def test_a_damaged_archive_costs_its_damaged_files(tmp_path, method):
     whole = bytearray(path.read_bytes())
     whole[60:300] = bytes(240)
     path.write_bytes(whole)
-    found, left_out = records.read_records(tmp_path)
+    found, left_out = reading.read_records(tmp_path)
     assert [item["path"] for item in found] == ["damaged.zip/b.json"]
     assert [path for path, _ in left_out] == ["damaged.zip/a.json"]
 
@@ -195,8 +203,7 @@ def test_only_equal_conditions_are_compared_and_of_the_data_those_that_were_used
         assert key(**other) != key()
     assert key(used=None, dataset="cifar10") == key() != key(used=None)  # a run that ended before it had its data
     known, unknown = (records.flat_record(make(data_fingerprint=one)) for one in ("a", None))
-    older = {name: value for name, value in unknown.items() if name != "data_fingerprint"}
-    assert records.comparison_key(older) == records.comparison_key(unknown) != records.comparison_key(known)
+    assert records.comparison_key(unknown) != records.comparison_key(known)
 
 
 @pytest.mark.parametrize(
@@ -216,15 +223,71 @@ def test_a_record_is_replaced_by_one_of_the_same_data_only(tmp_path, before, sta
     for _ in range(2):
         new = make(data_fingerprint=after, status="ok", reason="new", **times)
         records.write_record(new, tmp_path)
-    kept = {path.stem: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    kept = {path.stem: json.loads(path.read_text())["run"] for path in tmp_path.iterdir()}
     assert kept.keys() == {new.run_id + end for end in ends} == {one["run_id"] for one in kept.values()}
     assert [kept[new.run_id + end]["reason"] for end in ends] == ["old", "new"][-len(ends) :]
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [([2.0, 2.9], False), ([2.0, 3.0], True), ([None, 6.0], True)])
-def test_energy_of_a_short_training_is_left_out_with_a_reason(seconds, kept):
-    record = records.flat_record(make(status="ok", epoch_seconds=seconds, energy_joules=9.0, power_watts_mean=3.0))
-    found = corrected({name: getattr(records.RunRecord, name, []) for name in records.FIELDS} | record)
-    assert (found["energy_joules"] is not None, found["energy_reason"] is None) == (kept, kept)
-    assert found["power_watts_mean"] == (3.0 if kept else None)
-    assert record["energy_joules"] == 9
+def compared(folder, change):
+    """Return (comparisons, ratios) of four committed records, each changed as JSON by change(number, record)."""
+    with zipfile.ZipFile(results("quick-h100") / "records.zip") as archive:
+        names = [name for name in archive.namelist() if name.startswith("cifar_resnet")]
+        values = [json.loads(archive.read(name)) for name in names]
+    for number, value in enumerate(values):
+        change(number, value)
+        (folder / f"{number}.json").write_text(json.dumps(value))
+    tables = read_tables(folder)
+    return len(tables.comparisons), len(tables.ratios)
+
+
+CHANGES = {
+    "none": lambda number, value: None,
+    "a field that another version adds": lambda number, value: value["measured"].update(pcie_gb=20.0 + number),
+    "a section that another version adds": lambda number, value: value.update(network={"hosts": number}),
+    "a field that this version lacks": lambda number, value: value["measured"]["energy"].pop("temperature_celsius_max"),
+    "a field in another place": lambda number, value: value["run"].update(max_temperature=40.0 + number),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_field_more_or_less_changes_no_comparison(tmp_path, change):
+    assert compared(tmp_path, change) == (1, 5)
+
+
+@pytest.mark.parametrize("name", ["gradient_accumulation_steps", "epoch_seconds", "notebook", "settings", "path"])
+def test_a_parameter_with_the_name_of_a_field_is_told_apart(tmp_path, name):
+    times = {"status": "ok", "epoch_seconds": [1.5], "peak_allocated_mib": 2.0}
+    made = [make(parameters={name: value}, **times) for value in (1, 16)]
+    for record in made:
+        records.write_record(record, tmp_path)
+    found, _ = reading.read_records(tmp_path)
+    assert sorted(one["settings"][name] for one in found) == [1, 16]
+    assert len({records.comparison_key(one) for one in found}) == 2
+    assert [(one["epoch_seconds"], one["notebook"]) for one in found] == [([1.5], "cifar_resnet")] * 2
+
+
+def test_records_of_0_3_are_lifted_and_older_ones_get_a_sentence(tmp_path):
+    """The zip holds records as version 0.3 wrote them: four of hosts-h200, which lie there in their nested form now."""
+    with zipfile.ZipFile(ROOT / "tests" / "records-0.3.zip") as archive:
+        flat = [json.loads(archive.read(name)) for name in archive.namelist()]
+    now = {one["run_id"]: one for one in reading.read_records(results("hosts-h200"))[0]}
+    names = {"path", "model_title", "data_title", "metric_target"}  # which a record of 0.3 does not tell
+    for value in flat:
+        record, other = records.flat_record(records.record_of(value)), now[value["run_id"]]
+        assert {name: one for name, one in record.items() if name not in names} == {
+            name: one
+            for name, one in other.items()
+            if name not in names and name not in ("fp8_scaling", "fp16_accumulation")
+        }
+        assert records.comparison_key(record) == records.comparison_key(other)
+    (tmp_path / "old.json").write_text(json.dumps({**flat[0], "package_version": "0.2.0"}))
+    ((_, reason),) = reading.read_records(tmp_path)[1]
+    assert "0.2.0" in reason
+
+
+def test_a_result_of_another_version_moves_aside_before_it_is_replaced(tmp_path):
+    times = {"status": "ok", "epoch_seconds": [1.0], "peak_allocated_mib": 2.0}
+    records.write_record(make(package_version="0.3.0", reason="old", **times), tmp_path)
+    path = records.write_record(make(package_version=__version__, **times), tmp_path)
+    aside = tmp_path / "other_code-0.3.0" / path.name
+    assert (records.load(path).reason, records.load(aside).reason) == (None, "old")

@@ -53,7 +53,9 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name):
     for record in records:
         assert (record["status"], record["synthetic"], record["gpu_shared"]) == ("ok", False, False)
         assert name.rpartition("-")[2].upper() in record["gpu_name"]
-        assert is_explanation(record) or len(record["epoch_seconds"]) == record["epochs"] * record.get("repeats", 1)
+        assert is_explanation(record) or len(record["epoch_seconds"]) == record["settings"]["epochs"] * record[
+            "settings"
+        ].get("repeats", 1)
 
 
 def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):

@@ -9,8 +9,7 @@ import papermill
 import pytest
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, code_cells, read_notebook
 
-from mixed_precision_study.parameters import EXPERIMENTS as DECLARED
-from mixed_precision_study.store.record import FIELDS
+from mixed_precision_study.parameters import assignments
 
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in NOTEBOOKS.glob("*.ipynb"))
 
@@ -71,16 +70,15 @@ CELLS = "finder imports parameters check training-step data model evaluate run r
 @pytest.mark.parametrize("name", (*EXPERIMENTS, "summary", "your_model"))
 def test_papermill_sees_every_line_of_the_one_parameters_cell(name, capsys):
     (cell,) = [cell for cell in read_notebook(name)["cells"] if "parameters" in cell["metadata"].get("tags", [])]
-    lines = ast.parse("".join(cell["source"])).body
-    values = {line.targets[0].id: ast.literal_eval(line.value) for line in lines}  # flat literals only
+    named = assignments("".join(cell["source"]))
+    values = {name: ast.literal_eval(value) for name, (value, _) in named.items()}  # flat literals only
     assert all("  # " in line or line.startswith("#") for line in cell["source"])
     seen = papermill.inspect_notebook(str(NOTEBOOKS / f"{name}.ipynb"))
     assert {key: ast.literal_eval(item["default"]) for key, item in seen.items()} == values
+    assert "None" not in {item["inferred_type_name"] for item in seen.values()}
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_cells_are_those_that_the_documents_name_and_no_parameter_is_a_field_of_a_record(name):
-    """In a record a parameter stands beside the fields."""
+def test_the_cells_are_those_that_the_documents_name(name):
     assert list(code_cells(name)) == CELLS.split()
     assert code_cells(name)["check"].splitlines()[0] == f'settings = check_parameters("{name}", globals())'
-    assert [parameter for parameter in DECLARED[name].model_fields if parameter in FIELDS] == []

@@ -14,6 +14,7 @@ import pandas as pd
 from ..judge.conditions import fairly_timed, flags_of, host_of
 from ..judge.divergence import find_diverged
 from ..judge.equivalence import AS_GOOD, UNKNOWN, quality_difference
+from ..judge.explained import explain
 from ..judge.ratios import geometric, paired_ratio, paired_runs, seconds_of_epoch, unpaired_ratio
 from ..judge.stats import MANY_RATIOS, stand_together
 from ..judge.trained import NO_FP32_WEIGHTS, by_seed, has_learned, quality_lost
@@ -168,7 +169,7 @@ def read_tables(
 def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
     """Return [(record, number of its comparison)] in the order of the report; -1 where a run has nothing to explain.
 
-    Runs that learned nothing where others did are marked as diverged.
+    Runs that learned nothing where others did are marked as diverged, and repetitions share what explains the first.
     """
     members: dict[tuple, list[dict]] = {}
     for record in records:
@@ -181,6 +182,8 @@ def group(records: list[dict], show: dict) -> list[tuple[dict, int]]:
             alone += runs
             continue
         mark_diverged(timed)
+        for precision in ORDER:
+            explain([one for one in timed if one["precision"] == precision])
         groups.append(runs)
     if show.get("steps"):  # each step is a comparison of its own, in which no other precision may have learned
         for notebook in {runs[0]["notebook"] for runs in groups}:

@@ -50,7 +50,7 @@ RESULTS = ("ok", "diverged")  # statuses of what was measured
 class Section(BaseModel):
     """A part of a record. What it does not declare is of another version: plain JSON, which is kept as it is."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
     __pydantic_extra__: dict[str, Plain] = Field(init=False)
 
 
@@ -489,6 +489,8 @@ def lifted(flat: dict) -> dict:
 
 def record_of(value: Any) -> RunRecord:
     """Return the record in a JSON value. Raise ValueError with the reason where there is none that can be used."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no record")
     try:
         record = RunRecord.model_validate(lifted(value) if "run_id" in value else value)
         known = {name: record.settings[name] for name in Common.model_fields if name in record.settings}
@@ -505,7 +507,7 @@ def load(path: Path) -> RunRecord | None:
     """Return the record of a training in the file that bears its run_id, or None where it is of another or unusable."""
     try:
         record = record_of(json.loads(read_file(path)))
-    except (OSError, ValueError, RecursionError, TypeError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if record.run_id == path.stem and not contradiction(flat_record(record)) else None
 

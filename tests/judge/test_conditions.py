@@ -1,7 +1,7 @@
 """Runs under other conditions: each difference is named, and some allow no outcome."""
 
 import pytest
-from made_up_runs import HOT, compared, flat, profiled
+from made_up_runs import HOT, compared, flat, profiled, setting
 
 from mixed_precision_study.judge.conditions import (
     HOST,
@@ -39,9 +39,9 @@ def test_flags_name_what_held_in_a_twentieth_of_the_samples_and_the_power_limit_
 def test_equal_conditions_have_no_difference_and_one_precision_is_named_by_what_differs():
     assert differences(*pair()) == []
     assert no_outcome_in([pair()]) is None
-    graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16", "execution": "eager", "batch_size": 128})
+    graph, eager = pair({"kernel_forked": True}, {"precision": "amp_fp16"})
     for changed, name in (({"execution": "cuda_graph"}, "cuda_graph"), ({"batch_size": 512}, "batch_size=512")):
-        assert differences(graph | changed, eager) == [f"only the kernel of {name} was forked"]
+        assert differences(setting(graph, **changed), eager) == [f"only the kernel of {name} was forked"]
     older = [{name: value for name, value in record.items() if name not in {**SOFTWARE, **HOST}} for record in pair()]
     assert differences(*older) == []
     assert differences(*pair(HEATED, HEATED)) == []
@@ -96,7 +96,8 @@ def test_one_order_counts_where_times_may_drift_also_within_one_process(executio
     pairs = compared(1.04, repetitions=3)
     for runs, places in zip(pairs, ((2, 1), (4, 0), (3, 2)), strict=True):
         for run, place in zip(runs, places, strict=True):
-            run |= {"started_at": "2026-01-01", "runs_before_in_process": place, "execution": execution}
+            run |= {"started_at": "2026-01-01", "runs_before_in_process": place}
+            run["settings"]["execution"] = execution
     speedup = paired_ratio(pairs)
     assert (bool(speedup["one_order"]), judge(speedup)) == (outcome == CANNOT_BE_TOLD, outcome)
     assert "fp32 always ran before amp_fp16" in speedup["differences"]

@@ -59,11 +59,11 @@ def test_runs_are_paired_by_seed_repetition_and_card():
     strangers = [run("tf32", seed=2), run("tf32", repeat=2), run("tf32", uuid="GPU-3"), run("tf32", 1, 1)]
     assert paired_runs(strangers, base) == [] and paired_ratio([]) is None
     assert len(paired_runs([run("tf32"), run("tf32")], base)) == 1  # a counterpart is used once
-    for unused in ({"status": "oom"}, {"parameters": {"purpose": "explain"}}):
+    for unused in ({"status": "oom"}, {"purpose": "explain"}):
         assert paired_runs([flat(**unused)], [flat("fp32")]) == paired_runs([flat()], [flat("fp32", **unused)]) == []
     older = [flat("tf32"), flat("fp32")]
     for record in older:
-        del record["repeat"]
+        del record["settings"]["repeat"]
     assert paired_runs(older[:1], older[1:]) == [tuple(older)]
 
 

@@ -1,13 +1,14 @@
 """Whether a run learned as its baseline did, and which runs of a comparison did not train."""
 
 import pytest
-from made_up_runs import flat
+from made_up_runs import flat, setting
 
 from mixed_precision_study.judge.divergence import find_diverged
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.trained import by_seed, quality_lost, why_not_trained
 
 FP32 = {"metric": [0.5, 0.9], "metric_better": "higher", "chance_metric": 0.1, "metric_name": "accuracy"}
+FP32["metric_margin"] = 0.002
 STEPS = {"steps_per_epoch": 390, "epoch_seconds": [4.0] * 3}
 
 
@@ -32,8 +33,9 @@ def test_a_last_metric_that_is_missing_or_not_finite_is_told(metric):
     assert reason({"metric": []}, base={"metric": []}) is None  # neither was evaluated
 
 
-ERROR = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error"}
-WORDS = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity"}
+ERROR = {"metric_better": "lower", "chance_metric": 0.323, "metric_name": "mean_absolute_error", "metric_margin": 0.02}
+WORDS = {"metric_better": "lower", "chance_metric": 968.0, "metric_name": "perplexity", "metric_margin": 0.02}
+WORDS["metric_margin_is_share"] = True
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_less_than_half_of_the_gain_over_chance_is_told(kind, base, last, told):
 def ends(precision, *last, **fields):
     """Return runs of a precision with these last metrics, one for each seed."""
     fields = {**FP32, **STEPS, **fields}
-    return [flat(precision, **{**fields, "metric": [one]}) | {"seed": seed} for seed, one in enumerate(last)]
+    return [flat(precision, {"seed": seed}, **{**fields, "metric": [one]}) for seed, one in enumerate(last)]
 
 
 @pytest.mark.parametrize(("precision", "more"), [("bf16_true", ' (try rounding="stochastic")'), ("o3_fp16", "")])
@@ -74,7 +76,7 @@ def test_a_mode_without_fp32_weights_loses_quality_beyond_the_margin(precision, 
 def test_perplexity_is_lost_upwards():
     own, base = ends("bf16_true", 226.0, **WORDS), ends("fp32", 147.0, **WORDS)
     assert quality_lost(own, base) == 'its perplexity ends at 226, not 147 (try rounding="stochastic")'
-    tried = [run | {"rounding": "stochastic"} for run in own]
+    tried = [setting(run, rounding="stochastic") for run in own]
     assert quality_lost(tried, base) == "its perplexity ends at 226, not 147"
     assert quality_lost(ends("bf16_true", 120.0, **WORDS), base) is None
 
@@ -89,8 +91,8 @@ def test_no_quality_is_lost_where_it_cannot_be_compared():
     own = ends("bf16_true", 0.5)
     assert quality_lost(own, []) is None
     assert quality_lost(own, ends("fp32", 0.9, chance_metric=None)) is None
-    assert quality_lost(own, ends("fp32", 0.9, metric_name="own score")) is None  # no margin is known
-    assert quality_lost([own[0] | {"seed": 7}], ends("fp32", 0.9)) is None
+    assert quality_lost(own, ends("fp32", 0.9, metric_margin=None)) is None  # no margin is known
+    assert quality_lost([setting(own[0], seed=7)], ends("fp32", 0.9)) is None
     assert quality_lost(ends("bf16_true", 0.11), ends("fp32", 0.12)) is None  # fp32 has hardly learned
 
 
@@ -113,14 +115,14 @@ def test_a_metric_that_jumped_in_the_last_epoch_is_no_divergence_while_the_loss_
     own, base = own | {"run_id": "own", "precision": "tf32"}, base | {"run_id": "base"}
     assert (set(find_diverged([own, base])) == set()) is has_trained
     assert (why_not_trained([(own, base)]) is None) is has_trained
-    assert by_seed([own]) == {own["seed"]: 0.33}  # quality keeps it
+    assert by_seed([own]) == {0: 0.33}  # quality keeps it
     two_bad_epochs = own | {"metric": [0.5, 0.25, 0.33, 0.33]}
     assert set(find_diverged([two_bad_epochs, base])) == {"own"}
 
 
 def run(precision, metric, better="higher", chance=0.1, status="ok"):
     figures = {"metric": metric, "metric_better": better, "chance_metric": chance}
-    return {"run_id": precision, "status": status, **figures}
+    return flat() | {"run_id": precision, "precision": precision, "status": status, **figures}
 
 
 SKIPPED = {"skipped_steps": 8, "steps_per_epoch": 5, "epoch_seconds": [1.0] * 3}

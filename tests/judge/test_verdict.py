@@ -24,6 +24,7 @@ from mixed_precision_study.judge.verdict import (
 from mixed_precision_study.store.record import Status
 
 FP32 = profiled(precision="fp32")
+LARGEST = {"settings": {**FP32["settings"], "batch_size": "max"}}
 NOT_OK = [status for status in get_args(Status) if status != "ok"]
 
 
@@ -99,7 +100,7 @@ def test_a_measured_run_says_how_much_and_what_limits_it(record):
         ({}, {}, gained(unlike="the heat"), "amp_fp16 is 2.00x", ["because the heat; "], 1),
         ({}, {}, gained(differences=["this", "this"]), "Caution: this. amp_fp16 is 2.00x", [FASTER], 2),
         (HOT, {"gpu_shared": True}, gained(), "Caution: amp_fp16 ", ["5%", "; amp_fp16 at", "40%", "; fp32 GPU"], 2),
-        ({"batch_size": "max", "batch_size_used": 1000}, {"batch_size_used": 500}, gained(), "amp_fp16", ["1,000"], 1),
+        (LARGEST | {"batch_size_used": 1000}, {"batch_size_used": 500}, gained(), "amp_fp16", ["1,000"], 1),
         ({"device_type": "cpu"}, {"device_type": "cpu"}, gained(), "amp_fp16 ", ["CPU"], 1),
     ],
 )

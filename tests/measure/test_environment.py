@@ -14,9 +14,10 @@ import torch
 from small_training import CPU, make_record
 
 from mixed_precision_study import RUNNER_ENV
-from mixed_precision_study.measure import commit, environment
+from mixed_precision_study.measure import environment
 from mixed_precision_study.measure.environment import choose_device, describe_environment, require_packages
 from mixed_precision_study.parameters import UserError
+from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import flat_record
 
 

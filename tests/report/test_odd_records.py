@@ -6,9 +6,9 @@ import zipfile
 import pytest
 from conftest import results
 from drawn_reports import failures_in
+from nested import changed, flaw, names_in
 
 from mixed_precision_study.report.tables import read_tables
-from mixed_precision_study.store.record import flaw
 
 with zipfile.ZipFile(results("first-h200")) as archive:
     REFERENCE = {name: archive.read(name) for name in archive.namelist() if name.endswith(".json")}
@@ -48,15 +48,15 @@ def notebook_of(folder, which):
 def test_what_the_report_cannot_use_is_left_out_by_name_and_costs_no_other(tmp_path):
     """Each field of a real record has a third of the odd values, in turn; of those refused one of each is read."""
     notebook_of(tmp_path, "cifar").unlink()
-    (good,) = [one for one in CIFAR if one["precision"] == "amp_fp16"]
+    (good,) = [one for one in CIFAR if one["run"]["precision"] == "amp_fp16"]
     odds, refused = [json.loads(text) for text in ODD.values()], {}
-    for place, field in enumerate(good):
+    for place, field in enumerate(names_in(good)):
         for odd in odds[place % 3 :: 3]:
-            if reason := flaw({**good, field: odd}):
+            if reason := flaw(changed(good, **{field: odd})):
                 refused.setdefault(field, []).append(odd)
                 assert field in reason.replace("schema v", "schema_v"), (field, odd)
     for field, (odd, *_) in refused.items():
-        (tmp_path / f"{field}.json").write_text(json.dumps({**good, field: odd}), encoding="utf-8")
+        (tmp_path / f"{field}.json").write_text(json.dumps(changed(good, **{field: odd})), encoding="utf-8")
     tables = read_tables(tmp_path)
     assert sum(map(len, refused.values())) > 400 and len(refused) > 100
     assert len(tables.trainings) == 2 and set(dict(tables.left_out)) == {f"{field}.json" for field in refused}
@@ -70,9 +70,10 @@ def test_what_the_report_accepts_it_can_draw(tmp_path, name):
     path = notebook_of(tmp_path, "lstm")
     record = json.loads(path.read_text(encoding="utf-8"))
     odd = json.loads(ODD[name])
-    fields = [field for field in record if field not in DECIDING and not flaw({**record, field: odd})]
+    names = [name for name in names_in(record) if name not in DECIDING]
+    fields = [name for name in names if not flaw(changed(record, **{name: odd}))]
     if not fields:
         pytest.skip("no field accepts it")
-    path.write_text(json.dumps({**record, **dict.fromkeys(fields, odd)}), encoding="utf-8")
+    path.write_text(json.dumps(changed(record, **dict.fromkeys(fields, odd))), encoding="utf-8")
     tables = read_tables(tmp_path)
     assert len(tables.trainings) == 3 and failures_in(tables) == []

@@ -9,13 +9,13 @@ import pytest
 from conftest import ROOT
 from drawn_reports import flat, rows_in, said_in, write_all
 
-from mixed_precision_study.measure import commit
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.report import provenance
 from mixed_precision_study.report.names import task_name
 from mixed_precision_study.report.reading import sort_out
 from mixed_precision_study.report.tables import device_name, group, read_tables, said_of_found
 from mixed_precision_study.runner import status
+from mixed_precision_study.store import commit
 from mixed_precision_study.store.record import write_json
 
 
@@ -57,19 +57,6 @@ def test_files_that_are_no_records_are_named_in_one_line_and_those_of_the_suite_
     assert "foreign-0.json" in row["left out"] and "2 more" in row["left out"]
 
 
-def test_figures_that_older_versions_got_wrong_are_corrected():
-    limits = {"ceiling_matmul_tflop_per_second": 50.0, "ceiling_conv_tflop_per_second": 100.0}
-    old = {**limits, "compute_limit_fraction": 0.25, "peak_reserved_mib": 15_244.0, "device_used_before_mib": 3.0}
-    for context, whole in ((841.0, 16_088.0), (None, None)):
-        memory = {"device_used_mib": 13_581.0, "ledger_context_mib": context}
-        (one,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, **memory))])
-        assert (one["compute_limit_fraction"], one["device_used_mib"]) == (0.5, whole)
-        assert one["device_memory_reason"]
-        assert sort_out([one])[0][0]["compute_limit_fraction"] == 0.5  # once
-    (sound,), _ = sort_out([flat(made_up.make("cifar_resnet", "fp32", **old, device_used_mib=16_000.0))])
-    assert (sound["device_used_mib"], sound["device_memory_reason"]) == (16_000.0, None)
-
-
 def comparisons_in(records):
     return len({number for _, number in group(records, {})})
 
@@ -82,11 +69,12 @@ def test_run_killed_early_joins_no_runs_on_images_of_another_folder(folder, task
     cats = made_up.make("cifar_resnet", "fp32", dataset_used="cats")
     run = made_up.make_failed("cifar_resnet", "tf32", "killed", "signal 9", **EARLY)
     for record, images in ((cats, "cats"), (run, folder)):
-        record.parameters |= {"dataset": "folder", "data_dir": f"data/{images}"}
+        record.settings |= {"dataset": "folder", "data_dir": f"data/{images}"}
     used, _ = sort_out([flat(cats, "a"), flat(run, "b")])
     assert [task_name(record).partition(",")[0] for record in used] == ["cats", task]
     assert comparisons_in(used) == number
-    assert task_name({"dataset_used": "faces", "synthetic": True, "batch_size": 8}) == "faces (made up), batch 8"
+    faces = flat(made_up.make("cifar_resnet", "fp32", dataset_used="faces", synthetic=True))
+    assert task_name(faces) == "faces (made up), batch 128"
 
 
 def test_run_killed_early_joins_its_comparison_only_where_that_is_certain():

@@ -1,6 +1,5 @@
 """A tiny notebook that writes real records or ends in every other way, and the command line to start it."""
 
-import json
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ import yaml
 
 from mixed_precision_study.runner import cli
 from mixed_precision_study.runner.folder import FOLDER_ENV
-from mixed_precision_study.store.record import RunRecord, write_record
+from mixed_precision_study.store.record import flat_record, load, new_record, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = """
@@ -32,11 +31,10 @@ output_dir = "outputs/tiny"
 ACT = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-from mixed_precision_study.parameters import UserError
-from mixed_precision_study.store.record import NOT_YET_EXPLAINED, RunRecord, run_id_of, write_record
+from mixed_precision_study.parameters import UserError, planned
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED, new_record, write_record
 
-names = "dataset model precisions batch_size lr loss_scale channels_last seed csv_path mode data_dir output_dir"
-parameters = {name: globals()[name] for name in names.split()}
+parameters = planned().parameters
 
 def wait(mark):
     Path(data_dir, f"begun-{mark}").touch()
@@ -79,7 +77,7 @@ for precision in precisions if mode != "silent" else ():
             os.kill(os.getpid(), signal.SIGKILL)
         if mode == "second":
             wait(f"{seed}-{precision}")
-    record = RunRecord(run_id_of("tiny", parameters, precision), "tiny", precision, parameters, status="ok")
+    record = new_record("tiny", parameters, precision, {"status": "ok"})
     record.epoch_seconds, record.samples_per_second, record.peak_allocated_mib = [2.0, 2.5, 9.0], 1234.0, 56.7
     record.metric_name, record.metric_better, record.chance_metric = "accuracy", "higher", 0.1
     record.metric = [0.2, 0.9]
@@ -159,19 +157,19 @@ def on_cpu(words):
 
 
 def read_records(folder):
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*-*.json")) if path.is_file()]
+    return [flat_record(load(path)) for path in sorted(folder.glob("*-*.json")) if path.is_file()]
 
 
 def records_of(folder):
     """Return {mode: record}."""
-    return {record["mode"]: record for record in read_records(folder)}
+    return {record["settings"]["mode"]: record for record in read_records(folder)}
 
 
 def write_run(run, **fields):
     """Write the records of a run that has never run, and return the path of the last."""
     fields = {"status": "ok", "epoch_seconds": [2.0], **fields}
-    for precision, run_id in run.run_ids.items():
-        path = write_record(RunRecord(run_id, run.notebook.stem, precision, run.parameters, **fields), run.folder)
+    for precision in run.run_ids:
+        path = write_record(new_record(run.notebook.stem, run.parameters, precision, fields), run.folder)
     return path
 
 

@@ -7,10 +7,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from conftest import settings_of
 from made_up_data import assert_equal_batches, make_tree, save_image
 from PIL import Image
 
-from mixed_precision_study.parameters import UserError, checked
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.record import run_id_of
 from mixed_precision_study.tasks import cifar
 
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 
 def load(place=".", dataset="synthetic", **changes):
     given = {"dataset": dataset, "data_dir": str(place), "batch_size": 4, **changes}
-    return cifar.load(checked("cifar_resnet", given), CPU)
+    return cifar.load(settings_of("cifar_resnet", given), CPU)
 
 
 def test_a_folder_tree_is_read_and_read_again_when_it_changes(tmp_path, monkeypatch):
@@ -81,7 +82,7 @@ def test_images_of_ones_own_never_have_the_name_of_known_data(tmp_path, name, mo
 
 
 def test_runs_on_other_images_of_ones_own_have_other_names():
-    settings = vars(checked("cifar_resnet", {"dataset": "folder"}))
+    settings = vars(settings_of("cifar_resnet", {"dataset": "folder"}))
     first, again, other = (
         run_id_of("cifar_resnet", settings | {"data_dir": place}, "fp32")
         for place in ("data/flowers", "/mnt/flowers/", "data/cats")

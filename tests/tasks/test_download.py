@@ -8,8 +8,9 @@ from urllib import request
 
 import pytest
 import torch
+from conftest import settings_of
 
-from mixed_precision_study.parameters import UserError, checked
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import cifar, images, wikitext
 
 
@@ -24,8 +25,8 @@ def test_named_data_are_refused_and_others_made_up(monkeypatch, tmp_path, capsys
     kind = SimpleNamespace(base_folder="b", url="http://x/f", tgz_md5="0", filename="f")
     monkeypatch.setitem(cifar.KINDS, "cifar10", kind)
     with pytest.raises(UserError, match=str(tmp_path)):
-        module.load(checked(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu"))
-    made_up = module.load(checked(notebook, {"data_dir": str(tmp_path), "dataset": "auto"}), torch.device("cpu"))
+        module.load(settings_of(notebook, {"data_dir": str(tmp_path), "dataset": name}), torch.device("cpu"))
+    made_up = module.load(settings_of(notebook, {"data_dir": str(tmp_path), "dataset": "auto"}), torch.device("cpu"))
     assert made_up.source == "synthetic" and "MADE-UP" in capsys.readouterr().out
     assert request.urlopen.call_args.kwargs["timeout"]
 

@@ -7,9 +7,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from conftest import settings_of
 from made_up_data import assert_equal_batches, save_image, write_csv
 
-from mixed_precision_study.parameters import UserError, checked
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import elpv
 
 CPU = torch.device("cpu")
@@ -17,7 +18,7 @@ CPU = torch.device("cpu")
 
 def load(dataset="synthetic", **changes):
     given = {"dataset": dataset, "image_height": 32, "image_width": 48, "batch_size": 4, **changes}
-    return elpv.load(checked("efficientnet_regression", given), CPU)
+    return elpv.load(settings_of("efficientnet_regression", given), CPU)
 
 
 def read(path):

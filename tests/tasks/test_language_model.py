@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import settings_of
 from torch.nn import functional
 
-from mixed_precision_study.parameters import checked
 from mixed_precision_study.tasks import wikitext
 from mixed_precision_study.tasks.language_model import LanguageModel, write_words
 from mixed_precision_study.train.precision import cast_model
@@ -21,7 +21,7 @@ WORDS = 1001  # of the synthetic text on the CPU
 def load(**changes):
     """Return (settings, data) of a small text."""
     given = {"dataset": "synthetic", "batch_size": 4, "bptt": 5, "units": 16}
-    settings = checked("lstm_language_model", given | changes)
+    settings = settings_of("lstm_language_model", given | changes)
     return settings, wikitext.load(settings, CPU)
 
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from conftest import settings_of
 from made_up_data import assert_equal_batches, write_texts
 
-from mixed_precision_study.parameters import UserError, checked
+from mixed_precision_study.parameters import UserError
 from mixed_precision_study.tasks import wikitext
 
 CPU = torch.device("cpu")
@@ -14,7 +15,7 @@ CPU = torch.device("cpu")
 
 def load(place=None, **changes):
     given = {"dataset": "auto", "data_dir": str(place)} if place else {"dataset": "synthetic"}
-    return wikitext.load(checked("lstm_language_model", {"batch_size": 4, "bptt": 5, **given, **changes}), CPU)
+    return wikitext.load(settings_of("lstm_language_model", {"batch_size": 4, "bptt": 5, **given, **changes}), CPU)
 
 
 @pytest.mark.parametrize("rows", [10, 11, 16])
