@@ -1,0 +1,118 @@
+"""benchmarks/lines.py: its rows, its training, what it says of a row that fails, and its table."""
+
+import argparse
+import json
+import math
+from statistics import fmean, stdev
+
+import lines
+import pytest
+import torch
+from conftest import ROOT
+
+
+def result(process, row, step_ms, model="gpt", **others):
+    cache = "cold" if process == 0 else "warm"
+    known = {"run": process, "process": process, "compiler_cache": cache, "gpu": "H100"}
+    known |= {"torch": "2.11", "model": model, "row": row, "step_ms": step_ms}
+    return known | others
+
+
+def compiled(process, row, step_ms, first_seconds, **others):
+    seconds = {"compiler_seconds": 1.0, "first_seconds": first_seconds}
+    return result(process, row, step_ms, **seconds, **others)
+
+
+def test_each_row_adds_a_line_and_both_formats_have_one_base():
+    rows = lines.rows_of("resnet18")
+    assert list(rows) == ["default", "tf32", "channels_last", "compile", "bf16", "fp16"]
+    assert rows["default"] == (None, ("default",))
+    assert rows["compile"][0] == "channels_last"
+    assert rows["bf16"] == ("compile", (*rows["compile"][1], "bf16"))
+    assert rows["fp16"] == ("compile", (*rows["compile"][1], "fp16"))
+    assert lines.rows_of("gpt")["compile"] == ("tf32", ("default", "tf32", "compile"))
+
+
+def test_every_second_process_goes_backwards():
+    options = argparse.Namespace(models=["resnet18", "gpt"], rows=["default", "channels_last"])
+    forward = [("resnet18", "default"), ("resnet18", "channels_last"), ("gpt", "default")]
+    assert lines.rows_in_order(options, 0) == forward
+    assert lines.rows_in_order(options, 3) == forward[::-1]
+
+
+def test_ratios_pair_rows_of_one_process_on_logarithms():
+    rows = [result(run, "default", step) for run, step in ((0, 10.0), (1, 12.0), (2, 11.0))]
+    rows += [result(run, "tf32", step) for run, step in ((0, 5.0), (1, 4.0), (3, 1.0))]
+    rows += [result(2, "tf32", 1.0, error="The loss is not finite.")]
+    default, tf32 = lines.summary_of(rows, "gpt")
+    logs = [math.log(2), math.log(3)]
+    half = 12.71 * stdev(logs) / math.sqrt(2)
+    expected = {"n": 2, "mean": math.sqrt(6), "least": 2, "most": 3}
+    expected |= {"low": math.exp(fmean(logs) - half), "high": math.exp(fmean(logs) + half)}
+    assert tf32["over_base"] == pytest.approx(expected)
+    assert (tf32["n"], tf32["step_ms"]) == (3, 4.0)
+    assert tf32["errors"] == ["The loss is not finite."]
+    assert (default["over_base"], default["over_default"]["mean"]) == ({"n": 0}, 1)
+    assert "low" not in lines.ratio_of([(2.0, 1.0)])
+
+
+def test_compiling_is_paid_against_the_last_eager_row():
+    rows = [result(run, "default", 50) for run in (0, 1)]
+    rows += [result(run, "tf32", 30) for run in (0, 1)]
+    rows += [compiled(0, "compile", 20, 19.0), compiled(1, "compile", 20, 4.0)]
+    rows += [compiled(0, "bf16", 10, 19.0, reserved_gib=3.0), compiled(1, "bf16", 31, 4.0)]
+    rows += [compiled(0, "fp16", 10, 9.0)]
+    by_name = {row["row"]: row for row in lines.summary_of(rows, "gpt")}
+    assert (by_name["compile"]["cold_seconds"], by_name["compile"]["cold_steps"]) == ([20], [2000])
+    assert (by_name["compile"]["warm_seconds"], by_name["compile"]["warm_steps"]) == ([5], [500])
+    assert (by_name["bf16"]["cold_steps"], by_name["bf16"]["warm_steps"]) == ([1000], [None])
+    assert by_name["fp16"]["over_base"]["mean"] == pytest.approx(2)
+    assert (by_name["fp16"]["n"], by_name["bf16"]["reserved_gib"]) == (1, 3.0)
+    assert "never" in lines.table(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", lines.MODELS)
+def test_every_row_but_the_compiled_trains_alike(model):
+    """A CPU takes seconds for a step of a convolutional model in fp16, so that is left out."""
+    losses = {}
+    names = {*lines.ROWS} - ({"compile"} if model == "gpt" else {"compile", "fp16"})
+    for name, (_, added) in lines.rows_of(model, names).items():
+        measured = lines.measure(model, added, tiny=True)
+        assert measured["steps"] == len(measured["blocks_ms"]) == 2
+        losses[name] = measured["losses"][0]
+    assert losses == pytest.approx(dict.fromkeys(losses, losses["default"]), rel=0.3)
+    assert losses["tf32"] == pytest.approx(losses["default"], rel=0.01)
+    assert losses["bf16"] != losses["default"]
+    lines.clear()
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_row_that_fails_leaves_a_sentence_alone(tmp_path, monkeypatch):
+    def failing(tiny):
+        raise RuntimeError("CUDA error: no such thing\nand a long trace")
+
+    monkeypatch.setitem(lines.MODELS, "resnet18", failing)
+    out = str(tmp_path / "lines.jsonl")
+    options = argparse.Namespace(models=["resnet18", "gpt"], rows=["default"], out=out, tiny=True)
+    lines.measure_all(options, lines.known_of(0, cold=True))
+    failed, good = lines.results(out)
+    assert failed["error"] == "RuntimeError: CUDA error: no such thing"
+    assert (good["model"], good["row"], good["order"]) == ("gpt", "default", "forward")
+    assert good["step_ms"] > 0
+    assert "CUDA error: no such thing" in lines.table([failed | {"run": 0}, good | {"run": 0}])
+
+
+def test_a_process_that_ends_early_leaves_a_result_of_each_row(tmp_path):
+    out = str(tmp_path / "lines.jsonl")
+    words = ["--models", "gpt", "--rows", "default", "tf32", "--out", out, "--seconds", "0.01"]
+    lines.start_process(lines.options_of(words), 5, True, tmp_path)
+    rows = lines.results(out)
+    assert [row["row"] for row in rows] == ["tf32", "default"]  # an odd one runs backwards
+    assert all("0.01 s" in row["error"] and row["process"] == 5 for row in rows)
+
+
+def test_the_script_imports_nothing_of_the_package():
+    text = (ROOT / "benchmarks/lines.py").read_text(encoding="utf-8")
+    assert "mixed_precision_study" not in text
+    assert json.loads(json.dumps(lines.known_of(1, False)))["order"] == "backward"
