@@ -40,7 +40,7 @@ def test_an_exception_becomes_the_status_and_the_notebook_goes_on(error, status,
     record = make_record()
     with guarded(record, "out", CPU):
         raise error
-    written = json.loads((Path("out") / f"{record.run_id}.json").read_text())
+    written = json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]
     assert (written["status"], written["reason"]) == (status, reason)
     assert written["started_at"] <= written["finished_at"]
     assert ("Traceback" in capsys.readouterr().out) is (status == "failed")
@@ -83,7 +83,7 @@ def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch
     with guarded(record, "out", CPU):
         assert calls == ["clear_workspaces", "memory.reset_peaks", "describe_environment"]
         assert record.status == "failed"  # "ok" only at the end
-    assert json.loads((Path("out") / f"{record.run_id}.json").read_text())["status"] == record.status == "ok"
+    assert json.loads((Path("out") / f"{record.run_id}.json").read_text())["run"]["status"] == record.status == "ok"
 
 
 def test_an_error_becomes_a_line_that_ends_with_a_sentence():
@@ -151,7 +151,7 @@ def test_a_fourth_experiment_leaves_a_record_of_each_precision():
     assert first.train_loss == pytest.approx(second.train_loss, rel=0.02)  # from the same weights
     assert first.autocast_dtype is None and second.autocast_dtype == "bfloat16"
     written, left_out = read_records("outputs")
-    assert ([record["batch_size"] for record in written], left_out) == ([16, 16], [])
+    assert ([record["settings"]["batch_size"] for record in written], left_out) == ([16, 16], [])
     for record in make_experiment(evaluate=None, metric=None).run():
         assert (record.status, record.metric, record.metric_name) == ("ok", [], None)
     assert make_experiment().make_trainer("fp32").optimizer.param_groups[0]["lr"] == 1.0  # of the default optimizer
@@ -265,7 +265,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
         make_experiment(after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}).run()
     assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
-    kept = json.loads(path.read_text())
+    kept = json.loads(path.read_text())["run"]
     assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
     assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED
@@ -291,6 +291,9 @@ def test_the_first_repetition_alone_is_explained_and_after_all_is_timed(repeat, 
     assert done == ["timed", "timed"] + ["explained"] * (0 if repeat else 2)
 
 
+EXPLANATION = {name for name, place in records.PLACES.items() if place[-1] in records.EXPLAINING}
+
+
 def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatch):
     """It trains a new model a little and judges nothing. What explains it is made up here."""
     asked, tried, explained = [], [], []
@@ -312,15 +315,15 @@ def test_an_explanation_afterwards_leaves_what_was_measured_as_it_was(monkeypatc
     experiment.explain_afterwards(record)
     after = records.flat_record(record)
     changed = {name for name in after if after[name] != before[name]}
-    assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= set(records.EXPLANATION)
+    assert {"kernels_per_step", "gpu_busy_fraction", "profile_reason"} <= changed <= EXPLANATION
     assert (explained, asked, len(tried)) == ([("fp32", 3)], [0, 1, 2], 2)
     assert record.gpu_busy_fraction == record.step_ms_median  # of the timed run, not of the short one
     assert record.profile_reason is None
     written = Path("outputs") / f"{record.run_id}.json"
-    assert json.loads(written.read_text())["kernels_per_step"] == 100
+    assert records.read_run(written)["kernels_per_step"] == 100
     monkeypatch.setattr(f"{PACKAGE}.warm_up", lambda *_: 1 / 0)  # a failure costs no record
     experiment.explain_afterwards(record)
-    kept = json.loads(written.read_text())
+    kept = records.read_run(written)
     assert (kept["status"], len(kept["epoch_seconds"])) == ("ok", 2)
     assert kept["profile_reason"].startswith("ZeroDivisionError")
 

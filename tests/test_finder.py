@@ -11,7 +11,7 @@ from notebook_outputs import cell_errors, executed, papermill
 
 NAME = "mixed_precision_study"
 FINDER = code_cells("cifar_resnet")["finder"]
-USES = "import mixed_precision_study.record\nprint(mixed_precision_study.record.__file__)"
+USES = "import mixed_precision_study.parameters\nprint(mixed_precision_study.parameters.__file__)"
 BARE = {name: value for name, value in ENVIRONMENT.items() if name not in ("PYTHONPATH", "JPY_SESSION_NAME")}
 
 
@@ -41,12 +41,12 @@ def find(folder, before="", **environment):
 
 def test_the_clone_is_found_from_within_and_by_the_notebooks_path_before_what_is_installed(clones, tmp_path):
     (first, notebook), (second, _) = clones
-    record = str(first / NAME / "record.py")
+    record = str(first / NAME / "parameters.py")
     assert find(first) == find(notebook.parent) == (0, record, "")
     assert find(tmp_path, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # as a Jupyter server tells its kernel
     assert find(second, JPY_SESSION_NAME=str(notebook)) == (0, record, "")  # the notebook's clone, not the folder's
     assert find(first, PYTHONPATH=str(second)) == (0, record, "")
-    assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "record.py"), "")
+    assert find(tmp_path, PYTHONPATH=str(second)) == (0, str(second / NAME / "parameters.py"), "")
 
 
 def test_it_stops_where_the_code_of_another_clone_is_loaded_and_where_there_is_none(clones, tmp_path):
@@ -69,4 +69,4 @@ def test_papermill_runs_the_code_of_the_notebooks_clone_or_stops_without_a_trace
         assert error["ename"] == "SystemExit"
         assert not any("File " in line or "---->" in line for line in error["traceback"])
     else:
-        assert str(first / NAME / "record.py") in str(result["cells"][-1]["outputs"])
+        assert str(first / NAME / "parameters.py") in str(result["cells"][-1]["outputs"])

@@ -19,7 +19,7 @@ RULES = {  # module or room: all that it may import of the package
     "store": {"parameters", "store"},
     "measure.order": set(),
     "measure": BASE | {"measure"},
-    "tasks": {"measure", "parameters", "store.commit", "tasks"},
+    "tasks": {"measure", "parameters", "store.files", "tasks"},
     "train": BASE | {"measure", "tasks.batches", "train"},
     "explain": BASE | {"measure", "tasks.batches", "train", "explain"},
     "judge": BASE | {"judge"},

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import gc
 import inspect
-import json
 import os
 import random
 import textwrap
@@ -24,6 +23,7 @@ from mixed_precision_study.experiment import Metric
 from mixed_precision_study.own_model import STEPS_WITHOUT_GPU, compare
 from mixed_precision_study.parameters import UserError
 from mixed_precision_study.store.reading import read_records
+from mixed_precision_study.store.record import load, write_record
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.tasks.iterable import IterableData
 from mixed_precision_study.train.precision import (
@@ -483,6 +483,7 @@ def test_three_processes_of_an_own_model_give_an_interval(tmp_path):
         compare("thrice", make_model, [(INPUTS, LABELS)], compute_loss, **given)
     assert set(read_tables(tmp_path).ratios.processes) == {1}
     for path in tmp_path.glob("*.json"):
-        record = json.loads(path.read_text())
-        path.write_text(json.dumps(record | {"process_id": f"process {record['repeat']}"}))
+        record = load(path)
+        record.process_id = f"process {record.settings['repeat']}"
+        write_record(record, tmp_path)
     assert set(read_tables(tmp_path).ratios.processes) == {3}

@@ -18,9 +18,9 @@ FOREIGN = r"(?<![\w.])/(home|root|tmp|opt|usr|work|mnt)/\w+"  # a folder of a ma
 
 def test_there_are_few_files_and_each_folder_has_a_report_and_a_readme():
     files = [path for path in OUTPUTS.rglob("*") if path.is_file()]
-    assert len(files) <= 150 and sum(path.stat().st_size for path in files) < 15_000_000
+    assert len(files) <= 200 and sum(path.stat().st_size for path in files) < 20_000_000
     folders = [path.parent for path in OUTPUTS.glob("*/*/README.md")]
-    assert 10 < len(folders) < 15
+    assert 10 < len(folders) <= 20
     needed = {"records.zip", "notes.md", "study.yaml", "summary.ipynb", "summary.html", "trainings.csv", "picture.png"}
     assert [folder for folder in folders if not needed <= {path.name for path in folder.iterdir()}] == []
 
@@ -53,9 +53,8 @@ def test_every_run_ended_well_on_an_undisturbed_gpu_and_real_data(name):
     for record in records:
         assert (record["status"], record["synthetic"], record["gpu_shared"]) == ("ok", False, False)
         assert name.rpartition("-")[2].upper() in record["gpu_name"]
-        assert is_explanation(record) or len(record["epoch_seconds"]) == record["settings"]["epochs"] * record[
-            "settings"
-        ].get("repeats", 1)
+        epochs = record["settings"]["epochs"] * record["settings"].get("repeats", 1)
+        assert is_explanation(record) or len(record["epoch_seconds"]) == epochs
 
 
 def test_a_zip_is_written_only_where_a_file_has_changed(tmp_path):

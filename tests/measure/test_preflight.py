@@ -11,7 +11,7 @@ from small_training import CPU
 from mixed_precision_study.measure import nvml, preflight
 from mixed_precision_study.measure.preflight import check_fp16, show_preflight
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.store.record import RunRecord
+from mixed_precision_study.store.record import PLACES
 from mixed_precision_study.train.precision import PRECISIONS, check_supported
 
 GPU = torch.device("cuda")
@@ -64,7 +64,7 @@ def test_the_preflight_shows_the_gpu_and_returns_fields_of_the_record(monkeypatc
     pretend_gpu(monkeypatch)
     fields, said, cautions = shown_by(capsys, GPU)
     assert (fields, cautions) == ({"native_bf16": True, "fp16_check": "passed"}, [])
-    assert set(fields) <= set(RunRecord.__dataclass_fields__)
+    assert set(fields) <= set(PLACES)
     assert [name for name in PRECISIONS if said[name] != "can run here"] == ["fp8"]  # it is an Ampere
     assert "Made-up RTX" in said["GPU"] and "8.6" in said["GPU"] and said["driver"] == "580.1"
     assert said["free memory"] == "20,480 of 24,576 MiB" and said["SM clock"] == "1,395 MHz now, 2,100 MHz at most"

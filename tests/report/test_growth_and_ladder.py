@@ -10,6 +10,7 @@ from mixed_precision_study.report import growth, ladder
 from mixed_precision_study.report.charts import STATUS
 from mixed_precision_study.report.section import Chart
 from mixed_precision_study.report.tables import read_tables
+from mixed_precision_study.store.record import flat_record
 
 CLIMBED = (  # label, what the step sets, and the records that it finds: precision, seconds, way, layout, batch
     ("fp32", {"precision": "fp32"}, ("fp32", 6.0, "eager", False, 128)),
@@ -74,7 +75,7 @@ def test_each_width_is_compared_with_the_next_simpler_precision():
 )
 def test_a_loss_is_judged_beside_the_bar_and_its_scatter(own, base, outcome):
     def runs_of(losses):
-        return [vars(made_up.make("lstm_language_model", "fp32", train_loss=[one])) for one in losses]
+        return [flat_record(made_up.make("lstm_language_model", "fp32", train_loss=[one])) for one in losses]
 
     found = growth.judge_loss(runs_of(own), runs_of(base))
     assert (found and found["loss_outcome"]) == outcome

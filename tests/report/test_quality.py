@@ -58,7 +58,7 @@ def test_worse_is_at_the_left_whatever_the_metric(notebook, change, margins):
     [
         (made_up.over_seeds([0.001, 0.0012, 0.004]), "3 seeds"),
         (made_up.over_seeds(SMALL)[1::2], "fp32"),
-        (made_up.over_seeds(SMALL, metric_name="f1"), "margin"),
+        (made_up.over_seeds(SMALL, metric_name="f1", metric_margin=None), "margin"),
     ],
     ids=["three seeds", "no fp32", "no margin"],
 )

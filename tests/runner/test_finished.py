@@ -5,6 +5,7 @@ import os
 
 import pytest
 from conftest import NOTEBOOKS
+from nested import changed
 from tiny_suite import entry, write_run, write_suite
 
 from mixed_precision_study.runner.batch import jobs_of
@@ -12,7 +13,7 @@ from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.finished import set_aside_records, unfinished
 from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.studies import parse_overrides
-from mixed_precision_study.store.record import NOT_YET_EXPLAINED, RunRecord, write_record
+from mixed_precision_study.store.record import NOT_YET_EXPLAINED, load, new_record, write_record
 from mixed_precision_study.tasks.data_files import data_files_hash
 
 GPUS = [Device(number, f"gpu{number}", f"GPU-{number}", "Made-up") for number in range(2)]
@@ -31,7 +32,7 @@ def test_a_record_that_cannot_count_is_made_again(one_run):
     assert unfinished([one_run], GPUS) == []
     whole = json.loads(path.read_text())
     for changes in ({"seed": [1]}, {"profile_reason": NOT_YET_EXPLAINED}):  # spoilt, or ended before it explained
-        path.write_text(json.dumps({**whole, **changes}))
+        path.write_text(json.dumps(changed(whole, **changes)))
         assert unfinished([one_run], GPUS) == [one_run]
     path.unlink()
     os.mkfifo(path)
@@ -44,12 +45,11 @@ def test_records_of_other_code_are_set_aside_and_never_overwritten(one_run, tmp_
     for number in range(2):
         write_run(one_run, code_hash="a", train_samples=number)
         set_aside_records([[one_run]])
-    kept = {path.parent.name: json.loads(path.read_text())["train_samples"] for path in tmp_path.glob("*/*.json")}
+    kept = {path.parent.name: load(path).train_samples for path in tmp_path.glob("*/*.json")}
     assert kept == {"other_code-0": 0, "other_code-0b": 1}
     for name, notebook, code in (("a", "tiny", "old"), ("b", "tiny", None), ("c", "large", "old")):
-        record = RunRecord(name, notebook, "fp32", one_run.parameters, status="ok", code_hash=code)
-        record.epoch_seconds = [2.0]
-        write_record(record, tmp_path)
+        facts = {"run_id": name, "status": "ok", "code_hash": code, "epoch_seconds": [2.0]}
+        write_record(new_record(notebook, one_run.parameters, "fp32", facts), tmp_path)
     (tmp_path / "a.ipynb").touch()
     (tmp_path / "e.json").write_text("[]")
     set_aside_records([[one_run]])
@@ -70,7 +70,7 @@ def test_runs_on_other_data_are_made_again(tmp_path):
     image.touch()
     set_aside_records([[run]])
     assert unfinished([run]) == [run]
-    found = data_files_hash("tiny", run.parameters)
+    found = data_files_hash(run.parameters)
     for known in (None, found):
         write_run(run, data_files_hash=known)
         set_aside_records([[run]])

@@ -7,7 +7,7 @@ from conftest import EXPERIMENTS, NOTEBOOKS
 from tiny_suite import entry, write_notebook, write_suite
 
 from mixed_precision_study.parameters import UserError
-from mixed_precision_study.runner.plan import check_overrides, plan
+from mixed_precision_study.runner.plan import check_overrides, parameters_of, plan
 from mixed_precision_study.runner.studies import load_studies, parse_overrides
 from mixed_precision_study.store.record import run_id_of
 
@@ -68,15 +68,16 @@ def test_a_notebook_that_is_not_the_suites_own_declares_what_its_cell_assigns(tm
     study = {"runs": [entry(lr="1e-2", batch_size="max", loss_scale=8)]}
     ((run,),) = planned(tmp_path, study, on_gpu=False, notebooks=folder)
     assert [run.parameters[name] for name in ("lr", "batch_size", "loss_scale")] == [0.01, "max", 8.0]
-    assert "epochs" not in run.parameters
+    assert run.parameters.items() > {"mode": "ok", "epochs": 3, "repeat": 0}.items()  # its own, and common ones
     for wrong in ({"lr": "x"}, {"channels_last": 1}, {"mode": 3}, {"moed": "ok"}):
         with pytest.raises(UserError, match=next(iter(wrong))):
             planned(tmp_path, {"runs": [entry(**wrong)]}, on_gpu=False, notebooks=folder)
-    with pytest.raises(UserError, match="repeat"):
-        planned(tmp_path, study, ("repeats", "2"), on_gpu=False, notebooks=folder)
+    ((first, second),) = planned(tmp_path, study, ("repeats", "2"), on_gpu=False, notebooks=folder)
+    assert (first.parameters["repeat"], second.parameters["repeat"]) == (0, 1)
+    assert set(run.given) == {*parameters_of(folder / "tiny.ipynb")[1], "repeat"}
 
 
-@pytest.mark.parametrize("source", ["", "lr = 0.1", "for x in y: pass", "model = 1 +", "model = f()"])
+@pytest.mark.parametrize("source", ["for x in y: pass", "model = 1 +", "model = f()", "%time\nlr = 1"])
 def test_a_notebook_without_plain_parameters_stops(tmp_path, source):
     write_notebook(tmp_path / "own.ipynb", source)
     with pytest.raises(UserError, match="own"):

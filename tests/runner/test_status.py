@@ -29,7 +29,7 @@ def ended(tmp_path):
         else:
             record = make("cifar_resnet", precision, **{"seconds": [SECONDS.get(precision, 1.0)] * 3, **fields})
         path = write_record(record, tmp_path)
-        parameters = {**record.parameters, "precisions": [precision]}
+        parameters = {**record.settings, "precisions": [precision]}
         comparison.append(Run(Path("cifar_resnet.ipynb"), parameters, tmp_path, 1.0))
         return read_run(path), comparison
 
