@@ -181,7 +181,8 @@ def run_study(
         elif jobs:
             Batch(jobs, devices, shared).make_all()
         say(table(comparisons))
-        report_drawn = summarise(folder, args.notebooks / "summary.ipynb")
+        beside = args.notebooks / "summary.ipynb"
+        report_drawn = summarise(folder, beside if beside.exists() else STUDIES_FILE.with_name("summary.ipynb"))
         records = [read_run(path) for path in paths]
         if failed := sum(record["status"] in RETRIED for record in records if record):
             logs = shown(folder / "logs")

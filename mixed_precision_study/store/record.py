@@ -339,18 +339,26 @@ def notebook_name(name: str) -> str:
     return Path(given).stem if (given := os.environ.get(NOTEBOOK_ENV)) else name
 
 
+def identity_of(notebook: str, parameters: dict, precision: str) -> str:
+    """Return eight hex digits for the notebook, the precision and every parameter but the folders.
+
+    They are what makes a run the same run: run_all.py plans by them, and the notebook names its records by them.
+    """
+    text = json.dumps([notebook, precision, parameters], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return a readable name, unique for the notebook, the precision and every parameter but the folders.
+    """Return a readable name that ends in identity_of() the run.
 
     Images of one's own (dataset "folder") are named after the folder that holds them.
     """
     kept = {name: value for name, value in parameters.items() if name not in (*NO_EFFECT, "precisions")}
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
-    text = json.dumps([notebook, precision, kept], sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
-    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}", digest)
+    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}")
+    words += (identity_of(notebook, kept, precision),)
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
 

@@ -107,10 +107,11 @@ shutil.copy(notebook, executed)
 """  # in place of papermill and its kernel, which take seconds to start, where a test is of what lies around them
 
 
-def write_notebook(path, *sources):
-    """Write a notebook whose first cell is tagged `parameters`."""
+def write_notebook(path, *sources, before=None):
+    """Write a notebook whose first cell, after that with the source `before`, is tagged `parameters`."""
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     cells[0].metadata["tags"] = ["parameters"]
+    cells[:0] = [nbformat.v4.new_code_cell(before)] if before else []
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
 

@@ -1,0 +1,90 @@
+"""A notebook of one's own under run_all.py: the plan and the notebook compute one run, whichever way it trains."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
+from own_gpt import DOORS, write_gpt
+
+from mixed_precision_study.parameters import PLANNED_ENV
+from mixed_precision_study.runner.plan import plan
+from mixed_precision_study.store import record as records
+
+PACKAGE = ROOT / "mixed_precision_study"
+
+
+def run_all(folder, *words):
+    """Run the study of a folder outside the clone, as a person types it, and return what became of it."""
+    command = [sys.executable, ROOT / "run_all.py", "--studies", folder / "studies.yaml", "--gpus", "none"]
+    command += ["--jobs", "1", "--output-dir", folder / "out", *words]
+    return subprocess.run(
+        [*map(str, command)], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
+    )
+
+
+def records_in(folder):
+    return {path.name: records.load(path) for path in (folder / "out").glob("gpt-*.json")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_a_gpt_outside_the_clone_runs_and_resumes(tmp_path, door):
+    write_gpt(tmp_path, door)
+    before = sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
+    done = run_all(tmp_path, "own", "-p", "layers", "3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = records_in(tmp_path)
+    assert sorted((one.precision, one.status) for one in found.values()) == [("amp_bf16", "ok"), ("fp32", "ok")]
+    assert {(one.settings["layers"], one.settings["width"], one.notebook) for one in found.values()} == {(3, 32, "gpt")}
+    assert sorted((path.name, path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py")) == before
+    again = run_all(tmp_path, "own", "-p", "layers", "3")
+    assert "2 are finished already" in again.stdout and records_in(tmp_path).keys() == found.keys()
+
+
+@pytest.mark.slow
+def test_its_report_has_its_ratio(tmp_path):
+    write_gpt(tmp_path, "compare", cpu={"max_steps": 2, "width": 16})
+    assert run_all(tmp_path, "own").returncode == 0
+    (ratio,) = pd.read_csv(tmp_path / "out" / "ratios.csv").to_dict("records")
+    assert (ratio["precision"], ratio["baseline"], ratio["notebook"]) == ("amp_bf16", "fp32", "gpt")
+    assert ratio["ratio"] > 0 and ratio["processes"] == 1
+    trainings = pd.read_csv(tmp_path / "out" / "trainings.csv")
+    assert set(trainings.width) == {16} and len(trainings) == 2
+    assert (tmp_path / "out" / "summary.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_your_model_runs_under_run_all(tmp_path):
+    entry = {"notebook": "your_model", "cpu": {"max_steps": 1, "epochs": 1, "precisions": ["fp32"]}}
+    (tmp_path / "studies.yaml").write_text(json.dumps({"own": {"runs": [entry]}}))
+    done = run_all(tmp_path, "own")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "out").glob("your_model-*.json")
+    record = records.load(path)
+    assert (record.status, record.settings["model"], record.settings["batch_size"]) == ("ok", "vit_tiny", 64)
+
+
+def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch):
+    study = {"runs": [{"notebook": "cifar_resnet", "cpu": {"precisions": ["fp32"], "epochs": 2}}]}
+    found = set()
+    for digits in ("11111111", "22222222"):
+        monkeypatch.setattr(records, "identity_of", lambda *_, digits=digits: digits)
+        (((run,),), _) = plan(study, NOTEBOOKS, tmp_path, {}, on_gpu=False)
+        monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)}))
+        made = records.new_record("cifar_resnet", run.parameters | {"num_workers": 9}, "fp32", {})
+        assert run.run_ids == {"fp32": made.run_id} and made.run_id.endswith(digits)
+        found.add(made.run_id)
+    assert len(found) == 2
+
+
+def test_a_value_that_the_notebook_has_fixed_is_no_other_run(tmp_path, monkeypatch):
+    """What the cell does not assign, the notebook may pass; the record then holds what was trained."""
+    write_gpt(tmp_path, "compare")
+    (((run,),), _) = plan({"runs": [{"notebook": "gpt", "cpu": {}}]}, tmp_path, tmp_path, {}, on_gpu=False)
+    assert "scaler" not in run.given and run.parameters["scaler"] == "pytorch"
+    monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)}))
+    made = records.new_record("gpt", run.parameters | {"scaler": "device"}, "fp32", {})
+    assert made.run_id == run.run_ids["fp32"] and made.settings["scaler"] == "device"
