@@ -302,11 +302,6 @@ def test_steps_are_those_of_eager_mode(precision, options, execution):
     """The losses, the weights, of two types in the last case, GradScaler's scale and skipped steps, and the rate."""
     supported(precision)
     close = max(CLOSE[precision], 0.02) if "compile" in execution and precision not in COMPILED else CLOSE[precision]
-    if execution == "compile":
-        options = options | {
-            "compile_mode": "cudnn-batch-norm",
-            "model": lambda: network().to(memory_format=torch.channels_last),
-        }
     eager, other = trainers = [graph_trainer(precision, way, clip=0.5, **options) for way in ("eager", execution)]
     if trainers[0].scaler.is_enabled():
         for trainer in trainers:

@@ -256,9 +256,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "cudnn-batch-norm")]
-)
+@pytest.mark.parametrize(("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")])
 def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution, mode):
     set_fp32_precision("fp32")
     eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution, compile_mode=mode)
@@ -278,7 +276,6 @@ def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epo
             trainer.step(make_batch(1))
     names = [" ".join(event.name for event in profile.events()) for profile in profiles]
     assert "softmax" in names[0] and "softmax" not in names[1]  # the loss is compiled with its network
-    assert ("aten::batch_norm_backward" in names[1]) is (mode == "cudnn-batch-norm")
     if execution == "compile":
         images, labels = make_batch()
         with pytest.raises(RuntimeError, match="compiled again within a timed epoch"):
