@@ -60,7 +60,7 @@ def train(steps: int, every: int, **options) -> tuple[list[float], RunRecord]:
     )
     losses = [trainer.step(batch)[0].item() for batch in batches(steps)]
     record = RunRecord("lost updates", "lost_updates", trainer.precision, {})
-    read_lost_updates(record, trainer, batches(1), None)
+    read_lost_updates(record, trainer, batches(1))
     means = [sum(losses[start : start + every]) / every for start in range(0, steps, every)]
     return means, record
 

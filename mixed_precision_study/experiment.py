@@ -379,7 +379,7 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
         return
     given = cycle_batches(batches)
     stages: list[tuple[str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
-        ("inference", lambda run, trainer, given, _: measure_inference(run, trainer, given, infer)),
+        ("inference", partial(measure_inference, infer=infer)),
         ("ledger", memory.read_memory_breakdown),
         ("profile", profile_steps),
         ("limit", count_work),
@@ -396,7 +396,7 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
         try:
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
-                measure(record, trainer, given, None)
+                measure(record, trainer, given)
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, f"{what}_reason", error_line(error))
 

@@ -377,7 +377,7 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
     """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 
-    def part(record, trainer, batches, last, name):  # the last is the hidden state, or what infers
+    def part(record, trainer, batches, name, infer=None):
         ran.append(name)
         taken.append(next(batches))
         if name in failing:

@@ -572,7 +572,7 @@ def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options,
     trainer, size = experiment.warmed_up(record, precision)
     batches = partial(experiment.batches, 0, precision, size, ahead=False)
     timed_epoch(record, trainer, batches())
-    read_memory_breakdown(record, trainer, iter(batches()), None)
+    read_memory_breakdown(record, trainer, iter(batches()))
     sizes, peak, gradients = blocks_at_peak(trainer, next(batches()))
     counted = {part: int((getattr(record, f"ledger_{part}_mib") or 0) * MIB) for part in COUNTED}
     counted |= {"gradients": gradients, "data": counted["data"] - left}

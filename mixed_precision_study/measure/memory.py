@@ -136,13 +136,13 @@ def watched_memory(trainer: Any) -> Iterator[StepMemory]:
             hook.remove()
 
 
-def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator, hidden: Any) -> None:
+def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator) -> None:
     """Fill in the memory breakdown (`ledger_*`): what was allocated at the peak by kind, slack and context."""
     batch = next(batches)
-    trainer.eager_step(batch, hidden)  # makes gradients and optimizer state
+    trainer.eager_step(batch)  # makes gradients and optimizer state
     reset_peaks(trainer.device)
     with watched_memory(trainer) as seen:
-        trainer.eager_step(batch, hidden)
+        trainer.eager_step(batch)
     state = [value for values in trainer.optimizer.state.values() for value in values.values()]
     record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
     record.ledger_masters_mib = bytes_of({*trainer.masters} - {*trainer.weights}) / MIB

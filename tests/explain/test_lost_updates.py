@@ -26,7 +26,7 @@ def adamw(weights):
 
 def measured(value, **options):
     record, trainer = make_record("bf16_true"), trainer_of(**options)
-    read_lost_updates(record, trainer, gradients(value), None)
+    read_lost_updates(record, trainer, gradients(value))
     return record
 
 
@@ -46,13 +46,13 @@ def test_the_optimizers_state_counts(options):
     record, trainer = make_record("bf16_true"), trainer_of(make_optimizer=adamw, **options)
     for batch in gradients(1.0):
         trainer.step(batch)
-    read_lost_updates(record, trainer, gradients(1.0), None)
+    read_lost_updates(record, trainer, gradients(1.0))
     assert (record.lost_update_fraction, record.kept_update_fraction) == (1, 0)  # 1e-3 is a quarter of 2^-8
 
 
 def test_modes_with_fp32_weights_have_none_and_a_step_without_update_says_so():
     record = make_record("fp32")
-    read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0), None)
+    read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0))
     assert record.lost_update_fraction is record.kept_update_fraction is record.update_reason is None
     nothing = measured(0.0, lr=0.1)
     assert nothing.lost_update_fraction is None and nothing.update_reason == "the step updated nothing"

@@ -188,7 +188,7 @@ def test_a_breakdown_is_read_from_a_step(monkeypatch):
     trainer, given = make_trainer(network=network), []
     pretend_allocator(monkeypatch, trainer, [9, 10, 20, 30, 40, 50], updated=60, uses=(MIB, 3 * MIB), steps_before=1)
     record = make_record(peak_allocated_mib=7.0, device_memory_reason="no NVML", data_on_device_mib=0.5)
-    read_memory_breakdown(record, trainer, made_batches(given), None)
+    read_memory_breakdown(record, trainer, made_batches(given))
     weights = FIRST + SECOND + THIRD + 2 * 4 * 8
     assert record.ledger_parameters_mib == (weights + 2 * 4 * 8) / MIB  # running mean and variance
     assert record.ledger_optimizer_mib == record.ledger_gradients_mib == weights / MIB  # momentum

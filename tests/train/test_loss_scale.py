@@ -145,7 +145,7 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
     record, trainer = make_record(precision), trainer_of(precision, loss, Weights(5), loss_scale=1024.0)
     batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])  # the third is lost, but twice it is not
     trainer.step(batch)
-    read_gradients(record, trainer, iter([batch]), None)
+    read_gradients(record, trainer, iter([batch]))
     assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
     assert record.gradient_reason == reason
     assert trainer.steps == 1
