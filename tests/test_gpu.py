@@ -22,6 +22,7 @@ from small_training import (
     grow_soon,
     make_record,
     same_bits,
+    sgd_trainer,
     text,
     word_loss,
 )
@@ -42,7 +43,7 @@ from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
-from mixed_precision_study.train.step import Trainer, allow_search, timed_epoch, warm_up
+from mixed_precision_study.train.step import allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -174,7 +175,7 @@ def image_batches(size):
 def make_wide():
     wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
     model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
-    return Trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
+    return sgd_trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
 
 
 @pytest.mark.searches
@@ -291,7 +292,7 @@ GRAPHS = ("cuda_graph", "compile_cuda_graph")
 def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=network, **options):
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True, **options}
     options = {"loss_scale": 1024 if precision == "o3_fp16" else "dynamic", **options}
-    return Trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
+    return sgd_trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
 
 
 @pytest.mark.parametrize("execution", ("eager", "compile", *GRAPHS))

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -62,8 +61,7 @@ def training_step(
 class Trainer:
     """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
 
-    compute_loss, step_function, make_optimizer: as in Experiment. The default step clips to a norm of `clip`; the
-        default optimizer is torch.optim.SGD with the other `options`.
+    compute_loss, make_optimizer, step_function: as in Experiment. The default step is training_step.
     found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
     network: the model as it was built. model: the same for inference, compiled if `execution` says so.
     loss_of: what the step calls as compute_loss, because torch.compile compiles network and loss as one.
@@ -79,23 +77,21 @@ class Trainer:
         compute_loss: Callable,
         *,
         device: torch.device,
+        make_optimizer: Callable[..., torch.optim.Optimizer],
         step_function: Callable | None = None,
-        make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         execution: str = "eager",
         compile_mode: str = "default",
         scaler: str = "pytorch",
         rounding: str = "nearest",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
-        clip: float | None = None,
         data: Any = None,
-        **options: Any,
     ):
         self.precision = precision
         self.data = data
         self.device = device
         self.compute_loss = compute_loss
-        self.step_function = step_function or partial(training_step, clip=clip)
+        self.step_function = step_function or training_step
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.masters = cast_model(model, precision, keep_batchnorm_fp32)
         self.fp8_linear_fraction = use_float8(model) if precision == "fp8" else None
@@ -116,7 +112,7 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = self.optimizer_of(make_optimizer or partial(torch.optim.SGD, **options))
+        self.optimizer: Any = self.optimizer_of(make_optimizer)
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:

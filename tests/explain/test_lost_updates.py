@@ -4,16 +4,14 @@ import lost_updates as benchmark
 import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
+from small_training import sgd_trainer
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
-from mixed_precision_study.train.step import Trainer
-
-CPU = torch.device("cpu")
 
 
 def trainer_of(precision="bf16_true", **options):
-    return Trainer(Weights(1000, 1.0), precision, linear_loss, device=CPU, **options)
+    return sgd_trainer(Weights(1000, 1.0), precision, linear_loss, **options)
 
 
 def gradients(value):

@@ -26,6 +26,7 @@ from small_training import (
     norm_of_update,
     plain_step,
     same_bits,
+    sgd_trainer,
     small_network,
 )
 
@@ -33,7 +34,6 @@ from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import set_fp32_precision
 from mixed_precision_study.train.step import (
     SEARCH_LIMIT,
-    Trainer,
     TrainingLog,
     allow_search,
     evaluating,
@@ -245,7 +245,7 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_e
 def test_a_batch_normalisation_that_averages_over_all_steps_keeps_their_count():
     network = small_network()
     network[1].momentum = None
-    Trainer(network, "o2_fp16", flagged_loss, device=CPU, lr=0.1)
+    sgd_trainer(network, "o2_fp16", flagged_loss, lr=0.1)
     assert network[1].num_batches_tracked == 0
 
 
