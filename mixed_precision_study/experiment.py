@@ -18,6 +18,7 @@ import torch
 from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
+from .explain.memory_breakdown import read_memory_breakdown
 from .explain.profile import count_work, profile_steps
 from .explain.roofline import measure_limits
 from .measure import memory
@@ -380,7 +381,7 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
     given = cycle_batches(batches)
     stages: list[tuple[str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
         ("inference", partial(measure_inference, infer=infer)),
-        ("ledger", memory.read_memory_breakdown),
+        ("ledger", read_memory_breakdown),
         ("profile", profile_steps),
         ("limit", count_work),
         ("limit", measure_limits),

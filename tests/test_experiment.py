@@ -360,7 +360,7 @@ def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_impo
 
 PARTS = {  # and where the reason stands when one fails
     "measure_inference": "inference_reason",
-    "memory.read_memory_breakdown": "ledger_reason",
+    "read_memory_breakdown": "ledger_reason",
     "profile_steps": "profile_reason",
     "count_work": "limit_reason",
     "measure_limits": "limit_reason",

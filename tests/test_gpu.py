@@ -30,10 +30,11 @@ from small_training import small_network as network
 
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
 from mixed_precision_study.explain.inference import measure_inference
+from mixed_precision_study.explain.memory_breakdown import read_memory_breakdown
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
 from mixed_precision_study.measure.environment import describe_environment
-from mixed_precision_study.measure.memory import clear_tracebacks, read_memory_breakdown, release_memory
+from mixed_precision_study.measure.memory import clear_tracebacks, release_memory
 from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import summarise_times

@@ -186,7 +186,7 @@ def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
     record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
-    if trainer.model is trainer.network:
-        record.bytes_per_step = float(counter.bytes)
-    else:
+    if trainer.is_compiled:
         record.limit_reason = "bytes are not counted under torch.compile, which fuses operations"
+    else:
+        record.bytes_per_step = float(counter.bytes)

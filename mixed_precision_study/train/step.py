@@ -147,6 +147,10 @@ class Trainer:
             self.skipped += self.found_inf
 
     @property
+    def is_compiled(self) -> bool:
+        return self.model is not self.network
+
+    @property
     def skipped_steps(self) -> int:
         """How many steps updated no weight because a gradient overflowed. On the device, this waits for it."""
         if self.on_device:
@@ -270,7 +274,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict) -> Non
         setattr(record, f"fp32_precision_{name}", switch)
     dtype = PRECISIONS[trainer.precision]["autocast"]
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
-    if dtype and trainer.model is not trainer.network:
+    if dtype and trainer.is_compiled:
         from torch._functorch import config
 
         record.compiled_backward_autocast = config.backward_pass_autocast
@@ -341,7 +345,7 @@ def steps_until_stable(
     compiled_before: seconds that compiling took before.
     """
     taken = WarmUpSteps()
-    compiling = ": compiling" if trainer.model is not trainer.network else ""
+    compiling = ": compiling" if trainer.is_compiled else ""
     with progress(None, f"{trainer.precision}, first step{compiling}") as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
@@ -349,7 +353,7 @@ def steps_until_stable(
             synchronize(trainer.device)
             taken.times.append(time.perf_counter() - begin)
             if len(taken.times) == 1:
-                taken.first = taken.times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
+                taken.first = taken.times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled_before)
             taken.skipped.append(trainer.skipped_steps)
             if taken.skipped[-1] == taken.skipped[-2]:
                 taken.scale = trainer.scaler.get_scale()
@@ -386,9 +390,9 @@ def warm_up(
     scale is set to that of the last step that was not: a hidden state that is not finite overflows at any scale.
     """
     if trainer.device.type != "cuda":
-        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
+        at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
-    compiled_before = read_compiler(trainer)["seconds"]
+    compiled_before = read_compiler(trainer.is_compiled)["seconds"]
     saved = [tensor.to("cpu", copy=True) for tensor in trained_tensors(trainer)]
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
@@ -406,14 +410,18 @@ def warm_up(
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
     read_context(record, trainer.device)
-    record.host_syncs_per_step = count_syncs(trainer, batches, taken.hidden, steps=3)
+
+    def take_step(batch: Any) -> None:
+        _, taken.hidden = trainer.step(batch, taken.hidden)
+
+    record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
     with torch.no_grad():
         for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
             tensor.copy_(value)
     record.warmup_steps = trainer.steps
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
-    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled_before
+    record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
     if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
@@ -443,7 +451,7 @@ def timed_epoch(
     scales = LossScaleTrace(record, trainer)
     outcome = trainer.captured.outcome if trainer.captured else None
     meter = LossMeter(trainer) if trainer.found_inf is None else DeviceLossMeter(trainer.found_inf, outcome)
-    compiled_before = read_compiler(trainer)["graphs"]
+    compiled_before = read_compiler(trainer.is_compiled)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
         clock.start()
@@ -472,7 +480,7 @@ def timed_epoch(
     if len(record.epoch_seconds) == 1:  # later epochs begin with memory that an evaluation has left reserved
         read_device_memory(record, trainer.device)
     scales.end(skipped)
-    if read_compiler(trainer)["graphs"] > compiled_before:
+    if read_compiler(trainer.is_compiled)["graphs"] > compiled_before:
         raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
     if mean_loss is None:
         scale = trainer.scaler.get_scale()

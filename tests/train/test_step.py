@@ -337,7 +337,7 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):
     given, spent = [], iter([10.0, 12.5, *[12.5] * 9])
-    monkeypatch.setattr(f"{STEP}.read_compiler", lambda trainer: {"graphs": 0, "seconds": next(spent)})
+    monkeypatch.setattr(f"{STEP}.read_compiler", lambda compiled: {"graphs": 0, "seconds": next(spent)})
     monkeypatch.setattr(f"{STEP}.read_search", lambda record, trainer, *seconds: given.append(seconds))
     trainer, record = make_trainer("fp32"), make_record()
     warm_up(record, trainer, lambda: iter([make_batch()]))
