@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-USUAL = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}  # what dataset="auto" reads from data_dir
+# What dataset="auto" reads from data_dir.
+AUTO_FOLDERS = {"cifar_resnet": "cifar10", "lstm_language_model": "wikitext-2"}
 WHOLE_BYTES = 2**26  # files that take no more together are read whole
 SAMPLED_FILES = 64  # of others, spread over all
 SAMPLED_BYTES = 2**16  # from the beginning of each
@@ -34,7 +35,7 @@ def data_files(notebook: str, parameters: dict, base: Path) -> Sequence[str | Pa
             return [path, *(path.parent / row["path"] / row["image"] for row in csv.DictReader(opened))]
     folder = base / parameters["data_dir"]
     if dataset != "folder":
-        folder = folder / (USUAL.get(notebook, dataset) if dataset == "auto" else dataset)
+        folder = folder / (AUTO_FOLDERS.get(notebook, dataset) if dataset == "auto" else dataset)
     if (folder / "train").is_dir():
         found = [path for part in ("train", "test") for path in sorted((folder / part).rglob("*"))]
         return [path for path in found if path.is_file()]
