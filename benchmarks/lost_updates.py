@@ -62,7 +62,7 @@ def train(steps: int, every: int, **options) -> tuple[list[float], RunRecord]:
     record = RunRecord(
         run=Run(run_id="lost updates", notebook="lost_updates", precision=trainer.precision), settings={}
     )
-    read_lost_updates(record, trainer, batches(1), None)
+    read_lost_updates(record, trainer, batches(1))
     means = [sum(losses[start : start + every]) / every for start in range(0, steps, every)]
     return means, record
 

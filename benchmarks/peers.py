@@ -46,7 +46,6 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CELLS = [  # cell, unit, their contender, ours; the first word is the function below that runs it
     ("EfficientNet-B0, 384 x 512, bf16 AMP, eager", "images/s", "timm eager", "efficientnet eager"),
     ("EfficientNet-B0, 384 x 512, fp16 AMP, best", "images/s", "timm best", "efficientnet compile_cuda_graph"),
-    ("EfficientNet-B0, 384 x 512, fp16 AMP, cuDNN's normalisation", "images/s", "timm best", "efficientnet cudnn"),
     ("GPT-2 124M, bf16 AMP, eager", "tokens/s", "nanogpt eager", "gpt eager"),
     ("GPT-2 124M, bf16 AMP, compiled", "tokens/s", "nanogpt compile", "gpt compile"),
     ("GPT-2 124M, bf16 AMP, best", "tokens/s", "nanogpt compile", "gpt compile_cuda_graph"),
@@ -199,8 +198,6 @@ def of_notebook(name: str, **parameters) -> float:
 def efficientnet(execution: str, checkout: Path, tiny: bool) -> float:
     parameters = {"image_height": 64, "image_width": 96, "batch_size": 4, "max_steps": 3} if tiny else {"max_steps": 60}
     parameters |= {"precisions": ["amp_bf16" if execution == "eager" or DEVICE == "cpu" else "amp_fp16"]}
-    if execution == "cudnn":
-        execution, parameters["compile_mode"] = "compile_cuda_graph", "cudnn-batch-norm"
     return of_notebook("efficientnet_regression", execution=execution, channels_last=True, **parameters)
 
 

@@ -5,7 +5,6 @@ python docs/figures.py      draw the pictures in docs/images anew, for light and
 
 import functools
 import sys
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -23,17 +22,66 @@ from mixed_precision_study.report.words import span  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTHS = ("main/crossover-h100", "main/crossover-h200")
-AMP = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
+AMP = FP16, BF16 = ("amp_fp16", "amp_bf16")  # both are shown, because choosing one after measuring favours it
 REFERENCE = "main/reference-h100"
 NCHW = ("archive/reference-earlier-h100.zip", "main/reference-h200")  # graphs in the layout that is slower with AMP
 EAGER_SETS = (*NCHW, "main/ladder-h200", "main/quick-h100", "main/executed-h100")
 EAGER_SETS += tuple(f"archive/{name}.zip" for name in ("first-h200", "quick-earlier-h100", "quick-h200"))
 WAYS = ("compiled CUDA graph", "CUDA graph", "eager")
 SHOWN = (WAYS[0], WAYS[2])  # in the README's table
-BATCHES = {"ResNet-18": 128, "EfficientNet-B0": 32, "LSTM, 2 × 200 units": 20}  # of the three experiments
-NAMES = dict(zip(BATCHES, ("resnet", "efficientnet", "lstm"), strict=True))  # of the numbers below
-STEPS = {"CUDA graph": "graph", "channels_last": "layout", "torch.compile": "compile"}
-IMAGE_MODELS = list(BATCHES)[:2]
+RESNET, EFFICIENTNET, LSTM = "ResNet-18", "EfficientNet-B0", "LSTM, 2 × 200 units"
+BATCHES = {RESNET: 128, EFFICIENTNET: 32, LSTM: 20}  # of the three experiments
+IMAGE_MODELS = (RESNET, EFFICIENTNET)
+GRAPH_SPEEDS = {  # name of a number in a sentence: the model and precision of a compiled graph
+    "resnet_fp16": (RESNET, FP16),
+    "resnet_bf16": (RESNET, BF16),
+    "efficientnet_fp16": (EFFICIENTNET, FP16),
+    "efficientnet_bf16": (EFFICIENTNET, BF16),
+    "lstm_fp16": (LSTM, FP16),
+    "lstm_bf16": (LSTM, BF16),
+}
+CAPTURED_SPEEDS = {  # of a graph that is not compiled
+    "resnet_fp16_captured": (RESNET, FP16),
+    "resnet_bf16_captured": (RESNET, BF16),
+    "efficientnet_fp16_captured": (EFFICIENTNET, FP16),
+    "efficientnet_bf16_captured": (EFFICIENTNET, BF16),
+}
+NCHW_SPEEDS = {  # of such a graph without channels_last
+    "resnet_fp16_nchw": (RESNET, FP16),
+    "resnet_bf16_nchw": (RESNET, BF16),
+    "efficientnet_fp16_nchw": (EFFICIENTNET, FP16),
+    "efficientnet_bf16_nchw": (EFFICIENTNET, BF16),
+}
+HOST_SPEEDS = {  # of eager mode, from the slowest to the fastest host
+    "resnet_fp16_eager": (RESNET, FP16),
+    "efficientnet_fp16_eager": (EFFICIENTNET, FP16),
+    "lstm_fp16_eager": (LSTM, FP16),
+}
+SET_SPEEDS = {  # of eager mode in earlier sets of records
+    "resnet_fp16_sets": (RESNET, FP16),
+    "efficientnet_fp16_sets": (EFFICIENTNET, FP16),
+    "lstm_fp16_sets": (LSTM, FP16),
+}
+MEMORY_SAVED = {  # % of the memory of TF32, in a compiled graph
+    "resnet_fp16_memory": (RESNET, FP16),
+    "efficientnet_fp16_memory": (EFFICIENTNET, FP16),
+    "lstm_fp16_memory": (LSTM, FP16),
+}
+EAGER_ENERGY = {  # % of the joules of TF32, in eager mode
+    "resnet_fp16_energy": (RESNET, FP16),
+    "efficientnet_fp16_energy": (EFFICIENTNET, FP16),
+    "lstm_fp16_energy": (LSTM, FP16),
+}
+STEP_GAINS = {  # name: the model, the precision, and the step that is added
+    "resnet_graph_TF32": (RESNET, "tf32", "CUDA graph"),
+    "resnet_graph_fp16": (RESNET, FP16, "CUDA graph"),
+    "efficientnet_graph_TF32": (EFFICIENTNET, "tf32", "CUDA graph"),
+    "lstm_graph_TF32": (LSTM, "tf32", "CUDA graph"),
+    "resnet_layout_TF32": (RESNET, "tf32", "channels_last"),
+    "resnet_layout_bf16": (RESNET, BF16, "channels_last"),
+    "efficientnet_layout_TF32": (EFFICIENTNET, "tf32", "channels_last"),
+    "efficientnet_layout_bf16": (EFFICIENTNET, BF16, "channels_last"),
+}
 
 
 @functools.cache
@@ -117,46 +165,79 @@ def grown(outputs: Path, folder: str) -> pd.DataFrame:
 @functools.cache
 def numbers(outputs: Path) -> dict[str, str]:
     """Return {name: text} of the numbers that stand in sentences, between <!--name--> and <!--/-->."""
-    ways = {way: referred(outputs, way) for way in WAYS}
-    graphs, sets = ways[WAYS[0]], bars(outputs, EAGER_SETS, "eager")
-    ways["NCHW"] = bars(outputs, (*NCHW, REFERENCE), "CUDA graph")
-    images = graphs[graphs.model.isin(IMAGE_MODELS)]
-    tf32 = pd.concat([*ways.values(), sets])
+    return over_models(outputs) | of_models(outputs) | of_steps(outputs) | of_widths(outputs)
+
+
+def over_models(outputs: Path) -> dict[str, str]:
+    """Return the numbers that say how far the models lie apart."""
+    ways = [referred(outputs, way) for way in WAYS]
+    graphs, sets = ways[0], bars(outputs, EAGER_SETS, "eager")
+    tf32 = pd.concat([*ways, bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), sets])
     tf32 = tf32[(tf32.precision == "tf32") & tf32.model.isin(IMAGE_MODELS)]
     judged = read(outputs, "main/quality-h100").quality
-    counted = sets[sets.precision == AMP[0]].groupby("model").folder.nunique()
-    found = {"tf32": one_digit(tf32.strict), "sets": span(counted).replace("to", "or")}
-    for name, column in (("memory", graphs.saved), ("energy", 1 - graphs.energy)):
-        found[name] = span(100 * column[graphs.precision.isin(AMP)], "{:.0f}")
-    found["images"] = one_digit(images[images.precision.isin(AMP)].ratio)
-    found["seeds"] = span(list(judged[judged.precision.isin(AMP)].seeds))
-    for precision, (model, short) in product(AMP, NAMES.items()):
-        name = f"{short}_{short_name(precision)}"
-        own, graph, host, nchw, earlier = (
-            one[(one.model == model) & (one.precision == precision)] for one in (*ways.values(), sets)
-        )
-        found |= {name: one_digit(own.ratio), f"{name}_captured": one_digit(graph.ratio)}
-        found |= {f"{name}_nchw": one_digit(nchw.ratio), f"{name}_sets": span(earlier.ratio.dropna(), "{:.2f}")}
-        found[f"{name}_eager"] = span([*host.lowest, *host.highest], "{:.2f}")
-        found[f"{name}_memory"] = span(100 * own.saved, "{:.0f}")
-        found[f"{name}_eager_memory"] = span(100 * host.saved.abs(), "{:.0f}")
-        found[f"{name}_energy"] = span(100 * host.energy, "{:.0f}")
-    for one in gains(outputs).itertuples():
-        name = f"{NAMES[one.name]}_{STEPS[one.added]}_{short_name(one.precision)}"
-        found[name] = span([one.lowest, one.highest], "{:.1f}")
-    for precision in AMP:
-        own = graphs[graphs.precision == precision]
-        found |= {short_name(precision): one_digit(own.ratio), f"{short_name(precision)}_strict": one_digit(own.strict)}
-    both = pd.concat([grown(outputs, folder).assign(folder=folder) for folder in WIDTHS], ignore_index=True)
-    both["vit"] = both.family.str.startswith("ViT")
-    found["tf32_wide"] = one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio)
-    bf16 = both[(both.precision == "amp_bf16") & (both.base == "tf32")]
-    found |= {"bf16_wide": one_digit(bf16[~bf16.vit].ratio), "bf16_vit": one_digit(bf16[bf16.vit].ratio)}
-    widest = both[(both.precision == "fp8") & (both["size"] == 4096)]
-    found["fp8_wide"] = span(100 * (widest.ratio - 1), "{:.0f}")
-    vit = both[(both.precision == "fp8") & both.vit]
-    found["fp8_vit"] = span(100 * (1 - vit.ratio), "{:.0f}")
+    counted = sets[sets.precision == FP16].groupby("model").folder.nunique()
+    fp16, bf16 = (graphs[graphs.precision == precision] for precision in AMP)
+    both = pd.concat([fp16, bf16])
+    return {
+        "tf32": one_digit(tf32.strict),
+        "sets": span(counted).replace("to", "or"),
+        "memory": percent(both.saved),
+        "energy": percent(1 - both.energy),
+        "images": one_digit(both[both.model.isin(IMAGE_MODELS)].ratio),
+        "seeds": span(list(judged[judged.precision.isin(AMP)].seeds)),
+        "fp16": one_digit(fp16.ratio),
+        "bf16": one_digit(bf16.ratio),
+        "fp16_strict": one_digit(fp16.strict),
+        "bf16_strict": one_digit(bf16.strict),
+    }
+
+
+def of_models(outputs: Path) -> dict[str, str]:
+    """Return the numbers of one model in one precision over TF32."""
+    compiled, captured, eager = (referred(outputs, way) for way in WAYS)
+    nchw, sets = bars(outputs, (*NCHW, REFERENCE), "CUDA graph"), bars(outputs, EAGER_SETS, "eager")
+    found = {"lstm_fp16_eager_memory": percent(rows_of(eager, LSTM, FP16).saved.abs())}
+    for names, rows in ((GRAPH_SPEEDS, compiled), (CAPTURED_SPEEDS, captured), (NCHW_SPEEDS, nchw)):
+        found |= {name: one_digit(rows_of(rows, *names[name]).ratio) for name in names}
+    for name, key in HOST_SPEEDS.items():
+        hosts = rows_of(eager, *key)
+        found[name] = span([*hosts.lowest, *hosts.highest], "{:.2f}")
+    for name, key in SET_SPEEDS.items():
+        found[name] = span(rows_of(sets, *key).ratio.dropna(), "{:.2f}")
+    found |= {name: percent(rows_of(compiled, *key).saved) for name, key in MEMORY_SAVED.items()}
+    found |= {name: percent(rows_of(eager, *key).energy) for name, key in EAGER_ENERGY.items()}
     return found
+
+
+def of_steps(outputs: Path) -> dict[str, str]:
+    """Return what a step of the reference gains in one model and precision."""
+    steps = gains(outputs)
+    keys = zip(steps.name, steps.precision, steps.added, strict=True)
+    said = dict(zip(keys, ([one.lowest, one.highest] for one in steps.itertuples()), strict=True))
+    return {name: span(said[key], "{:.1f}") for name, key in STEP_GAINS.items()}
+
+
+def of_widths(outputs: Path) -> dict[str, str]:
+    """Return what neighbouring precisions gain over the width of ViT and Transformer."""
+    both = pd.concat([grown(outputs, folder) for folder in WIDTHS], ignore_index=True)
+    vit = both.family.str.startswith("ViT")
+    bf16 = (both.precision == BF16) & (both.base == "tf32")
+    fp8 = both.precision == "fp8"
+    return {
+        "tf32_wide": one_digit(both[(both.precision == "tf32") & (both.base == "fp32")].ratio),
+        "bf16_wide": one_digit(both[bf16 & ~vit].ratio),
+        "bf16_vit": one_digit(both[bf16 & vit].ratio),
+        "fp8_wide": percent(both[fp8 & (both["size"] == 4096)].ratio - 1),
+        "fp8_vit": percent(1 - both[fp8 & vit].ratio),
+    }
+
+
+def rows_of(bars: pd.DataFrame, model: str, precision: str) -> pd.DataFrame:
+    return bars[(bars.model == model) & (bars.precision == precision)]
+
+
+def percent(shares: pd.Series) -> str:
+    return span(100 * shares, "{:.0f}")
 
 
 def one_digit(ratios: pd.Series) -> str:

@@ -18,6 +18,7 @@ import torch
 from . import RUNNER_ENV
 from .explain.inference import measure_inference
 from .explain.lost_updates import read_lost_updates
+from .explain.memory_breakdown import read_memory_breakdown
 from .explain.profile import count_work, profile_steps
 from .explain.roofline import measure_limits
 from .measure import memory
@@ -396,8 +397,8 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
         return
     given = cycle_batches(batches)
     stages: list[tuple[str, Callable]] = [  # the profile leaves workspaces behind, so memory comes before it
-        ("inference", lambda run, trainer, given, _: measure_inference(run, trainer, given, infer)),
-        ("ledger", memory.read_memory_breakdown),
+        ("inference", partial(measure_inference, infer=infer)),
+        ("ledger", read_memory_breakdown),
         ("profile", profile_steps),
         ("limit", count_work),
         ("limit", measure_limits),
@@ -413,7 +414,7 @@ def explain(record: RunRecord, trainer: Trainer, batches: Callable, infer: Calla
         try:
             memory.release_memory(trainer.device)
             with progress(None, f"{record.precision}, explaining: {what}"):
-                measure(record, trainer, given, None)
+                measure(record, trainer, given)
         except Exception as error:  # the run itself is measured and must not be lost
             setattr(record, f"{what}_reason", error_line(error))
 

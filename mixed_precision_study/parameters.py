@@ -33,11 +33,10 @@ from pydantic import (
 
 Precision = Literal["fp32", "tf32", "amp_fp16", "amp_bf16", "o2_fp16", "o3_fp16", "bf16_true", "fp8"]
 Execution = Literal["eager", "compile", "cuda_graph", "compile_cuda_graph"]
-CompileMode = Literal["default", "coordinate-descent", "cudnn-batch-norm", "max-autotune-no-cudagraphs"]
+CompileMode = Literal["default", "coordinate-descent", "max-autotune-no-cudagraphs"]
 COMPILE_MODES: dict[str, dict] = {  # what torch.compile gets; PyTorch's other modes have CUDA graphs of their own
     "default": {},
     "coordinate-descent": {"options": {"coordinate_descent_tuning": True, "max_autotune_pointwise": True}},
-    "cudnn-batch-norm": {"backend": "cudnn_batch_norm"},  # see train/batch_norm.py
     "max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
 }
 PLANNED_ENV = "MIXED_PRECISION_PLANNED"  # environment variable from run_all.py: see planned()
@@ -101,7 +100,7 @@ class Common(Parameters):
     seed: Seed = shown(0, "of weights")
     data_dir: Text = shown("data", "folder of the data sets, for downloads and decoded images")
     output_dir: Text = shown("outputs", "folder for the run records")
-    compile_mode: CompileMode = hidden("default", "coordinate-descent, cudnn-batch-norm, max-autotune-no-cudagraphs")
+    compile_mode: CompileMode = hidden("default", "coordinate-descent, max-autotune-no-cudagraphs")
     scaler: Literal["pytorch", "device"] = hidden("pytorch", 'or "device": no step waits to read about overflows')
     rounding: Literal["nearest", "stochastic"] = hidden("nearest", '"stochastic" keeps small updates in bf16_true')
     repeat: Whole = hidden(0, "number of this repetition, which run_all.py sets; only the first one explains")

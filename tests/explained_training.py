@@ -3,10 +3,8 @@
 import itertools
 
 import torch
-from small_training import CPU
 from small_training import make_record as make_small_record
-
-from mixed_precision_study.train.step import Trainer
+from small_training import sgd_trainer
 
 MIB = 2**20
 
@@ -38,7 +36,7 @@ def make_trainer(precision="fp32", loss=compute_loss, network=None, **options):
     torch.manual_seed(0)
     layers = [torch.nn.Linear(*pair, bias=False) for pair in itertools.pairwise((16, 24, 8, 8))]
     options = {"lr": 0.1, "momentum": 0.9, **options}
-    return Trainer(network or torch.nn.Sequential(*layers), precision, loss, device=CPU, **options)
+    return sgd_trainer(network or torch.nn.Sequential(*layers), precision, loss, **options)
 
 
 def made_batches(given, count=1, rows=4):

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import torch
 
-from mixed_precision_study.measure.memory import reset_peaks, watched_memory
+from mixed_precision_study.explain.memory_breakdown import watched_memory
+from mixed_precision_study.measure.memory import reset_peaks
 from mixed_precision_study.measure.preflight import clear_workspaces
 
 COUNTED = ("parameters", "masters", "optimizer", "data", "gradients")  # the breakdown counts these tensor by tensor

@@ -2,17 +2,19 @@
 
 import copy
 import math
+from functools import partial
 
 import torch
 
 from mixed_precision_study.store import record as records
 from mixed_precision_study.train.precision import PRECISIONS
-from mixed_precision_study.train.step import Trainer
+from mixed_precision_study.train.step import Trainer, training_step
 
 CPU = torch.device("cpu")
 MODES = tuple(name for name in PRECISIONS if name != "fp8")  # which the small networks have no layers for
 SCALED = ("amp_fp16", "o2_fp16", "o3_fp16")
 EXECUTIONS = ("eager", "cuda_graph")
+OF_SGD = ("lr", "momentum", "weight_decay", "nesterov")
 
 
 def small_network():
@@ -38,10 +40,20 @@ def make_batch(seed=0):
     return torch.randn(16, 3, 8, 8, generator=generator), torch.randint(4, (16,), generator=generator)
 
 
+def sgd_trainer(network, precision, loss, *, clip=None, **options):
+    """Return a Trainer that clips to a norm of `clip` and updates by SGD, unless `options` name a step or an optimizer.
+
+    options: those of SGD, and of the Trainer.
+    """
+    sgd = {name: options.pop(name) for name in OF_SGD if name in options}
+    usual = {"make_optimizer": partial(torch.optim.SGD, **sgd), "step_function": partial(training_step, clip=clip)}
+    return Trainer(network, precision, loss, **{"device": CPU, **usual, **options})
+
+
 def make_trainer(precision, loss=compute_loss, **options):
     options = {"lr": 0.1, "momentum": 0.9, **options}
     scale = options.pop("loss_scale", 1024.0 if precision == "o3_fp16" else "dynamic")
-    return Trainer(small_network(), precision, loss, device=CPU, loss_scale=scale, **options)
+    return sgd_trainer(small_network(), precision, loss, loss_scale=scale, **options)
 
 
 def plain_step(model, batch, hidden, compute_loss, optimizer, scaler, precision):

@@ -3,6 +3,7 @@
 import shutil
 
 import executed
+import figures
 import nbformat
 import pytest
 import tables
@@ -26,6 +27,14 @@ def copy(tmp_path):
 def test_nothing_is_stale(capsys):
     assert tables.main(["--check"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_each_number_is_read_by_a_document_and_found_by_its_name():
+    documents = [(ROOT / name).read_text() for name in ("README.md", "docs/results.md")]
+    read = {name for text in documents for name in tables.INLINE.findall(text)} - {"address"}
+    source = (ROOT / "docs" / "figures.py").read_text()
+    assert figures.numbers(ROOT / "outputs").keys() == read
+    assert [name for name in sorted(read) if f'"{name}"' not in source] == []
 
 
 @pytest.mark.parametrize(

@@ -364,7 +364,7 @@ def test_without_a_gpu_a_notebook_trains_a_little_and_collections_pass_over_impo
 
 PARTS = {  # and where the reason stands when one fails
     "measure_inference": "inference_reason",
-    "memory.read_memory_breakdown": "ledger_reason",
+    "read_memory_breakdown": "ledger_reason",
     "profile_steps": "profile_reason",
     "count_work": "limit_reason",
     "measure_limits": "limit_reason",
@@ -381,7 +381,7 @@ def test_a_part_that_fails_leaves_its_reason_in_one_line_and_the_others_go_on(mo
     """A graph is replayed before steps outside it, and inference is for studies that show it."""
     ran, taken, record = [], [], make_record()
 
-    def part(record, trainer, batches, last, name):  # the last is the hidden state, or what infers
+    def part(record, trainer, batches, name, infer=None):
         ran.append(name)
         taken.append(next(batches))
         if name in failing:

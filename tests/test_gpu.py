@@ -22,6 +22,7 @@ from small_training import (
     grow_soon,
     make_record,
     same_bits,
+    sgd_trainer,
     text,
     word_loss,
 )
@@ -29,10 +30,11 @@ from small_training import small_network as network
 
 from mixed_precision_study.experiment import NOT_ABOUT_INFERENCE, explain, guarded
 from mixed_precision_study.explain.inference import measure_inference
+from mixed_precision_study.explain.memory_breakdown import read_memory_breakdown
 from mixed_precision_study.measure import nvml
 from mixed_precision_study.measure.energy import summarise_gpu
 from mixed_precision_study.measure.environment import describe_environment
-from mixed_precision_study.measure.memory import clear_tracebacks, read_memory_breakdown, release_memory
+from mixed_precision_study.measure.memory import clear_tracebacks, release_memory
 from mixed_precision_study.measure.nvml import MIB
 from mixed_precision_study.measure.preflight import clear_workspaces
 from mixed_precision_study.measure.timing import summarise_times
@@ -42,7 +44,7 @@ from mixed_precision_study.tasks.batches import prefetch_to_device, side_stream
 from mixed_precision_study.train.batch_size import largest_batch, limit_memory, probe
 from mixed_precision_study.train.float8 import FORWARD, GRADIENT, product, scaled
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
-from mixed_precision_study.train.step import Trainer, allow_search, timed_epoch, warm_up
+from mixed_precision_study.train.step import allow_search, timed_epoch, warm_up
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -174,7 +176,7 @@ def image_batches(size):
 def make_wide():
     wide = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.AdaptiveAvgPool2d(1)]
     model = torch.nn.Sequential(*wide, torch.nn.Flatten(), torch.nn.Linear(64, 5)).to(GPU)
-    return Trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
+    return sgd_trainer(model, "fp32", compute_loss, device=GPU, lr=0.1)
 
 
 @pytest.mark.searches
@@ -291,7 +293,7 @@ GRAPHS = ("cuda_graph", "compile_cuda_graph")
 def graph_trainer(precision, execution="cuda_graph", loss=flagged_loss, model=network, **options):
     options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3, "nesterov": True, **options}
     options = {"loss_scale": 1024 if precision == "o3_fp16" else "dynamic", **options}
-    return Trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
+    return sgd_trainer(model().to(GPU), precision, loss, device=GPU, execution=execution, **options)
 
 
 @pytest.mark.parametrize("execution", ("eager", "compile", *GRAPHS))
@@ -302,11 +304,6 @@ def test_steps_are_those_of_eager_mode(precision, options, execution):
     """The losses, the weights, of two types in the last case, GradScaler's scale and skipped steps, and the rate."""
     supported(precision)
     close = max(CLOSE[precision], 0.02) if "compile" in execution and precision not in COMPILED else CLOSE[precision]
-    if execution == "compile":
-        options = options | {
-            "compile_mode": "cudnn-batch-norm",
-            "model": lambda: network().to(memory_format=torch.channels_last),
-        }
     eager, other = trainers = [graph_trainer(precision, way, clip=0.5, **options) for way in ("eager", execution)]
     if trainers[0].scaler.is_enabled():
         for trainer in trainers:
@@ -577,7 +574,7 @@ def test_the_live_blocks_at_the_peak_confirm_the_memory_breakdown(name, options,
     trainer, size = experiment.warmed_up(record, precision)
     batches = partial(experiment.batches, 0, precision, size, ahead=False)
     timed_epoch(record, trainer, batches())
-    read_memory_breakdown(record, trainer, iter(batches()), None)
+    read_memory_breakdown(record, trainer, iter(batches()))
     sizes, peak, gradients = blocks_at_peak(trainer, next(batches()))
     counted = {part: int((getattr(record, f"ledger_{part}_mib") or 0) * MIB) for part in COUNTED}
     counted |= {"gradients": gradients, "data": counted["data"] - left}

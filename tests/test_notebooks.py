@@ -10,10 +10,8 @@ import torch
 from conftest import EXPERIMENTS, NOTEBOOKS, ROOT, experiment_of, run_cells
 from made_up_data import write_texts
 from notebook_outputs import executed, papermill, printed
-from small_training import CPU, EXECUTIONS, MODES, norm_of_update
+from small_training import EXECUTIONS, MODES, norm_of_update, sgd_trainer
 from small_training import make_trainer as make_small_trainer
-
-from mixed_precision_study.train.step import Trainer
 
 TINY = {
     "cifar_resnet": {"model": "test_resnet", "batch_size": 4},
@@ -70,7 +68,7 @@ def test_every_model_builds_and_steps(name, model):
     names = notebook(name)
     network, batch = with_model(names, model), names["data"].example(3)
     loss, step = names["compute_loss"], names["training_step"]
-    trainer = Trainer(network, "fp32", loss, device=CPU, step_function=step, lr=0.01)
+    trainer = sgd_trainer(network, "fp32", loss, step_function=step, lr=0.01)
     before = [weight.detach().clone() for weight in trainer.weights]
     loss, _ = trainer.step(batch)
     assert math.isfinite(loss.item())

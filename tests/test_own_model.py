@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 from conftest import run_cells
-from small_training import CPU
+from small_training import sgd_trainer
 from torch.nn.utils.rnn import pack_sequence
 
 import mixed_precision_study
@@ -34,7 +34,7 @@ from mixed_precision_study.train.precision import (
     older_flag,
     set_fp32_switches,
 )
-from mixed_precision_study.train.step import Trainer, training_step
+from mixed_precision_study.train.step import training_step
 
 QUICK = {"precisions": ["fp32", "amp_bf16"], "epochs": 2, "lr": 0.01}
 INPUTS = torch.randn(70, 16, generator=torch.Generator().manual_seed(0))
@@ -301,7 +301,7 @@ def test_targets_keep_their_type_and_the_models_arguments_have_that_of_its_weigh
 
     data = IterableData([(torch.randn(3, 16), TARGETS)], None)
     weights, model = PRECISIONS[precision]["weights"], Scaled()
-    trainer = Trainer(model, precision, loss, device=CPU, loss_scale=1.0, data=data, lr=0.1)
+    trainer = sgd_trainer(model, precision, loss, loss_scale=1.0, data=data, lr=0.1)
     (batch,) = data.train_batches(0, weights, 3)
     trainer.step(batch)
     assert model.seen == [(weights, weights, torch.int64)]

@@ -1,1 +1,1 @@
-"""Why a training takes the time that it takes. These modules take a Trainer."""
+"""Why a training takes its time and memory. These modules take a Trainer."""

@@ -30,7 +30,7 @@ def exact_copy(optimizer: Any, copies: dict[torch.Tensor, torch.Tensor]) -> Any:
     return copy
 
 
-def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:
+def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple]) -> None:
     """Take a step, and compare what it did to 16-bit weights with what it should have done in fp32.
 
     Both start from the same weights, gradients and optimizer state. Modes with fp32 weights or masters have none.
@@ -41,7 +41,7 @@ def read_lost_updates(record: RunRecord, trainer: Any, batches: Iterator[tuple],
     before = [weight.detach().clone() for weight in trainer.masters]
     exact = [torch.nn.Parameter(weight.float()) for weight in before]
     optimizer = exact_copy(trainer.optimizer, dict(zip(trainer.masters, exact, strict=True)))
-    trainer.eager_step(next(batches), hidden)
+    trainer.eager_step(next(batches))
     lost = moved = kept = whole = torch.zeros((), device=trainer.device, dtype=torch.float64)
     for weight, copy in zip(trainer.masters, exact, strict=True):
         copy.grad = None if weight.grad is None else weight.grad.float()

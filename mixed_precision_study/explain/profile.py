@@ -84,7 +84,7 @@ def read_kernels(record: Any, kernels: list[tuple[str, int, int]], steps: int) -
     record.kernel_family_fractions = [[name, share] for name, share in by_share]
 
 
-def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidden: Any, steps: int = 5) -> None:
+def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, steps: int = 5) -> None:
     """Profile the kernels of a few steps with torch.profiler and fill in where their time goes.
 
     Raises RuntimeError if the profiler saw no kernel.
@@ -93,6 +93,7 @@ def profile_steps(record: RunRecord, trainer: "Trainer", batches: Iterable, hidd
 
     os.environ.setdefault("TEARDOWN_CUPTI", "1")  # or CUPTI slows all later launches: pytorch/pytorch issue 144455
     given = list(itertools.islice(batches, steps))
+    hidden = None
     synchronize(trainer.device)
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         for batch in given:
@@ -173,19 +174,19 @@ class WorkCounter(TorchDispatchMode):
         return result
 
 
-def count_work(record: Any, trainer: "Trainer", batches: Iterator, hidden: Any) -> None:
+def count_work(record: Any, trainer: "Trainer", batches: Iterator) -> None:
     """Fill in the FLOPs and bytes of a whole step. They are counted on the model without torch.compile."""
     compiled = trainer.loss_of
     trainer.loss_of = trainer.compute_loss
     try:
         with WorkCounter() as counter:
-            trainer.eager_step(next(batches), hidden)
+            trainer.eager_step(next(batches))
     finally:
         trainer.loss_of = compiled
     record.flops_per_step = float(counter.flops)
     record.misaligned_flops_fraction = counter.misaligned_flops / counter.flops if counter.flops else None
     record.achieved_tflop_per_second = counter.flops / record.step_ms_median / 1e9
-    if trainer.model is trainer.network:
-        record.bytes_per_step = float(counter.bytes)
-    else:
+    if trainer.is_compiled:
         record.limit_reason = "bytes are not counted under torch.compile, which fuses operations"
+    else:
+        record.bytes_per_step = float(counter.bytes)

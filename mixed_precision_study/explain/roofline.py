@@ -54,7 +54,7 @@ def measure_copy(device: torch.device) -> float:
     return 2 * size * rate_of(lambda: target.copy_(source), device) / 1e9
 
 
-def measure_limits(record: RunRecord, trainer: "Trainer", *_: Any) -> None:
+def measure_limits(record: RunRecord, trainer: "Trainer", _batches: Any = None) -> None:
     """Fill in the GPU's measured rates in the run's arithmetic, and the fractions of them that the run reaches.
 
     Raises RuntimeError while another process uses the GPU, because the rates would be those of a part of it.

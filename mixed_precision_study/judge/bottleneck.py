@@ -3,7 +3,7 @@
 IDLE = 0.2  # from this share of idle time on, the GPU is not the limit
 ARITHMETIC = ("convolution", "matmul", "fp8 matmul", "attention")  # the kernel families that Tensor Cores can run
 OTHER_KERNELS = "kernels other than arithmetic"
-NAMED = 2  # families of these, the longest
+FAMILIES_NAMED = 2  # families of these, the longest
 
 
 def find_bottleneck(record: dict) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def find_limit_of_kernels(record: dict, families: dict) -> tuple[str, str]:
 def longest_others(record: dict) -> str:
     """Return the longest families of kernels other than arithmetic, each with its share of kernel time."""
     others = [(share, name) for name, share in record["kernel_family_fractions"] if name not in ARITHMETIC]
-    return ", ".join(f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:NAMED])
+    return ", ".join(f"{name} {share:.0%}" for share, name in sorted(others, reverse=True)[:FAMILIES_NAMED])
 
 
 def advice_of(case: str, record: dict) -> str:

@@ -8,7 +8,15 @@ import numpy as np
 
 from ..parameters import MAX_NUMBER
 from ..store.record import is_explanation, samples_in_epoch
-from .conditions import always_in_one_order, differences, differences_in, fairly_timed_pairs, host_of, no_outcome_in
+from .conditions import (
+    Pair,
+    always_in_one_order,
+    differences,
+    differences_in,
+    fairly_timed_pairs,
+    host_of,
+    no_outcome_in,
+)
 from .stats import exponential, half_width, p_value
 from .trained import quality_lost, why_not_trained
 
@@ -17,8 +25,7 @@ FEWEST_HOSTS = 3  # from so many on, the unit of eager ratios is the host
 FEWEST_HOSTS_FOR_INTERVAL = 5
 BLOCKS_APART = 1.02  # factor between the ratio of total times and that of the median blocks that is flagged
 SMALLEST_CLAIMED = 1.02  # a smaller ratio is not claimed, however narrow the interval
-UNKNOWN = ("low", "high", "low90", "high90", "p", "smallest")  # of a ratio of too few processes
-Pair = tuple[dict, dict]  # a run, and the run that it is compared with
+INTERVAL_FIELDS = ("low", "high", "low90", "high90", "p", "smallest")  # None where there are too few processes
 
 
 def block_times(record: dict) -> np.ndarray:
@@ -166,15 +173,15 @@ def by_process(ratios: list[tuple[Pair, float]]) -> list[float]:
 def interval_of(logarithms: list[float]) -> dict:
     """Return Student's intervals of the mean of logarithms, as ratios, and what they could have told from 1."""
     if len(logarithms) < FEWEST_PROCESSES:
-        return dict.fromkeys(UNKNOWN)
+        return dict.fromkeys(INTERVAL_FIELDS)
     middle, half, half90 = fmean(logarithms), half_width(logarithms, 0.95), half_width(logarithms, 0.9)
     ends = [exponential(middle + one) for one in (-half, half, -half90, half90)]
     smallest = max(exponential(half), SMALLEST_CLAIMED) - 1
-    return dict(zip(UNKNOWN, (*ends, p_value(logarithms), smallest), strict=True))
+    return dict(zip(INTERVAL_FIELDS, (*ends, p_value(logarithms), smallest), strict=True))
 
 
 def unpaired_ratio(ratio: float) -> dict:
     """Return the form of `paired_ratio` for a ratio of runs without counterparts, of which nothing may be said."""
-    unknown = dict.fromkeys((*UNKNOWN, "unlike", "one_order", "untrained", "lost"))
+    unknown = dict.fromkeys((*INTERVAL_FIELDS, "unlike", "one_order", "untrained", "lost"))
     counts = {"processes": 0, "hosts": 0, "lowest": ratio, "highest": ratio, "seeds": 0, "seconds": 0}
     return {"ratio": ratio, **unknown, **counts, "median_ratio": ratio, "apart": False, "differences": []}

@@ -1,15 +1,11 @@
-"""Memory: peaks of PyTorch's allocator, use of the whole device, and what fills it at the peak."""
+"""Memory: peaks of PyTorch's allocator, and use of the whole device."""
 
 import gc
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from ..store.record import LEDGER_AT_PEAK, RunRecord
+from ..store.record import RunRecord
 from .nvml import MIB, NvmlGpu, gpu_before_use
 
 
@@ -81,88 +77,3 @@ def read_context(record: RunRecord, device: torch.device) -> None:
     before = gpu_before_use(record.gpu_uuid)["used_mib"]
     reserved = torch.cuda.memory_reserved(device) / MIB
     record.ledger_context_mib = None if used is None or before is None else used - before - reserved
-
-
-def bytes_of(tensors: Iterable[torch.Tensor | None]) -> int:
-    return sum(tensor.nbytes for tensor in tensors if tensor is not None)
-
-
-@dataclass
-class StepMemory:
-    """Memory of one training step, in bytes."""
-
-    peak: int = 0  # allocated, up to the last gradient
-    gradients: int = 0  # made so far
-    gradients_at_peak: int = 0
-    saved_activations: int = 0  # what the forward pass leaves allocated
-
-
-@contextmanager
-def watched_memory(trainer: Any) -> Iterator[StepMemory]:
-    """Watch one eager step without waiting for the GPU; the StepMemory that is yielded is complete after the block."""
-    seen = StepMemory()
-    loss_of = trainer.loss_of
-    noted: set[torch.Tensor] = set()
-    copies = {*trainer.masters} - {*trainer.weights}
-    master_gradients = bytes_of(master.grad for master in copies)  # alive throughout
-
-    def note_gradient(weight):
-        if weight in noted:  # where a step adds up the gradients of several batches
-            return
-        noted.add(weight)
-        allocated = torch.cuda.max_memory_allocated()
-        if allocated > seen.peak:
-            seen.peak = allocated
-            seen.gradients_at_peak = seen.gradients
-        seen.gradients += weight.grad.nbytes
-
-    def measured_loss(*arguments):
-        before = torch.cuda.memory_allocated()
-        loss = loss_of(*arguments)
-        seen.saved_activations = torch.cuda.memory_allocated() - before
-        return loss
-
-    trained = (weight for weight in trainer.weights if weight.requires_grad)
-    hooks = [weight.register_post_accumulate_grad_hook(note_gradient) for weight in trained]
-    trainer.loss_of = measured_loss
-    try:
-        yield seen
-        if torch.cuda.max_memory_allocated() > seen.peak:  # after the last gradient, in the optimizer
-            seen.gradients_at_peak = seen.gradients
-        seen.gradients_at_peak += master_gradients
-    finally:
-        trainer.loss_of = loss_of
-        for hook in hooks:
-            hook.remove()
-
-
-def read_memory_breakdown(record: RunRecord, trainer: Any, batches: Iterator, hidden: Any) -> None:
-    """Fill in the memory breakdown (`ledger_*`): what was allocated at the peak by kind, slack and context."""
-    batch = next(batches)
-    trainer.eager_step(batch, hidden)  # makes gradients and optimizer state
-    reset_peaks(trainer.device)
-    with watched_memory(trainer) as seen:
-        trainer.eager_step(batch, hidden)
-    state = [value for values in trainer.optimizer.state.values() for value in values.values()]
-    record.ledger_parameters_mib = bytes_of([*trainer.network.parameters(), *trainer.network.buffers()]) / MIB
-    record.ledger_masters_mib = bytes_of({*trainer.masters} - {*trainer.weights}) / MIB
-    record.ledger_optimizer_mib = bytes_of(value for value in state if isinstance(value, torch.Tensor)) / MIB
-    record.ledger_gradients_mib = seen.gradients_at_peak / MIB
-    record.saved_activations_mib = seen.saved_activations / MIB
-    record.ledger_data_mib = record.data_on_device_mib
-    close_memory_breakdown(record)
-
-
-def close_memory_breakdown(record: Any) -> None:
-    """Fill in the rest of the peak, and how far the allocator's reserve and the context are from NVML's figure."""
-    known = sum(getattr(record, f"ledger_{part}_mib") or 0 for part in LEDGER_AT_PEAK if part != "activations")
-    if known > record.peak_allocated_mib:
-        record.ledger_reason = f"the known parts take {known:,.0f} MiB, more than the peak"
-        return
-    record.ledger_activations_mib = record.peak_allocated_mib - known
-    if record.ledger_context_mib is None or record.device_used_mib is None:
-        record.ledger_reason = record.device_memory_reason or "what others used before the run is not known"
-        return
-    total = record.peak_allocated_mib + record.ledger_slack_mib + record.ledger_context_mib
-    used = record.device_used_mib - record.device_used_before_mib
-    record.ledger_error_fraction = total / used - 1

@@ -51,12 +51,14 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def count_syncs(trainer: Any, batches: Callable[[], Iterable], hidden: Any, steps: int) -> float | None:
-    """Train `steps` steps and return how often each waited for the GPU on average, None on the CPU.
+def count_syncs(
+    take_step: Callable[[Any], Any], batches: Callable[[], Iterable], steps: int, device: torch.device
+) -> float | None:
+    """Call take_step(batch) `steps` times and return how often each waited for the GPU on average.
 
-    PyTorch counts the waits: torch.cuda.set_sync_debug_mode.
+    PyTorch counts the waits: torch.cuda.set_sync_debug_mode. On the CPU it is None, and no batch is asked for.
     """
-    if trainer.device.type != "cuda":
+    if device.type != "cuda":
         return None
     taken = 0
     with warnings.catch_warnings(record=True) as caught:
@@ -64,16 +66,19 @@ def count_syncs(trainer: Any, batches: Callable[[], Iterable], hidden: Any, step
         try:
             for _, batch in zip(range(steps), batches(), strict=False):
                 torch.cuda.set_sync_debug_mode("warn")  # only now: the first batch may wait for the epoch's order
-                _, hidden = trainer.step(batch, hidden)
+                take_step(batch)
                 taken += 1
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing CUDA operation" in str(warning.message) for warning in caught) / taken
 
 
-def read_compiler(trainer: Any) -> dict:
-    """Return how many graphs torch.compile has made in this process, and how long it took, as {"graphs", "seconds"}."""
-    if trainer.model is trainer.network:  # not compiled: torch._dynamo need not be loaded
+def read_compiler(compiled: bool) -> dict:
+    """Return how many graphs torch.compile has made in this process, and how long it took, as {"graphs", "seconds"}.
+
+    compiled: whether the model is. If it is not, both are 0, so that torch._dynamo need not be loaded.
+    """
+    if not compiled:
         return {"graphs": 0, "seconds": 0.0}
     from torch._dynamo.utils import calculate_time_spent, counters
 

@@ -21,10 +21,10 @@ ABOUT = """A run counts if model, data, batch and settings are those of the arti
 because the articles were. Each of their figures is a single run on older software. A 95% interval stands in ( ), and
 the range of hosts in [ ]. `O2` and fp16 AMP stand in for each other. EfficientNet's article has images of its own."""
 TWO = "{:.2f}"
-SAME = 0.05  # a smaller change of time counts as none
+TIME_MARGIN = 0.05  # a smaller change of time counts as none
 HOLDS = "holds"
 STAND_IN = {"amp_fp16": "o2_fp16", "o2_fp16": "amp_fp16"}  # mixed precision was O2 before there was autocast
-LINE = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]  # of the table
+ROW_FIELDS = ["article", "year", "card", "model", "batch", "settings", "precision", "about"]  # of the table
 
 
 def read_articles() -> pd.DataFrame:
@@ -81,7 +81,7 @@ def held(theirs: float, ours: dict) -> str:
     """Return whether the direction of an article's ratio holds here, as the middle of a sentence."""
     if ours["low"] and ours["low"] <= 1 <= ours["high"]:
         return "is undecided"
-    up, down = ((ratio > 1 + SAME, ratio < 1 - SAME) for ratio in (theirs, ours["ratio"]))
+    up, down = ((ratio > 1 + TIME_MARGIN, ratio < 1 - TIME_MARGIN) for ratio in (theirs, ours["ratio"]))
     return HOLDS if up == down else "does not hold"
 
 
@@ -228,7 +228,7 @@ def table_rows(matched: pd.DataFrame) -> list[dict]:
     """Return a row for each training of an article: time and memory in one cell, and other figures in rows below."""
     about = matched.quantity.where(~matched.quantity.isin(["time", "memory", "card memory"]), "")
     lines = []
-    for _, rows in matched.assign(about=about).groupby(LINE, sort=False, dropna=False):
+    for _, rows in matched.assign(about=about).groupby(ROW_FIELDS, sort=False, dropna=False):
         first, ours = rows.iloc[0], rows.iloc[0].ours
         name = "any model" if pd.isna(first.model) else ours[0]["name"]
         name += " (assumed)" if "assumed" in str(first.note) else ""

@@ -38,7 +38,7 @@ PIXELS = 100  # per inch, at which a PNG is shown
 BLOCK_GAP = 0.6  # of a bar
 FEWEST_BARS, MOST_BARS = 5, 8  # of a panel; fewer leave room at its right
 SECONDS_HIGH, GIB_HIGH = 1.7, 0.9  # inches of the tallest bar
-PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
+BAR_PARTS = (("seconds", "seconds_high"), ("gib", "gib"))  # a bar's height, and the highest mark on it
 BARS: dict = {"palette": COLOURS, "saturation": 1, "width": 0.88, "dodge": False, "native_scale": True}
 BARS |= {"errorbar": None, "legend": False, "linewidth": 0}
 STATUS = {"oom": "out of memory", "diverged": "did not learn", "unsupported": "not supported"}
@@ -115,7 +115,7 @@ def opening_note(bars: pd.DataFrame) -> str:
 
 def panels_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """Split the bars of a model into panels of whole blocks, with `x`, their place, and `block`, the name below."""
-    rows = rows.assign(**{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in PARTS})
+    rows = rows.assign(**{f"most_{part}": rows[[part, high]].max(axis=None) for part, high in BAR_PARTS})
     panels: list[list[pd.DataFrame]] = []
     for _, block in rows.groupby("comparison", sort=False):
         block = block.sort_values("precision", key=lambda names: names.map(ORDER.index))
@@ -145,7 +145,7 @@ def draw_panel(bars: pd.DataFrame, room: float, lines: int, gib: bool) -> Figure
     tops = {"seconds": (total - head, SECONDS_HIGH), "gib": (GIB_HIGH + 0.04, GIB_HIGH)}
     over = bars[bars.ratio.notna() & (bars.precision != bars.baseline)].baseline.map(short_name)
     marks = (f"; ×: speed over {over.iloc[0]}", f"; %: against {over.iloc[0]}") if len(over) else ("", "")
-    for place, (part, high) in enumerate(PARTS[: 1 + gib]):
+    for place, (part, high) in enumerate(BAR_PARTS[: 1 + gib]):
         top, inches = tops[part]
         axes = figure.add_axes((0, (top - inches) / total, 1, inches / total))
         what = ("seconds per epoch", "peak memory, GiB")[place] + marks[place]

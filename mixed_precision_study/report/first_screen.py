@@ -19,8 +19,8 @@ from .words import count, listed, plain, short, span, times
 BASELINES = ("fp32", "tf32")
 FORMATS = ("amp_fp16", "amp_bf16")  # both are printed, because choosing one afterwards favours it
 MOST_MODELS = 6  # with more models the study's own figure opens the report
-SAME = 0.02  # a memory or ratio within this share is called the same
-NOTHING = "These runs compare no precision with fp32 or TF32"
+ALIKE_WITHIN = 0.02  # a memory or ratio within this share is called the same
+NO_COMPARISON = "These runs compare no precision with fp32 or TF32"
 CPU = "CPU smoke test: it shows that the suite works and says nothing about speed"
 
 
@@ -42,7 +42,7 @@ def finding(tables: Tables, bars: pd.DataFrame) -> tuple[str, str]:
     best = best_of(tables, bars)
     amp = bars[bars.precision.isin(FORMATS) & bars.ratio.notna()]
     if best.empty or amp.empty:
-        return NOTHING, ""
+        return NO_COMPARISON, ""
     ways = [way for way in dict.fromkeys(bars.way) if set(bars[bars.way == way].model) == set(bars.model)]
     way = best.way.mode()[0] if best.way.mode()[0] in ways or not ways else ways[0]
     shown = amp[(amp.way == way) & (amp.baseline == amp[amp.way == way].baseline.max())]  # TF32 where it was run
@@ -63,7 +63,7 @@ def memory_of(bars: pd.DataFrame) -> str:
     for model, saved in (100 * found.saved.astype(float)).groupby(found.model, sort=False):
         more = saved.mean() < 0
         how = f"{span(sorted(-saved if more else saved), '{:.0f}')}% {'more' if more else 'less'}"
-        clauses.append(f"{'as much' if saved.abs().max() < 100 * SAME else how} for {bare(model)}")
+        clauses.append(f"{'as much' if saved.abs().max() < 100 * ALIKE_WITHIN else how} for {bare(model)}")
     if not 0 < len(clauses) <= MOST_MODELS:
         return ""
     clauses[0] = clauses[0].replace(" for", " memory for", 1)
@@ -122,7 +122,7 @@ def cards_of(tables: Tables, bars: pd.DataFrame) -> list[dict[str, str]]:
             change = round(100 * best.saved)
             cost += f" · {abs(change)}% {'less' if change > 0 else 'more'} memory" if change else " · the same memory"
         how = f"{precision_name(best.precision)}, all {in_way(best.way)}"
-        if best.ratio < 1 - SAME:
+        if best.ratio < 1 - ALIKE_WITHIN:
             how += f": {precision_name(best.baseline)} is {1 / best.ratio - 1:.0%} faster"
         elif best.processes < FEWEST_PROCESSES:
             how += f" ({count(int(best.processes), 'run')}, so no interval)"
@@ -162,7 +162,7 @@ def opening_bars(bars: pd.DataFrame, way: str) -> pd.DataFrame:
 def section(tables: Tables, subject: Section | None = None) -> Section:
     """Return the first screen. Where a study has a `subject` of its own, its title and figure open the report."""
     bars = bars_of(tables)
-    found, way = finding(tables, bars) if len(bars) else (NOTHING, "")
+    found, way = finding(tables, bars) if len(bars) else (NO_COMPARISON, "")
     opened = subject if subject and subject.parts and subject.title and not tables.on_cpu else None
     title = opened.title if opened else found
     screen = Section()

@@ -11,19 +11,28 @@ from .words import short
 
 ABOUT = """One forward pass of the trained model in its own precision. Latency is the median for a single sample, with
 the range from p10 to p90 beside it. Throughput is samples per second, or columns of text, in a batch as in training."""
-FIELDS = {"value": "inference_latency_ms", "low": "inference_latency_ms_p10", "high": "inference_latency_ms_p90"}
-FIELDS |= {"rate": "inference_samples_per_second", "mib": "inference_memory_mib"}
-FIELDS |= {"apart": "inference_difference_fraction"}
+INFERENCE_FIELDS = {
+    "value": "inference_latency_ms",
+    "low": "inference_latency_ms_p10",
+    "high": "inference_latency_ms_p90",
+    "rate": "inference_samples_per_second",
+    "mib": "inference_memory_mib",
+    "apart": "inference_difference_fraction",
+}
 
 
 def inference_bars(tables: Tables) -> pd.DataFrame:
-    """Return a row per comparison and precision with `FIELDS`: medians over runs, of p10 the least, of p90 the most."""
+    """Return a row per comparison and precision with `INFERENCE_FIELDS`.
+
+    They are medians over runs, but of p10 the least and of p90 the most.
+    """
     rows = ok_trainings(tables)
-    values = pd.DataFrame([[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, [*FIELDS])
+    values = [[record[name] for name in INFERENCE_FIELDS.values()] for record in rows.record]
+    values = pd.DataFrame(values, rows.index, [*INFERENCE_FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
-    how = dict.fromkeys(FIELDS, "median") | {"low": "min", "high": "max"}
+    how = dict.fromkeys(INFERENCE_FIELDS, "median") | {"low": "min", "high": "max"}
     keys = ["comparison", "precision"]
-    return rows.drop_duplicates(keys).drop(columns=[*FIELDS]).join(rows.groupby(keys).agg(how), on=keys)
+    return rows.drop_duplicates(keys).drop(columns=[*INFERENCE_FIELDS]).join(rows.groupby(keys).agg(how), on=keys)
 
 
 def finding(bars: pd.DataFrame) -> str:

@@ -23,8 +23,8 @@ from .sure import range_of_hosts
 from .tables import Tables, alike, bars_of
 from .words import listed
 
-USUAL = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
-USUAL |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
+USUAL_WAY = {"execution": "eager", "channels_last": False, "scaler": "pytorch", "compile_mode": "default"}
+USUAL_WAY |= {"rounding": "nearest", "allow_fp16_accumulation": False, "loader": "gpu"}  # of settings that are ways
 ABOUT = """A bar compares a step with the first one. The number behind it is the gain over the step before, so the gains
 multiply to the total. Thin lines are 95% intervals; ~ means that 1 lies in the interval of a gain."""
 ADDED = {("cuda_graph", "compile_cuda_graph"): "torch.compile", ("compile", "compile_cuda_graph"): "CUDA graph"}
@@ -38,7 +38,7 @@ def chosen(value: Any) -> list:
 def ladder_of(tables: Tables, family: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
     """Yield (label, comparison, precision) of the study's steps, which add up; a larger batch is another training."""
     steps = [step for step in tables.show["steps"] if "batch_size" not in step]
-    state = {name: USUAL[name] for step in steps for name in step if name in USUAL}
+    state = {name: USUAL_WAY[name] for step in steps for name in step if name in USUAL_WAY}
     family = family[family.batch == family.batch.min()]
     precisions: Any = ORDER
     before: tuple[Any, Any] | None = None
@@ -100,7 +100,7 @@ def draw_ladder(steps: pd.DataFrame) -> Figure:
 def adds(setting: str, before: Any, after: Any) -> bool:
     """Return whether the second value of a setting adds to the first. A way of execution keeps what the first has."""
     if setting != "execution":
-        return before == USUAL[setting] and after not in (before, None)
+        return before == USUAL_WAY[setting] and after not in (before, None)
     return set(re.findall("compile|graph", before)) < set(re.findall("compile|graph", after))
 
 
@@ -125,7 +125,7 @@ def ways_of(tables: Tables, steps: pd.DataFrame) -> pd.DataFrame:
     climbed = set(zip(steps.comparison, steps.precision, strict=True)) if len(steps) else set()
     peaks = tables.trainings.groupby(["comparison", "precision"]).gib.max()
     rows = []
-    for setting, usual in USUAL.items():
+    for setting, usual in USUAL_WAY.items():
         for _, family in alike(tables.comparisons, setting):
             values = {number: one.get(setting, usual) for number, one in family.settings.items()}
             pairs = [pair for pair in permutations(values, 2) if adds(setting, *map(values.get, pair))]

@@ -12,21 +12,22 @@ from .words import listed, span
 ABOUT = """A bar is the memory at the peak of training by what it holds. Beside it stand PyTorch's peak without the data
 set, which the report compares, and the whole card, which nvidia-smi shows. *Overhead* is what PyTorch's allocator had
 reserved above the peak, and what CUDA and its libraries take."""
-FIELDS = {  # part of the memory: fields of the record, ledger_<name>_mib
+MEMORY_PARTS = {  # part of the memory: fields of the record, ledger_<name>_mib
     "weights, optimizer": ("parameters", "gradients", "optimizer", "masters"),
     "activations": ("activations",),
     "data set": ("data",),
     "overhead": ("slack", "context"),
 }
-COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")  # neither of a precision nor of a step; for light and dark
-NOTHING = 0.05  # a smaller saving is not worth a word
+# Neither of a precision nor of a step, and legible on light and dark pages.
+PART_COLOURS = ("#8a7f1f", "#cfc66b", "#5f7f8f", "#8b939c60")
+LEAST_SAVING = 0.05  # a smaller saving is not worth a word
 WARMS_UP_TO = 1.5  # times the peak of training: less is not worth a word
 
 
 def memory_parts_of(record: dict) -> dict[str, float]:
     """Return {part: GiB} of a run. It is empty where a part is negative, or none is known but the overhead."""
     parts = {}
-    for part, names in FIELDS.items():
+    for part, names in MEMORY_PARTS.items():
         known = [mib for name in names if (mib := record[f"ledger_{name}_mib"]) is not None]
         if min(known, default=0) < 0:
             return {}
@@ -43,7 +44,8 @@ def finding(tables: Tables, rows: pd.DataFrame) -> str:
     found = found.sort_values("baseline").drop_duplicates(["comparison", "precision"], keep="last")  # TF32, else fp32
     found["model"] = found.comparison.map(rows.groupby("comparison")["name"].first().map(bare))
     saved = found.groupby("model").saved.agg(["min", "max"]).reindex(rows["name"].map(bare).unique()).dropna()
-    less, same = saved[saved["min"] >= NOTHING], saved[saved["max"].abs().combine(saved["min"].abs(), max) < NOTHING]
+    less = saved[saved["min"] >= LEAST_SAVING]
+    same = saved[saved["max"].abs().combine(saved["min"].abs(), max) < LEAST_SAVING]
     if less.empty:
         return "Memory: what fills it"
     texts = [f"{span([100 * row.min, 100 * row.max], '{:.0f}')}% for {row.Index}" for row in less.itertuples()]
@@ -61,12 +63,12 @@ def section(tables: Tables) -> Section:
     if middle.empty:
         return Section("Memory")
     section = Section(finding(tables, rows), ABOUT)
-    parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(FIELDS))
+    parts = pd.DataFrame([memory_parts_of(record) for record in middle.record], middle.index, list(MEMORY_PARTS))
     highest = rows.groupby(["comparison", "precision"])[["gib", "card_gib"]].max().add_prefix("most_")
     bars = middle.join(parts).join(highest, on=["comparison", "precision"])
     gib, card = (texts(bars[name], "{:,.2f}") for name in ("most_gib", "most_card_gib"))
     bars = bars.assign(label=[f"{one} GiB" for one in gib], note=[f"card {one}" for one in card])
-    add_panels(section, bars, "memory_breakdown", dict(zip(FIELDS, COLOURS, strict=True)))
+    add_panels(section, bars, "memory_breakdown", dict(zip(MEMORY_PARTS, PART_COLOURS, strict=True)))
     warm = rows.assign(warm=[(record["peak_allocated_with_warmup_mib"] or 0) / 1024 for record in rows.record])
     warm["growth"] = warm.warm / [(one["peak_allocated_mib"] or float("inf")) / 1024 for one in warm.record]
     most = warm.loc[warm.growth.idxmax()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 import mistune
 
-COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
+TERMINAL_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of a terminal
 
 
 def write_page(notebook: str | Path) -> None:
@@ -16,7 +16,7 @@ def write_page(notebook: str | Path) -> None:
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "template")
     environment = jinja2.Environment(loader=loader)  # noqa: S701  # the template escapes what is no HTML
     environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
-    environment.filters["uncoloured"] = lambda text: COLOURS.sub("", text)
+    environment.filters["uncoloured"] = lambda text: TERMINAL_COLOURS.sub("", text)
     content = json.loads(notebook.read_text(encoding="utf-8"))
     page = environment.get_template("page.html").render(nb=content)
     notebook.with_suffix(".html").write_text(page, encoding="utf-8")

@@ -37,7 +37,7 @@ fixed before any run: 0.2 points of accuracy, 2% of perplexity, 0.02 of the mean
 seeds."""
 COLUMNS = ["precision", "gpu_uuid", "finished_at"]
 SWITCHES = [*(f"fp32_precision_{part}" for part in ("matmul", "conv", "rnn")), "autocast_dtype"]
-NAMED = 3  # files that are no records; of more their number is given
+FILES_NAMED = 3  # files that are no records; of more their number is given
 
 
 def section(tables: Tables) -> Section:
@@ -62,8 +62,8 @@ def section(tables: Tables) -> Section:
         section.table(shown, "Runs that did not end well")
     left_out = [{"left out": path, "why": reason} for path, reason in tables.left_out if reason != NO_RECORD]
     if others := [path for path, reason in tables.left_out if reason == NO_RECORD]:
-        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        left_out.append({"left out": ", ".join(others[:NAMED]) + more, "why": NO_RECORD})
+        more = f" and {len(others) - FILES_NAMED} more" if len(others) > FILES_NAMED else ""
+        left_out.append({"left out": ", ".join(others[:FILES_NAMED]) + more, "why": NO_RECORD})
     if left_out:
         section.table(left_out, "Records that were left out")
     if tables.other_code:

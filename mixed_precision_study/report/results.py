@@ -16,7 +16,7 @@ from .names import METRICS, ORDER, precision_name
 from .tables import Tables, bars_of, comparisons_of, mark_diverged, ratios_of, training_row
 from .words import listed, short
 
-LINE = 100  # characters of a sentence's line
+LINE_LENGTH = 100  # characters of a sentence's line
 CPU_WARNING = "These runs were a smoke test on the CPU: they say nothing about what mixed precision buys."
 WIDTH = 330  # pixels of the picture
 
@@ -91,7 +91,7 @@ def read_results(records: list[RunRecord]) -> str:
         text = f"One process ran {listed([order[place] for place in sorted(order)], 'and')}, in this order."
         items.insert(0, f"{text} One run of each gives no interval, so a small difference may be chance.")
     items = [re.sub(r"\w+", lambda found: precision_name(found[0]), text) for text in items]
-    return "\n".join(textwrap.fill(text, LINE, initial_indent="- ", subsequent_indent="  ") for text in items)
+    return "\n".join(textwrap.fill(text, LINE_LENGTH, initial_indent="- ", subsequent_indent="  ") for text in items)
 
 
 def in_notebook() -> bool:
@@ -114,7 +114,7 @@ def show(records: list[RunRecord]) -> None:
         for figure in figures:
             plt.close(figure)  # else a notebook shows it again
         display(Image(picture_of(figures), width=WIDTH, alt=opening_note(bars)))
-        print(textwrap.fill(opening_note(bars), LINE))
+        print(textwrap.fill(opening_note(bars), LINE_LENGTH))
     with pd.option_context("display.max_colwidth", None, "display.max_columns", None, "display.width", 1000):
         show_table(results_table(records))
     print(read_results(records))

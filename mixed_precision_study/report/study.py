@@ -14,7 +14,7 @@ from ..parameters import UserError, printable
 from ..store.files import read_file
 
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
-USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
+PLAIN_TEXT = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
 
 
 class Study(NamedTuple):
@@ -65,4 +65,4 @@ def are_usual(values: Any) -> bool:
     """Return whether a setting, or a list of them, is of numbers and texts that can stand in a page or a chart."""
     several = values if isinstance(values, list) else [values]
     texts = [one for one in several if not isinstance(one, int | float)]
-    return all(isinstance(text, str) and USUAL.fullmatch(text) and printable(text) == text for text in texts)
+    return all(isinstance(text, str) and PLAIN_TEXT.fullmatch(text) and printable(text) == text for text in texts)

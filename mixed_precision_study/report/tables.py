@@ -28,7 +28,7 @@ from .words import natural
 
 ON_CPU = "not judged: CPU"
 NAMED_APART = {"notebook", "device_type", "gpu_name", "dataset_used", "model", "batch_size", "execution"}
-USUAL = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
+UNTITLED = {("loss_scale", "dynamic"), ("rounding", "nearest")}  # no title names them
 QUALITY = ("difference", "low", "high", "low90", "high90", "margin", "is_ratio", "seeds", "outcome")
 COMPARISONS = "notebook model name task way device data batch execution settings precisions more title"
 COLUMNS = {  # of the tables, also where they have no row
@@ -298,7 +298,7 @@ def told_apart(settings: dict, key: dict, peers: list[dict]) -> list[str]:
     labels = []
     for name, value in settings.items():
         limit = name == "memory_limit_gib" and value
-        apart = name not in NAMED_APART and (name, value) not in USUAL
+        apart = name not in NAMED_APART and (name, value) not in UNTITLED
         if limit or (apart and any(peer.get(name, "null") != key[name] for peer in peers)):
             labels.append(setting_name(name, value))
     return labels

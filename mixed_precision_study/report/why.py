@@ -14,13 +14,13 @@ and attention. *Other kernels* normalise, convert layouts, copy, or work element
 kernel runs."""
 GRAPH = """AMP shortens the arithmetic, but every cast is one more kernel that the CPU has to launch. A CUDA graph
 launches the whole step at once, so the GPU hardly waits and the shorter arithmetic shows."""
-PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}  # legible on white and on black
+STEP_PARTS = {"arithmetic": "#6a5acd", "other kernels": "#88ccee", "idle": "#8b939c60"}  # legible on white and on black
 BUSY = 0.1  # a GPU that idles less hardly waits
 SHORTER = 0.8  # of the arithmetic of fp32
 
 
 def steps_of(tables: Tables) -> pd.DataFrame:
-    """Return the middle profiled training per comparison and precision, with `PARTS` and `ms` in milliseconds."""
+    """Return the middle profiled training per comparison and precision, with `STEP_PARTS` and `ms` in milliseconds."""
     steps = middle_runs(ok_trainings(tables), lambda one: one["kernel_family_fractions"] and one["gpu_busy_fraction"])
     families = [dict(record["kernel_family_fractions"]) for record in steps.record]
     busy = steps["size"].clip(upper=1)
@@ -69,7 +69,7 @@ def section(tables: Tables) -> Section:
     section = Section(title, f"{because}\n\n{ABOUT}" if because else ABOUT)
     bars = steps.assign(label=steps.ms.map(short) + " ms", note=steps.waits.map("{:.0%} idle".format))
     bars = bars.assign(strong=steps.waits >= IDLE).dropna(subset="ms")
-    add_panels(section, bars, "step_time", PARTS)
+    add_panels(section, bars, "step_time", STEP_PARTS)
     rows = []
     for row in steps.itertuples():
         advice = advice_of(row.limit, row.record).removeprefix(": try ")

@@ -357,8 +357,8 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
-    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}")
-    words += (identity_of(notebook, kept, precision),)
+    digest = identity_of(notebook, kept, precision)
+    words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}", digest)
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
 

@@ -66,7 +66,7 @@ def probe(
             allow_search(search)
         try:
             trainer = make_trainer()
-            compiled = read_compiler(trainer)["seconds"]
+            compiled = read_compiler(trainer.is_compiled)["seconds"]
             settled = EAGER_STEPS + 1 if trainer.captured else 2  # steps until memory is taken and a graph captured
             for batch in cycle_batches(lambda: batches(size)):
                 began = time.perf_counter()
@@ -74,7 +74,7 @@ def probe(
                 synchronize(device)
                 times.append(time.perf_counter() - began)
                 if len(times) == 1:
-                    first = times[0] - (read_compiler(trainer)["seconds"] - compiled)
+                    first = times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled)
                 if len(times) == settled:
                     retried = count("num_alloc_retries", device)
                 if sum(times[settled:]) > 0.2:

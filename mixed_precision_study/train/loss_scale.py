@@ -89,7 +89,7 @@ def flush_fraction(gradients: list[torch.Tensor], scale: float) -> float:
     return (lost / nonzero.clamp(min=1)).item()
 
 
-def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple], hidden: Any) -> None:
+def read_gradients(record: RunRecord, trainer: Any, batches: Iterator[tuple]) -> None:
     """Fill in, for fp16 modes, the fraction of gradient elements that fp16 loses without and with the loss scale.
 
     The gradients come from an fp32 copy of the model: in fp16 the lost ones could no longer be counted.

@@ -172,10 +172,7 @@ def compiled(part: Callable, mode: str = "default", several_shapes: bool = False
     config.enable_autograd_cache = False
     # A compiled backward pass would run under the forward's autocast, though eager mode's does not (issue 153044).
     config.backward_pass_autocast = "off"  # noqa: S105
-    options: Any = COMPILE_MODES[mode]
-    if "backend" in options:
-        from . import batch_norm  # noqa: F401, which registers it
-    return torch.compile(part, dynamic=None if several_shapes else False, **options)
+    return torch.compile(part, dynamic=None if several_shapes else False, **COMPILE_MODES[mode])
 
 
 def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool = False) -> list[torch.nn.Parameter]:

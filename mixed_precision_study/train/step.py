@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -62,8 +61,7 @@ def training_step(
 class Trainer:
     """Takes the steps of one training run, in eager mode or as replays of a CUDA graph.
 
-    compute_loss, step_function, make_optimizer: as in Experiment. The default step clips to a norm of `clip`; the
-        default optimizer is torch.optim.SGD with the other `options`.
+    compute_loss, make_optimizer, step_function: as in Experiment. The default step is training_step.
     found_inf: 1.0 on the device if the last step was skipped; None where the host itself decides that.
     network: the model as it was built. model: the same for inference, compiled if `execution` says so.
     loss_of: what the step calls as compute_loss, because torch.compile compiles network and loss as one.
@@ -79,23 +77,21 @@ class Trainer:
         compute_loss: Callable,
         *,
         device: torch.device,
+        make_optimizer: Callable[..., torch.optim.Optimizer],
         step_function: Callable | None = None,
-        make_optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         execution: str = "eager",
         compile_mode: str = "default",
         scaler: str = "pytorch",
         rounding: str = "nearest",
         loss_scale: str | float = "dynamic",
         keep_batchnorm_fp32: bool = False,
-        clip: float | None = None,
         data: Any = None,
-        **options: Any,
     ):
         self.precision = precision
         self.data = data
         self.device = device
         self.compute_loss = compute_loss
-        self.step_function = step_function or partial(training_step, clip=clip)
+        self.step_function = step_function or training_step
         self.fixed_scale = None if loss_scale == "dynamic" else float(loss_scale)
         self.masters = cast_model(model, precision, keep_batchnorm_fp32)
         self.fp8_linear_fraction = use_float8(model) if precision == "fp8" else None
@@ -116,7 +112,7 @@ class Trainer:
         self.captured: CapturedStep | None = None
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
-        self.optimizer: Any = self.optimizer_of(make_optimizer or partial(torch.optim.SGD, **options))
+        self.optimizer: Any = self.optimizer_of(make_optimizer)
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:
@@ -149,6 +145,10 @@ class Trainer:
         if self.found_inf is not None:  # a fused optimizer is called in every step, and skips the update by itself
             self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
             self.skipped += self.found_inf
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.model is not self.network
 
     @property
     def skipped_steps(self) -> int:
@@ -274,7 +274,7 @@ def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict) -> Non
         setattr(record, f"fp32_precision_{name}", switch)
     dtype = PRECISIONS[trainer.precision]["autocast"]
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
-    if dtype and trainer.model is not trainer.network:
+    if dtype and trainer.is_compiled:
         from torch._functorch import config
 
         record.compiled_backward_autocast = config.backward_pass_autocast
@@ -345,7 +345,7 @@ def steps_until_stable(
     compiled_before: seconds that compiling took before.
     """
     taken = WarmUpSteps()
-    compiling = ": compiling" if trainer.model is not trainer.network else ""
+    compiling = ": compiling" if trainer.is_compiled else ""
     with progress(None, f"{trainer.precision}, first step{compiling}") as shown:
         for batch in cycle_batches(batches):
             begin = time.perf_counter()
@@ -353,7 +353,7 @@ def steps_until_stable(
             synchronize(trainer.device)
             taken.times.append(time.perf_counter() - begin)
             if len(taken.times) == 1:
-                taken.first = taken.times[0] - (read_compiler(trainer)["seconds"] - compiled_before)
+                taken.first = taken.times[0] - (read_compiler(trainer.is_compiled)["seconds"] - compiled_before)
             taken.skipped.append(trainer.skipped_steps)
             if taken.skipped[-1] == taken.skipped[-2]:
                 taken.scale = trainer.scaler.get_scale()
@@ -390,9 +390,9 @@ def warm_up(
     scale is set to that of the last step that was not: a hidden state that is not finite overflows at any scale.
     """
     if trainer.device.type != "cuda":
-        at_least = at_most = 1 if trainer.model is trainer.network else 3  # compiled without hidden, and with
+        at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
-    compiled_before = read_compiler(trainer)["seconds"]
+    compiled_before = read_compiler(trainer.is_compiled)["seconds"]
     saved = [tensor.to("cpu", copy=True) for tensor in trained_tensors(trainer)]
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
@@ -410,14 +410,18 @@ def warm_up(
     read_peaks(record, trainer.device, "_with_warmup")
     release_memory(trainer.device)  # gives back what the search took; the next three steps take what training needs
     read_context(record, trainer.device)
-    record.host_syncs_per_step = count_syncs(trainer, batches, taken.hidden, steps=3)
+
+    def take_step(batch: Any) -> None:
+        _, taken.hidden = trainer.step(batch, taken.hidden)
+
+    record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
     with torch.no_grad():
         for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
             tensor.copy_(value)
     record.warmup_steps = trainer.steps
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
-    record.compile_seconds = read_compiler(trainer)["seconds"] - compiled_before
+    record.compile_seconds = read_compiler(trainer.is_compiled)["seconds"] - compiled_before
     if taken.scale and taken.skipped[-1] > taken.skipped[-2]:
         trainer.scaler.update(taken.scale)
     trainer.start_again()
@@ -447,7 +451,7 @@ def timed_epoch(
     scales = LossScaleTrace(record, trainer)
     outcome = trainer.captured.outcome if trainer.captured else None
     meter = LossMeter(trainer) if trainer.found_inf is None else DeviceLossMeter(trainer.found_inf, outcome)
-    compiled_before = read_compiler(trainer)["graphs"]
+    compiled_before = read_compiler(trainer.is_compiled)["graphs"]
     with progress(record.steps_per_epoch, label) as bar, watched(record, trainer.device):
         startup.end(record)
         clock.start()
@@ -476,7 +480,7 @@ def timed_epoch(
     if len(record.epoch_seconds) == 1:  # later epochs begin with memory that an evaluation has left reserved
         read_device_memory(record, trainer.device)
     scales.end(skipped)
-    if read_compiler(trainer)["graphs"] > compiled_before:
+    if read_compiler(trainer.is_compiled)["graphs"] > compiled_before:
         raise RuntimeError("torch.compile compiled again within a timed epoch, so its time is not that of training")
     if mean_loss is None:
         scale = trainer.scaler.get_scale()

@@ -4,16 +4,14 @@ import lost_updates as benchmark
 import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
+from small_training import sgd_trainer
 
 from mixed_precision_study.explain.lost_updates import read_lost_updates
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device, rounded_at_random
-from mixed_precision_study.train.step import Trainer
-
-CPU = torch.device("cpu")
 
 
 def trainer_of(precision="bf16_true", **options):
-    return Trainer(Weights(1000, 1.0), precision, linear_loss, device=CPU, **options)
+    return sgd_trainer(Weights(1000, 1.0), precision, linear_loss, **options)
 
 
 def gradients(value):
@@ -26,7 +24,7 @@ def adamw(weights):
 
 def measured(value, **options):
     record, trainer = make_record("bf16_true"), trainer_of(**options)
-    read_lost_updates(record, trainer, gradients(value), None)
+    read_lost_updates(record, trainer, gradients(value))
     return record
 
 
@@ -46,13 +44,13 @@ def test_the_optimizers_state_counts(options):
     record, trainer = make_record("bf16_true"), trainer_of(make_optimizer=adamw, **options)
     for batch in gradients(1.0):
         trainer.step(batch)
-    read_lost_updates(record, trainer, gradients(1.0), None)
+    read_lost_updates(record, trainer, gradients(1.0))
     assert (record.lost_update_fraction, record.kept_update_fraction) == (1, 0)  # 1e-3 is a quarter of 2^-8
 
 
 def test_modes_with_fp32_weights_have_none_and_a_step_without_update_says_so():
     record = make_record("fp32")
-    read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0), None)
+    read_lost_updates(record, trainer_of("fp32", lr=0.1), gradients(1.0))
     assert record.lost_update_fraction is record.kept_update_fraction is record.update_reason is None
     nothing = measured(0.0, lr=0.1)
     assert nothing.lost_update_fraction is None and nothing.update_reason == "the step updated nothing"

@@ -79,7 +79,7 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     host, device = ("DeviceType.CPU", "aten::add", 0, 99_000_000), ("DeviceType.CUDA", ADD, 0, 5_000_000)
     pretend_profiler(monkeypatch, [device, host])
     record, trainer, given = make_record(), make_trainer(), []
-    profiling.profile_steps(record, trainer, iter(made_batches(given, 9)), None)
+    profiling.profile_steps(record, trainer, iter(made_batches(given, 9)))
     assert (trainer.steps, len(given)) == (5, 5)
     assert record.gpu_busy_ms_per_step == 1
     assert record.kernels_per_step == 1 / 5
@@ -87,7 +87,7 @@ def test_a_profile_takes_five_steps_and_passes_over_what_the_host_did(monkeypatc
     assert os.environ["TEARDOWN_CUPTI"] == (teardown or "1")  # unless the user says otherwise
     pretend_profiler(monkeypatch, [host])
     with pytest.raises(RuntimeError, match="no kernel"):
-        profiling.profile_steps(record, trainer, iter(made_batches([], 9)), None)
+        profiling.profile_steps(record, trainer, iter(made_batches([], 9)))
 
 
 def counted(work):
@@ -189,7 +189,7 @@ STEP = 3 * FORWARD - 2 * 4 * 16 * 24  # the batch itself needs no gradient
 def test_the_work_of_a_step_is_counted_on_the_cpu_and_under_compile_without_its_bytes():
     record, trainer = make_record(), make_trainer()
     before = [weight.detach().clone() for weight in trainer.weights]
-    profiling.count_work(record, trainer, iter(made_batches([])), None)
+    profiling.count_work(record, trainer, iter(made_batches([])))
     assert record.flops_per_step == STEP
     assert record.achieved_tflop_per_second == pytest.approx(STEP / 0.002 / 1e12)  # a step takes 2 ms
     assert (record.misaligned_flops_fraction, record.limit_reason) == (0, None)
@@ -199,6 +199,6 @@ def test_the_work_of_a_step_is_counted_on_the_cpu_and_under_compile_without_its_
     trainer = make_trainer(loss=lambda network, batch, hidden: (sum(one.sum() for one in network.parameters()), hidden))
     trainer.model = trainer.loss_of = unused = object()
     record = make_record()
-    profiling.count_work(record, trainer, iter(made_batches([])), None)  # on the loss as it was written
+    profiling.count_work(record, trainer, iter(made_batches([])))  # on the loss as it was written
     assert (record.flops_per_step, record.misaligned_flops_fraction, record.bytes_per_step) == (0, None, None)
     assert "torch.compile" in record.limit_reason and trainer.loss_of is unused

@@ -40,7 +40,7 @@ def asked(monkeypatch):
 def test_a_run_is_set_against_the_measured_ceilings_unless_another_process_uses_the_gpu(asked):
     figures = {"achieved_tflop_per_second": 10.0, "bytes_per_step": 4e9, "gpu_busy_ms_per_step": 2.0}
     record = make_record(**figures)
-    measure_limits(record, make_trainer("amp_bf16"), iter([]), None)
+    measure_limits(record, make_trainer("amp_bf16"), iter([]))
     assert (record.ceiling_matmul_tflop_per_second, record.ceiling_conv_tflop_per_second) == (50, None)
     assert record.ceiling_copy_gb_per_second == 4000
     assert record.compute_limit_fraction == pytest.approx(0.2)  # of the matmul

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-import types
+import warnings
 
 import pytest
 import torch
@@ -53,10 +53,17 @@ def test_waits_while_a_batch_is_made_are_not_counted(monkeypatch):
             seen.append(modes[-1])
             yield None
 
-    trainer = types.SimpleNamespace(device=torch.device("cuda"), step=lambda *_: (None, seen.append(modes[-1])))
-    assert count_syncs(trainer, batches, None, steps=2) == 0
-    assert seen[:2] == ["default", "warn"]  # an epoch's order may be waited for
-    assert modes[-1] == "default" and seen.count("warn") >= 2
+    def take_step(batch):
+        seen.append(modes[-1])
+        warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+
+    def fail():
+        raise AssertionError("a batch is asked for")
+
+    assert count_syncs(take_step, batches, 2, torch.device("cuda")) == 1
+    assert seen == ["default", *["warn"] * 3]  # only an epoch's order may be waited for
+    assert modes[-1] == "default"
+    assert count_syncs(take_step, fail, 2, torch.device("cpu")) is None
 
 
 def test_the_first_run_tells_its_start_part_by_part(monkeypatch):

@@ -54,7 +54,7 @@ def test_the_title_says_only_what_the_steps_show(tmp_path, records, in_title, no
 
 
 def test_the_parts_of_the_memory_add_up_or_are_not_shown():
-    mib = {f"ledger_{name}_mib": 512.0 for names in memory.FIELDS.values() for name in names}
+    mib = {f"ledger_{name}_mib": 512.0 for names in memory.MEMORY_PARTS.values() for name in names}
     assert list(memory.memory_parts_of(mib).values()) == [2.0, 0.5, 0.5, 1.0]
     for broken in ({"ledger_slack_mib": -1.0}, dict.fromkeys(list(mib)[:6])):
         assert memory.memory_parts_of(mib | broken) == {}

@@ -50,7 +50,7 @@ def test_picture_table_and_sentences_have_the_same_numbers_in_one_order():
     text = " ".join(map(str.strip, lines))
     assert text.index("TF32") < text.index("fp32") and "run 3" not in text  # their order is no caution
     assert all(number in text for number in ("2.00x as fast as fp32", "4.00x as fast as fp32", "2.00x as fast as TF32"))
-    assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE
+    assert "amp_fp16" not in text and max(map(len, lines)) <= results.LINE_LENGTH
 
 
 def test_a_run_that_did_not_train_or_failed_has_no_ratio_and_one_alone_says_what_limits_it(capsys):

@@ -65,8 +65,7 @@ def test_nothing_fits_and_on_the_cpu_nothing_is_searched_or_limited(search):
 class Counting:
     """A trainer that counts its steps, notes cuDNN's switches and runs out of memory above `room` samples."""
 
-    captured, device, network = None, CPU, torch.nn.Identity()
-    model = network
+    captured, device, network, is_compiled = None, CPU, torch.nn.Identity(), False
 
     def __init__(self, room=64):
         self.room, self.steps, self.seen = room, 0, set()

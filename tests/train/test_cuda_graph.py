@@ -11,7 +11,6 @@ import small_training
 import torch
 from conftest import experiment_of
 from small_training import (
-    CPU,
     MODES,
     SCALED,
     Words,
@@ -24,6 +23,7 @@ from small_training import (
     make_record,
     plain_step,
     same_bits,
+    sgd_trainer,
     small_network,
     text,
     word_loss,
@@ -35,7 +35,7 @@ from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.tasks.batches import leaves_of
 from mixed_precision_study.train.cuda_graph import EAGER_STEPS, CapturedStep
 from mixed_precision_study.train.device_optimizer import DeviceAdamW, DeviceSGD, on_device
-from mixed_precision_study.train.step import DeviceLossMeter, Trainer, timed_epoch, warm_up
+from mixed_precision_study.train.step import DeviceLossMeter, timed_epoch, warm_up
 
 ROUNDING = {"fp32": 1e-6, "tf32": 1e-6, "amp_bf16": 1e-2, "amp_fp16": 2e-3, "o2_fp16": 2e-3, "o3_fp16": 5e-3}
 ROUNDING["bf16_true"] = 4e-2  # the eager optimizer rounds after every operation, the fused one once
@@ -120,9 +120,9 @@ def test_a_scale_that_still_falls_at_the_end_of_the_warm_up_is_not_kept(precisio
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_the_hidden_state_goes_from_step_to_step_starts_anew_and_may_come_from_elsewhere(kind):
-    options = {"device": CPU, "lr": 0.5, "clip": 0.25}
+    options = {"lr": 0.5, "clip": 0.25}
     eager, captured = (
-        Trainer(Words(kind), "fp32", word_loss, execution=way, **options) for way in ("eager", "cuda_graph")
+        sgd_trainer(Words(kind), "fp32", word_loss, execution=way, **options) for way in ("eager", "cuda_graph")
     )
     other = [torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(number)) for number in (5, 6)]
     other = tuple(other) if kind == "LSTM" else other[0]
@@ -277,7 +277,7 @@ def test_several_groups_train_as_with_torch_and_frozen_weights_keep_nothing(kind
     for scaler in ("pytorch", "device"):
         network, given = small_network(), {"make_optimizer": make_optimizer, "scaler": scaler, "clip": 0.1}
         network[0].weight.requires_grad_(False)
-        trainer = Trainer(network, precision, compute_loss, device=CPU, **given)
+        trainer = sgd_trainer(network, precision, compute_loss, **given)
         for step in range(4):
             trainer.set_lr(0.05 / (1 + step))
             losses.append(trainer.step(make_batch(step))[0].item())

@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+from small_training import sgd_trainer
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.train.float8 import (
@@ -17,9 +18,6 @@ from mixed_precision_study.train.float8 import (
     use_float8,
     without_float8,
 )
-from mixed_precision_study.train.step import Trainer
-
-CPU = torch.device("cpu")
 
 
 def values(*shape, seed=0):
@@ -105,7 +103,7 @@ def squared_loss(model, batch, hidden):
 def losses_of(precision, execution="eager"):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
-    trainer = Trainer(model, precision, squared_loss, device=CPU, execution=execution, lr=0.5, momentum=0.9)
+    trainer = sgd_trainer(model, precision, squared_loss, execution=execution, lr=0.5, momentum=0.9)
     inputs = [values(32, 64, seed=number) for number in range(30)]
     return [trainer.step((x, x[:, :16].tanh()))[0].item() for x in inputs], trainer
 

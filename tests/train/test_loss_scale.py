@@ -8,7 +8,7 @@ import pytest
 import torch
 from explained_training import Weights, linear_loss, make_record
 from explained_training import make_trainer as trainer_of
-from small_training import CPU, SCALED
+from small_training import CPU, SCALED, sgd_trainer
 
 from mixed_precision_study.train.cuda_graph import DeviceScaler
 from mixed_precision_study.train.loss_scale import (
@@ -18,7 +18,6 @@ from mixed_precision_study.train.loss_scale import (
     make_scaler,
     read_gradients,
 )
-from mixed_precision_study.train.step import Trainer
 
 
 def made_trainer(scaler, fixed_scale=None):
@@ -93,7 +92,7 @@ def branch_loss(network, batch, hidden):
 
 @pytest.mark.parametrize("precision", SCALED)
 def test_the_gradient_of_an_earlier_step_is_never_used_again(precision):
-    trainer = Trainer(TwoBranches(), precision, branch_loss, device=CPU, loss_scale=64, lr=0.5)
+    trainer = sgd_trainer(TwoBranches(), precision, branch_loss, loss_scale=64, lr=0.5)
     data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
     trainer.step((*data, "left", "right"))
     both = [weight.detach().clone() for weight in (*trainer.masters, *trainer.weights)]
@@ -145,7 +144,7 @@ def test_lost_gradients_of_fp16_are_measured_with_and_without_the_scale_and_with
     record, trainer = make_record(precision), trainer_of(precision, loss, Weights(5), loss_scale=1024.0)
     batch = torch.tensor([2.0**-40, 2.0**-30, 2.0**-25, 0.0, last])  # the third is lost, but twice it is not
     trainer.step(batch)
-    read_gradients(record, trainer, iter([batch]), None)
+    read_gradients(record, trainer, iter([batch]))
     assert (record.gradient_flush_fraction_scale_1, record.gradient_flush_fraction_scaled) == lost
     assert record.gradient_reason == reason
     assert trainer.steps == 1

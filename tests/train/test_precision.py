@@ -5,12 +5,12 @@ import functools
 
 import pytest
 import torch
-from small_training import CPU, MODES, compute_loss, make_trainer
+from small_training import CPU, MODES, compute_loss, make_trainer, sgd_trainer
 
 from mixed_precision_study.parameters import Unsupported
 from mixed_precision_study.store.record import RunRecord
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
-from mixed_precision_study.train.step import Trainer, describe_trainer
+from mixed_precision_study.train.step import describe_trainer
 
 
 @pytest.mark.parametrize("precision", MODES)
@@ -45,7 +45,7 @@ def test_a_model_of_another_type_is_cast_with_its_arguments_but_for_complex_weig
     network = torch.nn.Linear(4, 1, dtype=torch.float64)  # which is cast in every mode
     network.spectrum = torch.nn.Parameter(torch.ones(4, dtype=torch.cfloat))
     network.register_buffer("phase", torch.ones(4, dtype=torch.cfloat))
-    trained = Trainer(network, precision, compute_loss, device=CPU, lr=0.1).network
+    trained = sgd_trainer(network, precision, compute_loss, lr=0.1).network
     assert trained.spectrum.dtype == trained.phase.dtype == torch.cfloat
     answer = trained(torch.ones(2, 4, dtype=torch.float64))  # its arguments are cast, too
     assert answer.dtype == trained.weight.dtype == TYPES.get(precision, torch.float32)
@@ -73,7 +73,7 @@ def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
     gradients, records = [], []
     for execution in ("eager", "compile"):
         torch.manual_seed(0)
-        trainer = Trainer(Island(), "amp_bf16", square, device=CPU, execution=execution, lr=0.0)
+        trainer = sgd_trainer(Island(), "amp_bf16", square, execution=execution, lr=0.0)
         trainer.step(inputs)
         gradients.append(trainer.network.second.weight.grad)
         records.append(RunRecord(run_id="x", notebook="x", precision="amp_bf16", parameters={}))

@@ -26,6 +26,7 @@ from small_training import (
     norm_of_update,
     plain_step,
     same_bits,
+    sgd_trainer,
     small_network,
 )
 
@@ -33,7 +34,6 @@ from mixed_precision_study.parameters import COMPILE_MODES, Diverged
 from mixed_precision_study.train.precision import set_fp32_precision
 from mixed_precision_study.train.step import (
     SEARCH_LIMIT,
-    Trainer,
     TrainingLog,
     allow_search,
     evaluating,
@@ -245,7 +245,7 @@ def test_evaluating_takes_no_gradients_and_goes_back_to_training_even_after_an_e
 def test_a_batch_normalisation_that_averages_over_all_steps_keeps_their_count():
     network = small_network()
     network[1].momentum = None
-    Trainer(network, "o2_fp16", flagged_loss, device=CPU, lr=0.1)
+    sgd_trainer(network, "o2_fp16", flagged_loss, lr=0.1)
     assert network[1].num_batches_tracked == 0
 
 
@@ -256,9 +256,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
 
 @NEEDS_COMPILER
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "cudnn-batch-norm")]
-)
+@pytest.mark.parametrize(("execution", "mode"), [("compile", "coordinate-descent"), ("compile_cuda_graph", "default")])
 def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epoch(execution, mode):
     set_fp32_precision("fp32")
     eager, compiled = make_trainer("fp32"), make_trainer("fp32", execution=execution, compile_mode=mode)
@@ -278,7 +276,6 @@ def test_compiled_steps_equal_eager_ones_and_compiling_is_no_part_of_a_timed_epo
             trainer.step(make_batch(1))
     names = [" ".join(event.name for event in profile.events()) for profile in profiles]
     assert "softmax" in names[0] and "softmax" not in names[1]  # the loss is compiled with its network
-    assert ("aten::batch_norm_backward" in names[1]) is (mode == "cudnn-batch-norm")
     if execution == "compile":
         images, labels = make_batch()
         with pytest.raises(RuntimeError, match="compiled again within a timed epoch"):
@@ -340,7 +337,7 @@ def test_where_a_step_takes_long_fewer_algorithms_are_searched(monkeypatch, most
 
 def test_compiling_is_no_part_of_the_search(monkeypatch):
     given, spent = [], iter([10.0, 12.5, *[12.5] * 9])
-    monkeypatch.setattr(f"{STEP}.read_compiler", lambda trainer: {"graphs": 0, "seconds": next(spent)})
+    monkeypatch.setattr(f"{STEP}.read_compiler", lambda compiled: {"graphs": 0, "seconds": next(spent)})
     monkeypatch.setattr(f"{STEP}.read_search", lambda record, trainer, *seconds: given.append(seconds))
     trainer, record = make_trainer("fp32"), make_record()
     warm_up(record, trainer, lambda: iter([make_batch()]))
