@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mixed_precision_study.judge.ratios import paired_ratio
 from mixed_precision_study.judge.verdict import DIFFERENT, SAME, SAME_TO, judge
+from mixed_precision_study.store.record import flat_record, new_record
 
 BLOCKS = 10  # of an epoch
 SECONDS = 6.0  # of an epoch
@@ -70,7 +71,8 @@ def made_up_record(draw: np.random.Generator, scatter: Scatter, epochs: int, sec
     logarithms = draw.normal(0, scatter.processes) + by_epoch + scatter.blocks * noise
     blocks = seconds / BLOCKS * np.exp(logarithms)
     times = {"epoch_seconds": blocks.sum(1).tolist(), "block_seconds": blocks.ravel().tolist()}
-    return {"precision": precision, "seed": 0, "batch_size": 1, "epochs": epochs, "throttled": False, **times}
+    settings = {"dataset": "own", "model": "own", "batch_size": 1, "seed": 0, "execution": "eager", "epochs": epochs}
+    return flat_record(new_record("simulated", settings, precision, {"status": "ok", "throttled": False, **times}))
 
 
 def made_up_pairs(draw: np.random.Generator, scatter: Scatter, processes: int, epochs: int) -> list[tuple[dict, dict]]:

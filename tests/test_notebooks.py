@@ -1,7 +1,6 @@
 """The experiment notebooks: the step that they show, models, metrics and rates, wrong input, and each running alone."""
 
 import functools
-import json
 import math
 import sys
 
@@ -12,6 +11,8 @@ from made_up_data import write_texts
 from notebook_outputs import executed, papermill, printed
 from small_training import EXECUTIONS, MODES, norm_of_update, sgd_trainer
 from small_training import make_trainer as make_small_trainer
+
+from mixed_precision_study.store.record import read_run
 
 TINY = {
     "cifar_resnet": {"model": "test_resnet", "batch_size": 4},
@@ -178,11 +179,12 @@ def test_a_notebook_leaves_a_record_of_each_mode_and_of_the_cpu_no_made_up_numbe
         assert done.returncode == 0, done.stderr[-2000:]
     else:
         run_cells(name, "results", **asked, output_dir=str(tmp_path / "outputs"))
-    found = [json.loads(path.read_text()) for path in (tmp_path / "outputs").glob("*.json")]
+    found = [read_run(path) for path in (tmp_path / "outputs").glob("*.json")]
     records, trained = {record["precision"]: record for record in found}, ("fp32", "amp_bf16")
     statuses = {name: "ok" if name in trained else "unsupported" for name in MODES}
     assert {name: record["status"] for name, record in records.items()} == statuses
-    assert {(r["device_type"], r["synthetic"], r["batch_size"]) for r in records.values()} == {("cpu", True, 4)}
+    assert {(one["device_type"], one["synthetic"]) for one in found} == {("cpu", True)}
+    assert {one["settings"]["batch_size"] for one in found} == {4}
     for record in (records[name] for name in trained):
         assert len(record["epoch_seconds"]) == len(record["metric"]) == len(record["train_loss"]) == 1
         assert record["steps_per_epoch"] == len(record["block_seconds"]) == 2  # a block for each step

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import typing
 from html.parser import HTMLParser
 
 import made_up_records as made_up
@@ -11,12 +10,12 @@ from conftest import ENVIRONMENT, NOTEBOOKS, ROOT
 from drawn_reports import write_all
 from nbconvert import HTMLExporter  # as JupyterLab writes it, which escapes less than our own page
 from nbconvert.filters import markdown2html
+from nested import changed, flaw
 from notebook_outputs import papermill
 from tiny_suite import ACT, call, entry, records_of, write_suite
 
-from mixed_precision_study.parameters import Text
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import RunRecord
+from mixed_precision_study.store.record import flat_record, record_of
 
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>[x](javascript:alert(1))"
 
@@ -62,7 +61,8 @@ def test_text_of_a_record_is_no_part_of_the_exported_page(tmp_path):
     done = call(folder, *words, "--jobs", 2, cwd=folder, env=ENVIRONMENT)
     records = records_of(folder / "out")
     assert records["script"]["reason"] == reason, done.stdout + done.stderr
-    assert records["ok"]["model"] == SCRIPT and records["ok"]["data_dir"].endswith(shell)
+    settings = records["ok"]["settings"]
+    assert settings["model"] == SCRIPT and settings["data_dir"].endswith(shell)
     effects = Effects((folder / "out" / "summary.html").read_text(encoding="utf-8"))
     assert effects.found == []
     for word in ("onerror=alert(1)", "javascript:alert(1)", "onerror=alert(2)", "javascript:alert(2)"):
@@ -85,15 +85,17 @@ def with_markup(value, name):
 
 def spoil(folder, kept):
     """Put markup into every text field of every record below `folder`, but for those in `kept`."""
-    texts = {name for name, spec in RunRecord.__dataclass_fields__.items() if Text in typing.get_args(spec.type)}
     for path in folder.rglob("*.json"):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if "run_id" in record:
-            unknown = dict.fromkeys((name for name in texts if record.get(name) is None), "")
-            record["batch_probes"] = record.get("batch_probes") or [[256, "ok", 1.0, 1.0], [512, "oom", 1.0, None]]
-            found = {**record, **unknown}.items()
-            record = {name: value if name in kept else with_markup(value, name) for name, value in found}
-            path.write_text(json.dumps(record), encoding="utf-8")
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if "run" in value:
+            probes = value["measured"]["time"]["batch_probes"] or [[256, "ok", 1.0, 1.0], [512, "oom", 1.0, None]]
+            fields = json.loads(json.dumps(flat_record(record_of(changed(value, batch_probes=probes)))))
+            settings, given = fields.pop("settings"), {}
+            for name, one in {**fields, **settings}.items():
+                if name not in kept:
+                    spoilt = with_markup("" if one is None else one, name)
+                    given |= {} if flaw(changed(value, **{name: spoilt})) else {name: spoilt}
+            path.write_text(json.dumps(changed(value, **given)), encoding="utf-8")
 
 
 def test_no_text_of_a_record_takes_effect_in_the_report(tmp_path):

@@ -1,7 +1,6 @@
 """Notebooks that hold the package themselves, and a wheel: both are whole, and run where there is nothing else."""
 
 import io
-import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from notebook_outputs import cell_errors, executed, outputs_of, papermill, print
 from mixed_precision_study import __version__, standalone
 from mixed_precision_study.standalone import standalone_notebook
 from mixed_precision_study.store.commit import packed_package
+from mixed_precision_study.store.record import read_run
 
 NAME = "mixed_precision_study"
 KINDS = (".py", ".csv", ".json", ".html", ".css", ".js")
@@ -69,6 +69,6 @@ def test_a_standalone_notebook_runs_in_an_empty_folder(tmp_path):
     assert cell_errors(notebook) == [] and outputs_of(notebook, "data")
     assert f"{NAME} {__version__} from this notebook" in printed(notebook)
     (path,) = (tmp_path / "outputs").glob("*.json")
-    record = json.loads(path.read_text(encoding="utf-8"))
-    assert (record["status"], record["loader"], record["steps_per_epoch"]) == ("ok", "workers", 2)
+    record = read_run(path)
+    assert (record["status"], record["settings"]["loader"], record["steps_per_epoch"]) == ("ok", "workers", 2)
     assert left == []

@@ -29,8 +29,8 @@ from ..store.record import (
     load,
     new_record,
     read_run,
+    save,
     utc_now,
-    write_json,
     write_record,
 )
 from .devices import Device
@@ -110,7 +110,7 @@ def tell_why_unexplained(path: Path, reason: str) -> None:
         for name, value in flat_record(record).items():
             if value == NOT_YET_EXPLAINED:
                 setattr(record, name, reason)
-        write_json(record.model_dump(warnings=False), path)
+        save(record, path)
 
 
 def watch(process: subprocess.Popen, run: Run, limit: float, halt: Event, watcher: Watcher) -> tuple[int, str]:

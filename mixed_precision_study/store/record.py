@@ -410,11 +410,16 @@ def write_record(record: RunRecord, output_dir: str | Path) -> Path:
             os.replace(path, aside / path.name)
         elif record.data_fingerprint and old.data_fingerprint != record.data_fingerprint:
             old.run_id = f"{old.run_id}-{old.data_fingerprint or 'unknown_data'}"
-            write_json(old.model_dump(warnings=False), path.with_name(f"{old.run_id}.json"))
+            save(old, path.with_name(f"{old.run_id}.json"))
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
-    write_json(record.model_dump(warnings=False), path)
+    save(record, path)
     return path
+
+
+def save(record: RunRecord, path: str | Path) -> None:
+    """Write a record as it is, in its nested form."""
+    write_json(record.model_dump(warnings=False), path)
 
 
 def given_study() -> dict | None:

@@ -26,7 +26,7 @@ CHARTS = {"time_and_memory", "step_time", "memory_breakdown", "energy"}
 LINKS = ("trainings.csv", "ratios.csv", "step_time.png", "summary.html", "summary.ipynb", "x.json")
 ODD = {  # name: (content, a word of why it is left out; None of what is no record)
     "truncated.json": ('{"run_id": "cut off", "status": "o', "not readable"),
-    "poor.json": ('{"run_id": "poor"}', "lacks"),
+    "poor.json": ('{"run_id": "poor"}', "version"),
     "broken.zip": ("PK no zip", "not readable"),
     "foreign.json": ("[1, 2, 3]", None),
     "settings.json": ('{"theme": "dark"}', None),

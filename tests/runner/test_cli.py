@@ -10,8 +10,10 @@ from unittest.mock import Mock
 import pytest
 from tiny_suite import LIGHT, call, entry, main, read_records, records_of, survivors, write_notebook, write_suite
 
+from mixed_precision_study.parameters import assignments
 from mixed_precision_study.runner import cli, execute, folder
 from mixed_precision_study.runner.devices import Device
+from mixed_precision_study.runner.plan import parameters_of
 
 STUDIES = {
     "mix": [entry(precisions="fp32, amp_bf16", lr=1), entry("late"), entry("fail")],
@@ -40,7 +42,12 @@ def test_a_batch_leaves_records_and_a_report_and_a_second_start_executes_nothing
     done = call(suite, "mix", *words, env=environment, cwd=suite / "here")
     records = read_records(output)
     assert done.returncode == 1 and not survivors(output)
-    found = sorted((one["mode"], one["status"], one["precision"], one["lr"], one["study"]["name"]) for one in records)
+    settings = {one["run_id"]: one["settings"] for one in records}
+    assert {one["study"]["name"] for one in records} == {"mix"}
+    found = sorted(
+        (settings[one["run_id"]]["mode"], one["status"], one["precision"], settings[one["run_id"]]["lr"], "mix")
+        for one in records
+    )
     assert found == [
         ("fail", "failed", "fp32", 0.1, "mix"),
         ("late", "ok", "fp32", 0.1, "mix"),
@@ -143,7 +150,8 @@ def test_only_what_is_asked_for_is_listed_and_else_quick_and_none_of_it_loads_py
         assert said & set(cli.load_studies(cli.STUDIES_FILE)) == names
     assert cli.main(["--parameters", "cifar_resnet.ipynb"]) == 0
     said = capsys.readouterr().out
-    assert all(f"{name} = " in said for name in cli.EXPERIMENTS["cifar_resnet"].model_fields)
+    declared, _ = parameters_of(cli.STUDIES_FILE.with_name("cifar_resnet.ipynb"))
+    assert set(assignments(said)) == set(declared.model_fields)
     assert cli.main(["quick/cifar_resnet", "--gpus", "none", "--output-dir", "out", "-p", "model", "resnt18"]) == 2
     assert "resnet18" in capsys.readouterr().err and not (tmp_path / "out").exists()
 

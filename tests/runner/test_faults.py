@@ -22,6 +22,7 @@ from tiny_suite import LIGHT, call, command, entry, main, read_records, records_
 from mixed_precision_study.runner import batch, cli, execute
 from mixed_precision_study.runner.devices import Device
 from mixed_precision_study.runner.plan import plan
+from mixed_precision_study.store.record import load
 
 ENDS = {  # {mode: (status, part of the reason, or None)}
     "ok": ("ok", None),
@@ -104,7 +105,7 @@ def test_each_end_leaves_its_record(suite, tmp_path, monkeypatch):
         if status != "ok":
             assert (record["device_type"], len(record["code_hash"])) == ("cpu", 12)
             assert record["study"]["name"] in STUDIES
-    half = {one["precision"]: one["status"] for one in read_records(output) if one["mode"] == "half"}
+    half = {one["precision"]: one["status"] for one in read_records(output) if one["settings"]["mode"] == "half"}
     assert half == {"fp32": "ok", "amp_bf16": "killed"}  # what was measured stays
     assert found["late"]["profile_reason"] == "RuntimeError: the chart broke"
     assert "  fp32, epoch 2/2, step 30/40\n" in (output / "logs" / "batch.log").read_text()  # while it ran
@@ -283,7 +284,7 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
     shutil.copytree(execute.ROOT / "mixed_precision_study", tmp_path / "mixed_precision_study", ignore=ignored)
     notebook = write_suite(tmp_path, STUDIES) / "tiny.ipynb"
     text, output = notebook.read_text().replace("1234.0", "5678.0"), tmp_path / "out"
-    module = tmp_path / "mixed_precision_study/measure/files.py"
+    module = tmp_path / "mixed_precision_study/store/files.py"
     words = command(tmp_path, "edited", "--output-dir", output, "-p", "data_dir", tmp_path, light=True, root=tmp_path)
     edited = []
     for path, content in ((notebook, text), (notebook, text[:200]), (module, f"{module.read_text()}\nedited = True\n")):
@@ -301,7 +302,7 @@ def test_code_that_is_edited_while_it_runs_makes_no_record_that_counts(tmp_path)
     assert len(edited) == 3 and all(one.endswith("-edited") for one in edited)
     (record,) = read_records(output)
     assert (len(record["code_hash"]), record["samples_per_second"]) == (12, 5678.0)
-    aside = [json.loads(path.read_text())["code_hash"] for path in sorted(output.glob("other_code-*/*.json"))]
+    aside = [load(path).code_hash for path in sorted(output.glob("other_code-*/*.json"))]
     assert sorted(aside) == sorted(edited)
 
 
@@ -328,7 +329,7 @@ def test_a_run_under_which_a_gpu_is_lost_is_failed_and_the_rest_goes_to_another(
     assert main(suite, "one_gpu", *words) == 1
     assert trainings(tmp_path / "out") == 4
     lost, *others = sorted(read_records(tmp_path / "out"), key=lambda record: record["status"])
-    assert lost["mode"] == "lost" and "unspecified launch failure" in lost["reason"]
+    assert lost["settings"]["mode"] == "lost" and "unspecified launch failure" in lost["reason"]
     assert [record["status"] for record in others] == ["ok"] * 3
     assert "1" in {record["gpu_uuid"].removeprefix("GPU-") for record in others}
     assert main(suite, "blind", *words) == 1  # it found no GPU, so it ran on the CPU

@@ -94,7 +94,8 @@ def test_records_are_those_of_the_local_path(suite, tmp_path, cluster):
     assert [record["status"] for record in read_records(there)] == ["failed", "ok", "ok"]
     for record, other in zip(read_records(there), read_records(here), strict=True):
         assert list(record) == list(other)
-        different = {name for name in record if record[name] != other[name]}
+        sides = [{**one, **one.pop("settings")} for one in (record, other)]
+        different = {name for name in sides[0] if sides[0][name] != sides[1][name]}
         assert different <= {"started_at", "finished_at", "output_dir"}
         assert record["output_dir"] == str(there)
     for kind in ("*.ipynb", "logs/tiny*.log"):
@@ -110,7 +111,7 @@ def test_each_repetition_has_a_gpu_of_its_own_and_the_data_of_its_node(suite, tm
     assert "[1/2] " in said and "[2/2] " in said
     records = read_records(tmp_path)
     assert {record["gpu_uuid"] for record in records} == {"GPU-0", "GPU-1"}
-    assert {record["data_dir"] for record in records} == {str(cluster[2] / "none")}  # as it was asked for
+    assert {record["settings"]["data_dir"] for record in records} == {str(cluster[2] / "none")}  # as it was asked for
 
 
 def test_interrupted_study_leaves_no_process_on_the_nodes(suite, tmp_path, cluster):

@@ -12,7 +12,7 @@ from mixed_precision_study.runner.plan import plan
 from mixed_precision_study.runner.status import shown
 from mixed_precision_study.runner.studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides
 from mixed_precision_study.store.reading import read_records
-from mixed_precision_study.store.record import STUDY_ENV, RunRecord, comparison_key, write_record
+from mixed_precision_study.store.record import STUDY_ENV, comparison_key, new_record, write_record
 
 OWN, ARTICLES = (load_studies(NOTEBOOKS / f"{name}.yaml") for name in ("studies", "articles"))
 STUDIES = OWN | ARTICLES
@@ -32,7 +32,7 @@ def test_every_run_of_a_study_is_accepted_and_its_records_say_what_it_shows(name
         found = {run.parameters.get(setting) for run in runs} | {name for run in runs for name in run.run_ids}
         assert found >= set(value if isinstance(value, list) else [value]), setting
     monkeypatch.setenv(STUDY_ENV, json.dumps(runs[0].study))  # as a run gets it
-    record = RunRecord("a-run", "cifar_resnet", "fp32", {"model": "resnet18", "batch_size": 128, "seed": 0})
+    record = new_record("cifar_resnet", runs[0].parameters, "fp32", {})
     write_record(record, tmp_path)
     ((record,), left_out) = read_records(tmp_path)
     assert study_of(tmp_path, [record])._asdict() == record["study"]

@@ -5,10 +5,9 @@ import functools
 
 import pytest
 import torch
-from small_training import CPU, MODES, compute_loss, make_trainer, sgd_trainer
+from small_training import CPU, MODES, compute_loss, make_record, make_trainer, sgd_trainer
 
 from mixed_precision_study.parameters import Unsupported
-from mixed_precision_study.store.record import RunRecord
 from mixed_precision_study.train.precision import check_supported, set_fp32_precision
 from mixed_precision_study.train.step import describe_trainer
 
@@ -76,7 +75,7 @@ def test_a_compiled_backward_pass_does_not_inherit_autocast(monkeypatch):
         trainer = sgd_trainer(Island(), "amp_bf16", square, execution=execution, lr=0.0)
         trainer.step(inputs)
         gradients.append(trainer.network.second.weight.grad)
-        records.append(RunRecord(run_id="x", notebook="x", precision="amp_bf16", parameters={}))
+        records.append(make_record("amp_bf16"))
         describe_trainer(records[-1], trainer, {"matmul": "", "conv": "", "rnn": ""})
     assert torch.equal(*gradients)
     assert [record.compiled_backward_autocast for record in records] == [None, "off"]
