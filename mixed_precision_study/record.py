@@ -51,6 +51,10 @@ MAX_FILE_BYTES = 2**23  # read of a record, whose JSON is broken there; the larg
 MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 NO_RECORD = "it is no record"
+KEPT_OF_REFUSED = """
+    run_id notebook precision parameters study started_at finished_at device_type gpu_name gpu_uuid
+    dataset_used data_fingerprint identity
+"""
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
 BESIDE_RECORDS = ("batch.json", "code.json", "conf.json", "kernel.json")  # files of run_all.py that are no records
 
@@ -74,6 +78,7 @@ class RunRecord:
     dataset_used: Text | None = None  # what "auto" became
     dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
     data_fingerprint: Text | None = None  # hash of contents, counts and classes
+    identity: dict[Text, Text] | None = None  # of one's own model: hashes of it, its functions, optimizer and batches
     data_files_hash: Text | None = None  # of the files read in data_dir
     synthetic: bool | None = None  # made-up data
     train_samples: Integer | None = None  # images or tokens
@@ -251,16 +256,23 @@ def flat_record(record: RunRecord) -> dict:
 def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """Write `output_dir/<run_id>.json`, whole or not at all, and return its path.
 
-    A measured record of other data in its place is renamed, so that the fingerprint of its data ends its name.
+    A measured record of other data or of another model in its place is renamed, so that a hash of
+    them ends its name. What the reader would refuse becomes a failed run with that reason.
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = read_run(path) if record.data_fingerprint else None
-    if old and old["status"] in ("ok", "diverged") and old.get("data_fingerprint") != record.data_fingerprint:
-        old["run_id"] = f"{old['run_id']}-{old.get('data_fingerprint') or 'unknown_data'}"
-        write_flat(old, path.with_name(f"{old['run_id']}.json"))
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
+    if reason := refused(record):
+        kept = {name: getattr(record, name) for name in KEPT_OF_REFUSED.split()}
+        record.__init__(status="failed", reason=f"its record could not be read, because {reason}", **kept)  # type: ignore
+    old = read_run(path) if record.data_fingerprint else None
+    if old and old["status"] in ("ok", "diverged"):
+        data, identity = old.get("data_fingerprint") or "unknown_data", old.get("identity")
+        if data != (record.data_fingerprint or "unknown_data") or identity != record.identity:
+            ends = data if identity is None else hashlib.sha256(json.dumps([data, identity]).encode()).hexdigest()[:12]
+            old["run_id"] = f"{old['run_id']}-{ends}"
+            write_flat(old, path.with_name(f"{old['run_id']}.json"))
     write_flat(flat_record(record), path)
     return path
 
@@ -272,9 +284,20 @@ def given_study() -> dict | None:
 
 def write_flat(flat: dict, path: str | Path) -> None:
     """Write a dict as JSON, whole or not at all. Numbers that are not finite become null, as JSON has none."""
-    written = json.loads(json.dumps(flat), parse_constant=lambda _: None)
     with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(as_json(flat), indent=1) + "\n", encoding="utf-8")
+
+
+def as_json(flat: dict) -> dict:
+    return json.loads(json.dumps(flat), parse_constant=lambda _: None)
+
+
+def refused(record: RunRecord) -> str | None:
+    """Return why a record could not be read again, or None."""
+    try:
+        return flaw(as_json(flat_record(record)))
+    except (TypeError, ValueError) as error:  # it holds what is no JSON
+        return str(error)
 
 
 EXPLAINING = (  # what the names of fields begin with that an explanation fills in, also in old records; by their kinds
@@ -435,13 +458,16 @@ def compared_settings(record: dict) -> set[str]:
 def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
-    It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
-    Data are compared by name and contents. Records without a fingerprint are compared among themselves only.
+    It holds notebook, device, data, each part of the identity of one's own training, and every
+    parameter but the precision, the seed, the repetition and the folders. Data are compared by name
+    and contents. Records without a fingerprint are compared among themselves only.
     """
     used = record.get("dataset_used") or data_asked_for(record)  # a run that ended early has only the second
     values = record | {"dataset_used": used}
     same = ("notebook", "device_type", "gpu_name", "dataset_used", "data_fingerprint")
-    return tuple((name, json.dumps(values.get(name))) for name in (*same, *sorted(compared_settings(record))))
+    values |= {f"identity {part}": value for part, value in (record.get("identity") or {}).items()}
+    own = sorted(name for name in values if name.startswith("identity "))
+    return tuple((name, json.dumps(values.get(name))) for name in (*same, *sorted(compared_settings(record)), *own))
 
 
 def samples_in_epoch(record: dict) -> float:

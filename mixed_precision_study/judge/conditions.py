@@ -1,5 +1,6 @@
 """Under which conditions two runs were measured, and in which of them they differ."""
 
+import json
 from collections.abc import Sequence
 
 from ..record import DISTURBED, comparison_key, data_asked_for
@@ -33,7 +34,7 @@ def name_beside(record: dict, other: dict) -> str:
     differing = [name for name in settings if settings[name] != others.get(name)]
     if "execution" in differing or not differing:
         return record["execution"]
-    return f"{differing[0]}={record.get(differing[0])}"
+    return f"{differing[0]}={json.loads(settings[differing[0]])}"
 
 
 def slowdowns(record: dict) -> dict[str, float]:
