@@ -288,6 +288,9 @@ def one_model(make_model: Callable, data: IterableData) -> Callable:
             )
         if any(one() is model for one in made):
             raise UserError("make_model returned the same model twice; it must make a new one each time.")
+        left = [name for name, part in model.named_modules() if model.training and not part.training]
+        if left and not made:
+            print(f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it.")
         made.append(weakref.ref(model))
         data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
         return model

@@ -75,6 +75,12 @@ def test_a_model_is_trained_in_its_mode_in_every_epoch(kind, execution):
     assert record.train_loss == pytest.approx(plain_losses(model), rel=1e-6 if execution == "eager" else 1e-4)
 
 
+@pytest.mark.parametrize(("kind", "told"), [("train", 0), ("eval", 0), ("frozen", 1)])
+def test_a_part_that_stays_in_evaluation_mode_is_told_once(kind, told, capsys):
+    compare("told", MODES[kind][0], BATCHES, loss, **QUICK)
+    assert capsys.readouterr().out.count("make_model leaves 1 in evaluation mode") == told
+
+
 def plain_losses(model, epochs=2):
     """The losses of the usual loop, with the random numbers that compare() gives each step."""
     optimizer, means = torch.optim.SGD(model.parameters(), lr=0.01), []
