@@ -399,7 +399,7 @@ def test_a_loss_that_changes_its_batch_changes_no_data(form):
     assert seen[False][-8:] == seen[True][-8:] == seen[False][-4:] * 2
 
 
-def test_a_batch_reaches_the_loss_as_what_it_is_and_its_samples_are_counted():
+def test_a_batch_stays_what_it_is_and_its_samples_are_counted():
     columns = [([{"ids": torch.ones(8, 16)}, {"ids": torch.ones(8, 16)}], None)] * 2
     images = [([torch.ones(3, 4, 4)] * 2, [{"boxes": torch.ones(5, 4)}] * 2)] * 2
     assert [IterableData(batches, None).size for batches in (columns, images)] == [8, 2]
@@ -415,7 +415,7 @@ def records_of(folder):
     return sorted(read_records(folder)[0], key=lambda record: record["run_id"])
 
 
-def test_another_model_is_another_comparison_and_keeps_the_earlier_record(tmp_path):
+def test_another_model_is_another_comparison_and_keeps_both(tmp_path):
     given = {**QUICK, "output_dir": str(tmp_path)}
     compare("mine", make_model, BATCHES, loss, **given)
     compare("mine", make_model, BATCHES, loss, **given)  # the same once more replaces its own
@@ -472,7 +472,7 @@ def test_a_failure_of_making_the_model_is_a_record(tmp_path):
     assert [(record["status"], record["identity"]) for record in records_of(tmp_path)] == [("failed", None)] * 2
 
 
-def test_help_names_what_exists_and_the_last_line_what_works_there(monkeypatch, tmp_path, capsys):
+def test_help_and_the_last_line_name_what_exists(monkeypatch, tmp_path, capsys):
     for name in re.findall(r"mixed_precision_study(?:\.\w+)+", inspect.getdoc(compare)):
         module, _, attribute = name.rpartition(".")
         assert hasattr(__import__(module, fromlist=[attribute]), attribute), name
