@@ -3,7 +3,9 @@
 import copy
 import gc
 import itertools
+import math
 import os
+import reprlib
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +31,16 @@ from .measure.order import in_turn
 from .measure.preflight import clear_workspaces, show_preflight
 from .measure.progress import progress
 from .measure.timing import startup, summarise_times
-from .parameters import Diverged, Unsupported, UserError, error_line, own_parameters, shown_traceback
+from .parameters import (
+    MAX_NUMBER,
+    Diverged,
+    Failed,
+    Unsupported,
+    UserError,
+    error_line,
+    own_parameters,
+    shown_traceback,
+)
 from .store.record import (
     EXPLAINING,
     NOT_YET_EXPLAINED,
@@ -38,15 +49,17 @@ from .store.record import (
     given_study,
     new_record,
     notebook_name,
+    refused,
     run_id_of,
     utc_now,
     write_record,
 )
 from .tasks.batches import TrainingData, leaves_of, prefetch_to_device, side_stream
 from .tasks.data_files import data_files_hash
+from .train.as_found import AsFound
 from .train.batch_size import largest_batch, limit_memory
 from .train.loss_scale import read_gradients
-from .train.precision import PRECISIONS, check_supported, set_fp32_precision
+from .train.precision import PRECISIONS, backends_as_found, check_supported, set_fp32_precision
 from .train.step import (
     Trainer,
     TrainingLog,
@@ -54,6 +67,7 @@ from .train.step import (
     cycle_batches,
     describe_trainer,
     evaluating,
+    read_switches,
     timed_epoch,
     warm_up,
 )
@@ -72,6 +86,8 @@ class Metric:
     better: "higher" or "lower". chance: what a model that ignores its input reaches, if known. margin: up to which
     difference from fp32 it counts as equivalent, or, with margin_is_share, up to which share of fp32's; it is fixed
     before any run. target: to which value the report tells the time of training.
+
+    Raises UserError where one of them is something else.
     """
 
     name: str | None = None
@@ -80,6 +96,24 @@ class Metric:
     margin: float | None = None
     margin_is_share: bool = False
     target: float | None = None
+
+    def __post_init__(self):
+        if self.chance is not None:
+            object.__setattr__(self, "chance", number_of("chance of a Metric", self.chance))
+        if self.name is not None and not (isinstance(self.name, str) and self.better in ("higher", "lower")):
+            raise UserError('a Metric needs a name and which is better, such as Metric("accuracy", better="higher").')
+
+
+def number_of(what: str, value: Any) -> float:
+    """Return a value as a number that a record can hold, or infinity. Raise UserError where it is no number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{what} is {reprlib.repr(value)}; it must be a number.") from None
+    if abs(number) > MAX_NUMBER:
+        print(f"{what} is {number:g}, which is more than a record holds, so it counts as infinite.")
+        number = math.copysign(math.inf, number)
+    return number
 
 
 class Gpu(NamedTuple):
@@ -150,7 +184,7 @@ class Experiment:
     evaluate(model, batches): returns the metric over data.eval_batches() as a float. Without it there is no metric.
     metric: a Metric, which says what `evaluate` returns.
     training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes one step and returns
-        (detached loss, hidden). The default is training.training_step, which is also a model for your own.
+        (detached loss, hidden). The default is training_step in train/step.py, which is also a model for your own.
     make_optimizer(weights) or (model), by the name of its argument: returns the optimizer. The default is
         torch.optim.SGD at parameters.lr. A CUDA graph needs torch.optim.SGD or AdamW.
     schedule(step, steps_per_epoch, metrics): returns the learning rate of the first parameter group, and the others
@@ -161,6 +195,7 @@ class Experiment:
     log: a TrainingLog, or None.
     model_title: the model's name for people, as in "LSTM, 2 × 200 units"; by default parameters.model.
     gpu: what preflight() returned. Without it the preflight runs here.
+    identity: what tells this experiment from another one of its name, see train/identity.py.
 
     Raises UserError if a parameter is wrong. A run that fails is no error: its record has the status and the reason.
     """
@@ -181,6 +216,7 @@ class Experiment:
     log: TrainingLog | None = None
     model_title: str | None = None
     gpu: Any = None
+    identity: dict[str, str] | None = None
 
     def __post_init__(self):
         self.name = notebook_name(self.name)
@@ -197,19 +233,25 @@ class Experiment:
         but not before all is timed, because what explains a training may slow the next one. A training that is alone is
         explained at once; several are explained with new models that train a little.
         """
+        if self.evaluate is not None and (not isinstance(self.metric, Metric) or self.metric.name is None):
+            raise UserError('evaluate needs a metric, such as metric=Metric("accuracy", better="higher").')
         clear_workspaces()  # what an earlier run of this cell or execution has left would count as data
         memory.release_memory(self.device)
         settings = self.parameters
         facts = self.facts()
         records = {name: new_record(self.name, {**vars(settings)}, name, facts) for name in settings.precisions}
+        if reason := refused(next(iter(records.values()))):
+            raise UserError(f"no record of this could be read: {reason}.")
         comparison = run_id_of(self.name, vars(settings) | {"seed": 0, "repeat": 0}, "any")
         order = in_turn(settings.precisions, comparison, settings.repeat or settings.seed)
+        given = AsFound(self.compute_loss, self.training_step, self.schedule, self.evaluate)
         with torch._dynamo.config.patch(fail_on_recompile_limit_hit="compile" in settings.execution):  # or it gives up
             for place, precision in enumerate(order, int(os.environ.get(ORDER_ENV, 0))):
+                given.put_back()  # a counter of the loss begins anew, as the model does
                 record = records[precision]
                 record.order_in_comparison = place
                 record.runs_before_in_process = next(BEGUN)
-                with guarded(record, settings.output_dir, self.device):
+                with guarded(record, settings.output_dir, self.device), backends_as_found():
                     self.train_and_evaluate(record, precision)
             for record in records.values():
                 if record.status == "ok" and record.profile_reason == NOT_YET_EXPLAINED:
@@ -225,6 +267,7 @@ class Experiment:
             "dataset_used": data.used,
             "dataset_source": data.source,
             "data_fingerprint": data.fingerprint,
+            "identity": self.identity,
             "data_title": data.title,
             "data_folder": data.folder,
             "data_files_hash": data_files_hash(vars(self.parameters), data.folder),
@@ -247,7 +290,10 @@ class Experiment:
         """Return a Trainer of a new model, which starts the same in every precision."""
         settings = self.parameters
         torch.manual_seed(settings.seed)
-        model = self.make_model()
+        with backends_as_found():  # a switch that it sets would hold for the precisions after it, too
+            model = self.make_model()
+        if not model.training:
+            model.train()  # as from_pretrained() returns none
         if getattr(settings, "channels_last", False):
             model = model.to(memory_format=torch.channels_last)
         model = model.to(self.device)
@@ -289,10 +335,7 @@ class Experiment:
         check_supported(precision, settings.execution, self.device, record.fp16_check)
         if "compile" in settings.execution:
             torch._dynamo.reset()  # no precision runs code that was compiled for another
-        switches = set_fp32_precision(precision)
-        matmul: Any = torch.backends.cuda.matmul
-        matmul.allow_fp16_accumulation = False  # PyTorch's default
-        record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
+        set_fp32_precision(precision)
         allow_search(several_shapes=bool(data.shapes))
         size = record.batch_size_used or settings.batch_size
         if size == "max":
@@ -302,8 +345,14 @@ class Experiment:
         record.steps_per_epoch = data.steps_per_epoch(size)
         record.samples_per_epoch = data.samples_in(record.steps_per_epoch, size)
         trainer = self.make_trainer(precision)
-        describe_trainer(record, trainer, switches)
+        set_fp32_precision(precision)  # once more, because the model or the optimizer may set switches, too
+        matmul: Any = torch.backends.cuda.matmul
+        matmul.allow_fp16_accumulation = False  # PyTorch's default
+        record.allow_fp16_accumulation = matmul.allow_fp16_accumulation
+        torch.backends.cudnn.benchmark = not data.shapes
+        describe_trainer(record, trainer)
         warm_up(record, trainer, partial(self.batches, 0, precision, size))
+        read_switches(record, trainer)
         torch.manual_seed(settings.seed)
         return trainer, size
 
@@ -355,6 +404,7 @@ class Experiment:
                 self.log.begin(size)
             batches = self.batches(epoch, trainer.precision, size)
             timed_epoch(record, trainer, batches, lr_at, f"{trainer.precision}, epoch {epoch + 1}/{epochs}", self.log)
+            read_switches(record, trainer)
             if self.evaluate is not None:
                 record.metric.append(self.measure(record, trainer, self.data.eval_batches, size))
 
@@ -364,7 +414,7 @@ class Experiment:
         with evaluating(trainer) as model, progress(None, f"{trainer.precision}, evaluating"):
             metric = self.evaluate(model, batches(PRECISIONS[trainer.precision]["weights"], size))
         record.evaluation_seconds = (record.evaluation_seconds or 0.0) + time.perf_counter() - began
-        return metric
+        return number_of("what evaluate returned", metric)
 
     def try_out(self, record: RunRecord, trainer: Trainer, size: int) -> None:
         """Call after_training with the trained model, then note its metric on the test set if there is one."""
@@ -434,7 +484,7 @@ def guarded(record: RunRecord, output_dir: str | Path, device: torch.device) -> 
         record.status, record.reason = "ok", None
     except UserError:
         raise
-    except (Unsupported, Diverged) as error:
+    except (Unsupported, Diverged, Failed) as error:
         record.status, record.reason = type(error).__name__.lower(), str(error)
     except Exception as error:
         record.status = "oom" if memory.is_out_of_memory(error) else "failed"

@@ -13,19 +13,24 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from .experiment import FROZEN, Experiment, Metric, own_parameters
+from .experiment import FROZEN, Experiment, Metric, number_of, own_parameters
 from .parameters import UserError, planned
 from .store.record import RunRecord, notebook_name
 from .tasks.iterable import IterableData, random_state, set_random_state
+from .train.identity import identity_of
 from .train.precision import backends_as_found
+from .train.step import made_optimizer
 from .train.step import training_step as usual_step
 
 STEPS_WITHOUT_GPU = 2
+OPTIONAL = ("hidden", "steps_per_epoch", "metrics")  # arguments that are given though they have a default
+RUN_ALL = Path(__file__).parents[1] / "run_all.py"  # in a clone
 
 
 @contextmanager
@@ -101,13 +106,24 @@ def compare(
     schedule(step): returns the learning rate of the first parameter group, and the others keep their ratio to it.
         Steps count from 0 through all epochs. It may also ask for `steps_per_epoch` and `metrics`, those so far.
     training_step(model, batch, hidden, compute_loss, optimizer, scaler, precision): takes a step in place of
-        training.training_step, which is a model for it. With `accumulate` the batch is a tuple of batches.
-    evaluate(model, batches): returns the metric over `eval_batches`, a float; `metric` says what it is.
+        mixed_precision_study.train.step.training_step, which is a model for it. With `accumulate` the batch is a tuple
+        of batches.
+    evaluate(model, batches): returns the metric over `eval_batches`, a float, which it may read as often as it likes.
+    metric: a mixed_precision_study.experiment.Metric, which says what `evaluate` returns.
     batch_size: how many samples the first batch has, where its tensors do not agree on that.
     parameters: what is to differ from its default, such as precisions, epochs, max_steps, lr, seed, output_dir,
         execution ("eager", "compile", "cuda_graph", "compile_cuda_graph" or a list of them). repeat: the number of this
         process. Runs with repeat=0, 1 and 2, each in a process of its own, give an interval. Any other name is a
         parameter of your own, which the records hold; only your functions make use of it.
+
+    A model that make_model returns in evaluation mode is trained in training mode, but what it has frozen by eval()
+    within a model in training mode stays so. The warm-up is undone in all that hangs on the model, the optimizer and
+    the loss: tensors, numbers, lists and dicts. What a function keeps in its globals or closure cannot be undone, so
+    keep a counter, as of an annealed weight, in a buffer or an attribute of the model. PyTorch's switches are set for
+    each precision, and a training fails where it changes one of them.
+
+    Runs count as repetitions of one comparison only if model, functions, optimizer and the first epoch are the same. A
+    name that is used for something else leaves the earlier records beside the new ones.
 
     With 16-bit weights the model's arguments are cast to their type, but targets keep their own. The process is left
     as it was found: random numbers, PyTorch's switches, environment and warnings.
@@ -136,6 +152,8 @@ def compare(
 
     functions = {"make_optimizer": make_optimizer, "schedule": schedule, "training_step": training_step}
     functions |= {"evaluate": evaluate}
+    if torch.is_inference_mode_enabled() or not torch.is_grad_enabled():
+        raise UserError("compare() trains, so call it outside torch.no_grad() and torch.inference_mode().")
     if not (torch.cuda.is_available() or parameters.get("max_steps")):
         parameters["max_steps"] = STEPS_WITHOUT_GPU
         print(f"No GPU: an epoch has {STEPS_WITHOUT_GPU} steps at most. To choose the number yourself, set max_steps.")
@@ -148,6 +166,8 @@ def compare(
     if plan and "execution" in plan.given:
         executions = [plan.parameters["execution"]]
     given = {"output_dir": f"outputs/{name}", "model": name, **parameters}
+    if not executions:
+        raise UserError('execution is empty; give "eager", "compile", "cuda_graph" or "compile_cuda_graph".')
     checked = [own_parameters(name, {**given, "execution": execution}) for execution in executions]
     settings = checked[0]
     one_shape = any("cuda_graph" in one.execution for one in checked)
@@ -156,13 +176,16 @@ def compare(
     data.used, data.seed = name, settings.seed
     if evaluate is not None and eval_batches is None:
         raise UserError("evaluate needs eval_batches, the held-out batches that it is called with.")
+    given_functions = functions | {"make_model": make_model, "compute_loss": compute_loss}
     make_model = one_model(make_model, data)
+    loss, functions = loss_of(compute_loss), checked_functions(functions, settings)
+    identity = identity_of_first(make_model, functions.get("make_optimizer"), given_functions, data)
     records: list[RunRecord] = []
     gpu = None
     for one in checked:
         one.batch_size = data.size
-        whole = {**checked_functions(functions, settings), "metric": metric or Metric("metric"), "gpu": gpu}
-        experiment = Experiment(name, one, data, make_model, loss_of(compute_loss), **whole)
+        whole: dict[str, Any] = {**functions, "metric": metric, "gpu": gpu, "identity": identity}
+        experiment = Experiment(name, one, data, make_model, loss, **whole)
         gpu = experiment.gpu
         data.device = gpu.device
         records += experiment.run()
@@ -171,10 +194,13 @@ def compare(
     if gpu is not None and gpu.device.type == "cuda" and statuses == {"ok"}:
         print("One process gives no interval: run this again with repeat=1 and with repeat=2.")
     folder = os.path.abspath(given["output_dir"])
-    print(f"The report: python run_all.py --report {shlex.quote(folder)}, or summary.ipynb with that as records_dir.")
+    if RUN_ALL.exists():
+        print(f"The report: python {shlex.quote(os.path.relpath(RUN_ALL))} --report {shlex.quote(folder)}")
+    else:  # installed, without what draws a report
+        print(f"All numbers: mixed_precision_study.report.tables.read_tables({folder!r}).ratios")
     if "failed" in statuses <= {"failed", "unsupported"}:
         reason = next(record.reason for record in records if record.status == "failed")
-        raise UserError(f"every training failed, the first with {reason}; see the traceback above.")
+        raise UserError(f"every training failed, the first with {reason}")
     return records
 
 
@@ -186,17 +212,29 @@ def checked_functions(given: dict[str, Any], settings: Any) -> dict[str, Any]:
             raise UserError(f"{name} is {kind_of(function)}, but it must be a function; help(compare) says of what.")
     if "training_step" in functions and settings.clip:
         raise UserError("clip belongs to the usual step, so clip within your own training_step and leave it out here.")
-    functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
     if "make_optimizer" in functions:
-        functions["make_optimizer"] = one_optimizer(given["make_optimizer"])
-    if "evaluate" in functions:
-        functions["evaluate"] = lambda model, held_out: float(given["evaluate"](model, held_out))
+        arguments_of("make_optimizer", given["make_optimizer"])
+        functions["make_optimizer"] = one_optimizer(given["make_optimizer"], usual="training_step" not in functions)
+    functions.setdefault("training_step", partial(usual_step, clip=settings.clip or None))
     if "schedule" in functions:
-        names = inspect.signature(given["schedule"]).parameters
-        functions["schedule"] = lambda step, **known: float(
-            given["schedule"](step, **{name: value for name, value in known.items() if name in names})
+        names = arguments_of("schedule", given["schedule"])
+        functions["schedule"] = lambda step, **known: number_of(
+            "what schedule returned",
+            given["schedule"](step, **{name: value for name, value in known.items() if name in names}),
         )
     return functions
+
+
+def arguments_of(what: str, function: Callable) -> list[str]:
+    """Return the names of a function's arguments that must be given, or are OPTIONAL ones.
+
+    Raise UserError where Python does not know them.
+    """
+    try:
+        arguments = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise UserError(f"{what} is built into Python, which does not say what it takes; write a function.") from None
+    return [one.name for one in arguments if one.default is one.empty or one.name in OPTIONAL]
 
 
 def loss_of(compute_loss: Callable) -> Callable:
@@ -204,10 +242,11 @@ def loss_of(compute_loss: Callable) -> Callable:
 
     That stops with a sentence where the reader's function returns no loss.
     """
-    number = len(inspect.signature(compute_loss).parameters) if callable(compute_loss) else 0
+    number = len(arguments_of("compute_loss", compute_loss)) if callable(compute_loss) else 0
     if number not in (2, 3):
         raise UserError("compute_loss must be a function of (model, batch), or of (model, batch, hidden).")
 
+    @wraps(compute_loss, assigned=(), updated=())
     def checked(model: torch.nn.Module, batch: Any, hidden: Any) -> tuple:
         if number == 2:
             return checked_loss(compute_loss(model, batch)), None
@@ -250,8 +289,15 @@ def one_model(make_model: Callable, data: IterableData) -> Callable:
         model = make_model()
         if not isinstance(model, torch.nn.Module):
             raise UserError(f"make_model returned {kind_of(model)}; it must return a torch.nn.Module.")
+        if any(map(torch.nn.parameter.is_lazy, model.parameters())):
+            raise UserError(
+                "make_model returned a model with lazy modules; call it there on a batch, to give it shapes."
+            )
         if any(one() is model for one in made):
             raise UserError("make_model returned the same model twice; it must make a new one each time.")
+        left = [name for name, part in model.named_modules() if model.training and not part.training]
+        if left and not made:
+            print(f"make_model leaves {left[0]} in evaluation mode, so that part of the model is trained in it.")
         made.append(weakref.ref(model))
         data.seeds_gpu = not any(isinstance(part, torch.nn.RNNBase) and part.dropout for part in model.modules())
         return model
@@ -259,8 +305,26 @@ def one_model(make_model: Callable, data: IterableData) -> Callable:
     return checked
 
 
-def one_optimizer(make_optimizer: Callable) -> Callable:
-    """Return the reader's own function, which stops with a sentence where it returns no optimizer, or several."""
+def identity_of_first(make_model: Callable, make_optimizer: Callable | None, functions: dict, data: Any) -> dict | None:
+    """Return identity_of() of a model made before the trainings, or None where making it fails."""
+    state = random_state()
+    try:
+        model = make_model()
+        optimizer = made_optimizer(make_optimizer or torch.optim.SGD, model, list(model.parameters()))
+        return identity_of(model, optimizer, functions, data.steps_hashed)
+    except UserError:
+        raise
+    except Exception:  # each training will fail of the same, with a record that says so
+        return None
+    finally:
+        set_random_state(state)
+
+
+def one_optimizer(make_optimizer: Callable, usual: bool) -> Callable:
+    """Return the reader's own function, which stops with a sentence where it returns no optimizer.
+
+    That holds of several, too, and of one that the usual step cannot take, if it is to take it.
+    """
 
     @wraps(make_optimizer, updated=())
     def checked(given: Any) -> Any:
@@ -270,6 +334,13 @@ def one_optimizer(make_optimizer: Callable) -> Callable:
                 f"make_optimizer returned a {type(optimizer).__name__}; it must return one optimizer. A loop with two,"
                 " as of a GAN, has no single step to compare: use diagnose() on it."
             )
-        return optimizer
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if usual and closure is not None and closure.default is closure.empty:
+            problem = "wants a closure in its step"
+        elif usual and not hasattr(optimizer, "_optimizer_step_post_hooks"):
+            problem = "lacks the hooks of torch.optim.Optimizer"
+        else:
+            return optimizer
+        raise UserError(f"{type(optimizer).__name__} {problem}, so take the step yourself, in training_step=.")
 
     return checked

@@ -289,6 +289,10 @@ class Unsupported(Exception):
     """The device or this package cannot run the mode. The run's status is `unsupported`."""
 
 
+class Failed(Exception):
+    """A training is no result, and the message says in one sentence why. The run's status is `failed`."""
+
+
 class Diverged(Exception):
     """Training broke down. The run's status is `diverged`."""
 

@@ -79,7 +79,7 @@ def test_a_run_begins_without_workspaces_and_peaks_of_the_one_before(monkeypatch
     for name in ("clear_workspaces", "memory.reset_peaks", "describe_environment"):
         monkeypatch.setattr(f"{PACKAGE}.{name}", lambda *_, name=name: calls.append(name))
     monkeypatch.setattr(f"{PACKAGE}.memory.release_memory", Mock(side_effect=RuntimeError("CUDA error: lost")))
-    record = make_record(metric=[0.5], epoch_seconds=[1.0], samples_per_second=3.0)
+    record = make_record(metric=[0.5], metric_better="higher", epoch_seconds=[1.0], samples_per_second=3.0)
     with guarded(record, "out", CPU):
         assert calls == ["clear_workspaces", "memory.reset_peaks", "describe_environment"]
         assert record.status == "failed"  # "ok" only at the end
@@ -244,7 +244,8 @@ def test_what_comes_after_training_sees_the_trained_model_and_changes_no_weight(
 
 def test_parameters_may_be_a_namespace_of_ones_own_and_a_model_is_described(capsys):
     own = SimpleNamespace(**vars(make_experiment(parameters={"precisions": ["fp32"]}).parameters), depth=3)
-    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, gpu=Gpu(CPU, {}))
+    metric = Metric("accuracy", better="higher")
+    experiment = Experiment("points", own, Points(), make_model, point_loss, accuracy, metric, gpu=Gpu(CPU, {}))
     assert experiment.parameters is own
     assert [(record.status, record.profile_reason) for record in experiment.run()] == [("ok", "no GPU")]
     capsys.readouterr()

@@ -40,7 +40,7 @@ def test_the_name_is_readable_and_depends_on_every_parameter_but_the_folders():
 
 
 def test_a_record_is_nested_and_reads_back_without_what_is_too_long(tmp_path):
-    record = make(status="ok", epoch_seconds=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3])
+    record = make(status="diverged", epoch_seconds=[1.5, math.nan], chance_metric=math.inf, overflow_steps=[3])
     record.kernel_family_fractions = [["convolution", 0.7]]
     record.step_ms_all, record.data_wait_seconds_all = [1.0] * 1000, [0.1]
     record.card_samples_all = [{"seconds": 1.0, "joules": None, "samples": [{"pids": [1]}] * 1000}]
@@ -291,3 +291,38 @@ def test_a_result_of_another_version_moves_aside_before_it_is_replaced(tmp_path)
     path = records.write_record(make(package_version=__version__, **times), tmp_path)
     aside = tmp_path / "other_code-0.3.0" / path.name
     assert (records.load(path).reason, records.load(aside).reason) == (None, "old")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [({"model": "a"}, {"model": "a"}, 1), ({"model": "a"}, {"model": "b"}, 2), (None, {"model": "b"}, 2)],
+)
+def test_a_sound_record_of_another_identity_is_kept(tmp_path, before, after, count):
+    times = {"epoch_seconds": [1.0], "peak_allocated_mib": 2.0, "data_fingerprint": "aa"}
+    records.write_record(make(identity=before, status="ok", **times), tmp_path)
+    for status in ("failed", "ok", "failed"):
+        records.write_record(make(identity=after, status=status, **times), tmp_path)
+    found, left_out = reading.read_records(tmp_path)
+    assert (len(found), left_out) == (count, [])
+    assert len({record["run_id"] for record in found}) == len({records.comparison_key(one) for one in found}) == count
+    assert [one["status"] for one in found if one["identity"] == before] == ["ok" if count == 2 else "failed"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"metric": [1e301], "metric_better": "lower"},
+        {"metric": [0.5]},
+        {"chance_metric": object()},
+        {"metric_name": "a" * 3000},
+        {"batch_size_used": "many"},
+    ],
+)
+def test_what_the_reader_refuses_is_written_as_a_failed_run(tmp_path, wrong):
+    record = make(status="ok", epoch_seconds=[1.0], data_fingerprint="aa", **wrong)
+    path = records.write_record(record, tmp_path)
+    found, left_out = reading.read_records(tmp_path)
+    used, contradicting = sort_out(found)
+    assert ([one["run_id"] for one in used], left_out, contradicting) == ([path.stem], [], [])
+    assert used[0]["status"] == record.status == "failed" and used[0]["reason"] == record.reason
+    assert records.read_run(path)["data_fingerprint"] == "aa"

@@ -12,7 +12,7 @@ from ..measure.nvml import MIB
 from ..measure.timing import synchronize
 from ..store.record import RunRecord
 from ..train.precision import Precision, cudnn_flags, in_fp32, set_fp32_precision
-from ..train.step import Trainer
+from ..train.step import Trainer, evaluation_mode
 
 INFERENCE_SEARCH = 3  # algorithms that cuDNN may time for each convolution; fewer than for training, which is longer
 UNSEARCHED = {"benchmark": False, "deterministic": False}  # for one sample: PyTorch's default, as a search takes long
@@ -65,9 +65,8 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
     cudnn = torch.backends.cudnn
     limit = cudnn.benchmark_limit
     cudnn.benchmark_limit = INFERENCE_SEARCH
-    trainer.network.eval()
     try:
-        with torch.inference_mode():
+        with evaluation_mode(trainer.network), torch.inference_mode():
             with Precision(trainer.precision, device).autocast():
                 with cudnn_flags(**UNSEARCHED):
                     infer(trainer.model, batch, 1)
@@ -86,4 +85,3 @@ def measure_inference(record: RunRecord, trainer: Trainer, batches: Iterator[tup
             record.inference_difference_fraction = largest_difference(trainer, infer, batch, min(count, COMPARED))
     finally:
         cudnn.benchmark_limit = limit
-        trainer.network.train()

@@ -66,6 +66,8 @@ def setting_name(name: str, value: object) -> str:
     """Return a parameter with its value as a short label."""
     if name == "data_fingerprint":
         return "data not recorded" if value is None else f"data {str(value)[:6]}"
+    if name.startswith("identity "):
+        return f"{name[9:]} {value}"
     if value is None:
         return f"{name} unknown"
     if name == "memory_limit_gib":

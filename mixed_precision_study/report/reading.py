@@ -1,5 +1,6 @@
 """Which records are used, and why the others are left out."""
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -13,12 +14,21 @@ from ..store.record import comparison_key, contradiction, data_asked_for
 OWN_RUNS = "outputs"
 PUBLISHED = re.compile("(main|more|checks|archive)/")  # folders of committed results, as in .gitignore
 PLACE = ("device_type", "gpu_name")
-KNOWN_LATE = (*PLACE, "dataset_used", "data_fingerprint", "synthetic")  # what a run finds out only when it has started
+KNOWN_LATE = (
+    *PLACE,
+    "dataset_used",
+    "data_fingerprint",
+    "identity",
+    "synthetic",
+)  # what a run finds out only when it has started
 
 
 def settings_of(record: dict) -> tuple:
     """Return the comparison key without KNOWN_LATE, and the data that were asked for."""
-    return (data_asked_for(record), *(item for item in comparison_key(record) if item[0] not in KNOWN_LATE))
+    return (
+        data_asked_for(record),
+        *(item for item in comparison_key(record) if item[0].partition(" ")[0] not in KNOWN_LATE),
+    )
 
 
 def learn_place(records: list[dict]) -> None:
@@ -30,13 +40,17 @@ def learn_place(records: list[dict]) -> None:
         siblings = [other for other in records if other["device_type"] and other["dataset_used"]]
         siblings = [other for other in siblings if all(other[name] == known[name] for name in known)]
         siblings = [other for other in siblings if settings_of(other) == settings_of(record)]
-        if len({tuple(other[name] for name in KNOWN_LATE) for other in siblings}) == 1:
+        if len({known_late(other) for other in siblings}) == 1:
             record.update({name: siblings[0][name] for name in (*KNOWN_LATE, "model_title", "data_title")})
+
+
+def known_late(record: dict) -> tuple:
+    return tuple(json.dumps(record.get(name)) for name in KNOWN_LATE)
 
 
 def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
     """Return what two files of one run share. The same run id on another GPU is another run."""
-    return (record["run_id"], gpu_uuid, *map(record.get, KNOWN_LATE))
+    return (record["run_id"], gpu_uuid, *known_late(record))
 
 
 def why_not(record: dict, standing: dict, on_gpu: bool, real: set[tuple]) -> str | None:

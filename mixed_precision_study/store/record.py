@@ -45,6 +45,9 @@ STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 SCHEMA_VERSION = 2
 RESULTS = ("ok", "diverged")  # statuses of what was measured
+KEPT_OF_REFUSED = ("study", "started_at", "finished_at", "device_type", "gpu_name", "gpu_uuid") + (
+    ("package_version", "dataset_used", "data_fingerprint", "identity")
+)
 
 
 class Section(BaseModel):
@@ -80,6 +83,7 @@ class Run(Section):
     dataset_source: Text | None = None  # "folder", "download", "package", "csv" or "synthetic"
     data_folder: Text | None = None  # where in data_dir "auto" looks for its files
     data_fingerprint: Text | None = None  # hash of contents, counts and classes
+    identity: dict[Text, Text] | None = None  # of one's own model: hashes of it, its functions, optimizer, batches
     data_files_hash: Text | None = None  # of the files read in data_dir
     synthetic: bool | None = None  # made-up data
     train_samples: Integer | None = None  # images or tokens
@@ -339,7 +343,7 @@ def notebook_name(name: str) -> str:
     return Path(given).stem if (given := os.environ.get(NOTEBOOK_ENV)) else name
 
 
-def identity_of(notebook: str, parameters: dict, precision: str) -> str:
+def digest_of(notebook: str, parameters: dict, precision: str) -> str:
     """Return eight hex digits for the notebook, the precision and every parameter but the folders.
 
     They are what makes a run the same run: run_all.py plans by them, and the notebook names its records by them.
@@ -349,7 +353,7 @@ def identity_of(notebook: str, parameters: dict, precision: str) -> str:
 
 
 def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
-    """Return a readable name that ends in identity_of() the run.
+    """Return a readable name that ends in digest_of() the run.
 
     Images of one's own (dataset "folder") are named after the folder that holds them.
     """
@@ -357,7 +361,7 @@ def run_id_of(notebook: str, parameters: dict, precision: str) -> str:
     if kept["dataset"] == "folder":
         kept["dataset"] = f"folder {Path(parameters['data_dir']).name}"
     dataset = "csv" if kept.get("csv_path") else kept["dataset"]
-    digest = identity_of(notebook, kept, precision)
+    digest = digest_of(notebook, kept, precision)
     words = (notebook, kept["model"], dataset, precision, f"b{kept['batch_size']}", f"s{kept['seed']}", digest)
     return "-".join(re.sub(r"[^A-Za-z0-9_.]+", "_", str(word)) for word in words)
 
@@ -397,24 +401,45 @@ def flat_record(record: RunRecord) -> dict:
 def write_record(record: RunRecord, output_dir: str | Path) -> Path:
     """Write `output_dir/<run_id>.json`, whole or not at all, and return its path.
 
-    What was measured is not lost: a result of other data in its place is renamed, so that the fingerprint of its data
-    ends its name, and one of another version of this package moves into a folder beside it.
+    What was measured is not lost: a result of other data or of another model in its place is renamed, so that a hash
+    of them ends its name, and one of another version of this package moves into a folder beside it. What the reader
+    would refuse becomes a failed run with that reason.
     """
     path = Path(output_dir) / f"{record.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    old = load(path)
-    if old and old.status in RESULTS:
-        if old.package_version and old.package_version != __version__:
-            aside = path.parent / f"other_code-{old.package_version}"
-            aside.mkdir(exist_ok=True)
-            os.replace(path, aside / path.name)
-        elif record.data_fingerprint and old.data_fingerprint != record.data_fingerprint:
-            old.run_id = f"{old.run_id}-{old.data_fingerprint or 'unknown_data'}"
-            save(old, path.with_name(f"{old.run_id}.json"))
     record.code_hash = record.code_hash or hash_that_ran()
     record.study = record.study or given_study()
+    if reason := refused(record):
+        kept = {name: getattr(record, name) for name in KEPT_OF_REFUSED}
+        kept |= {"run_id": record.run_id, "reason": f"its record could not be read, because {reason}"}
+        vars(record).update(vars(new_record(record.notebook, record.settings, record.precision, kept)))
+    old = load(path)
+    if old and old.status in RESULTS:
+        keep_beside(old, record, path)
     save(record, path)
     return path
+
+
+def keep_beside(old: RunRecord, new: RunRecord, path: Path) -> None:
+    """Keep a result whose place `new` takes, where that is of another version, of other data or of another model."""
+    if old.package_version and old.package_version != __version__:
+        aside = path.parent / f"other_code-{old.package_version}"
+        aside.mkdir(exist_ok=True)
+        os.replace(path, aside / path.name)
+    elif new.data_fingerprint and (old.data_fingerprint, old.identity) != (new.data_fingerprint, new.identity):
+        ends = old.data_fingerprint or "unknown_data"
+        if old.identity is not None:
+            ends = hashlib.sha256(json.dumps([ends, old.identity]).encode()).hexdigest()[:12]
+        old.run_id = f"{old.run_id}-{ends}"
+        save(old, path.with_name(f"{old.run_id}.json"))
+
+
+def refused(record: RunRecord) -> str | None:
+    """Return why a record could not be read again, or None."""
+    try:
+        return contradiction(flat_record(record_of(as_json(record.model_dump(warnings=False)))))
+    except (TypeError, ValueError) as error:  # it holds what is no JSON
+        return str(error)
 
 
 def save(record: RunRecord, path: str | Path) -> None:
@@ -429,9 +454,12 @@ def given_study() -> dict | None:
 
 def write_json(value: dict, path: str | Path) -> None:
     """Write a dict as JSON, whole or not at all. Numbers that are not finite become null, as JSON has none."""
-    written = json.loads(json.dumps(value), parse_constant=lambda _: None)
     with written_whole(path) as temporary:
-        temporary.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(as_json(value), indent=1) + "\n", encoding="utf-8")
+
+
+def as_json(value: dict) -> dict:
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
 
 
 SETTINGS_OF_0_3 = {  # the parameters of version 0.3, whose records are flat; all other keys are fields
@@ -558,14 +586,16 @@ def data_asked_for(record: dict) -> str | None:
 def comparison_key(record: dict) -> tuple:
     """Return what must be equal before two runs are compared.
 
-    It holds notebook, device, data and every parameter but the precision, the seed, the repetition and the folders.
-    Data are compared by name and contents. Records without a fingerprint are compared among themselves only.
+    It holds notebook, device, data, each part of the identity of one's own training, and every
+    parameter but the precision, the seed, the repetition and the folders. Data are compared by name
+    and contents. Records without a fingerprint are compared among themselves only.
     """
     used = record["dataset_used"] or data_asked_for(record)  # a run that ended early has only the second
     values = {**record, "dataset_used": used}
     fields = [(name, json.dumps(values[name])) for name in SAME]
     settings = {name: value for name, value in record["settings"].items() if name not in OF_ONE_RUN}
     named = {f"{name} (parameter)" if name in SAME else name: value for name, value in settings.items()}
+    named |= {f"identity {part}": value for part, value in (record["identity"] or {}).items()}
     return (*fields, *((name, json.dumps(named[name])) for name in sorted(named)))
 
 

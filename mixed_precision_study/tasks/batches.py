@@ -17,15 +17,18 @@ Batch = Any  # a tuple of tensors, or the nest of a reader's own data
 def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable = lambda value: False) -> Any:
     """Return the same nest with convert(leaf, path) in place of each leaf. The nest that is given does not change.
 
-    Taken apart are tuples, lists, mappings, dataclasses and packed sequences, and what is_leaf(part) is true of is
-    not. The lengths in a packed sequence stay on the CPU, so they are converted as a tuple that is not put back.
+    Taken apart are tuples, lists, mappings, dataclasses and packed sequences, but neither what
+    is_leaf(part) is true of nor a library's mapping that can move itself, such as a TensorDict. The
+    lengths in a packed sequence stay on the CPU, so they are converted as a tuple that is not put
+    back.
     """
 
     def inner(part: Any, place: str) -> Any:
         return mapped(part, convert, path + place, is_leaf)
 
     same: Any
-    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value):
+    own_kind = isinstance(value, Mapping) and not isinstance(value, dict | UserDict)
+    if isinstance(value, torch.Tensor | torch.Size) or is_leaf(value) or (own_kind and hasattr(value, "to")):
         return convert(value, path)
     if isinstance(value, PackedSequence):
         convert(tuple(value.batch_sizes.tolist()), f"{path}.batch_sizes")
@@ -33,7 +36,7 @@ def mapped(value: Any, convert: Callable, path: str = "batch", is_leaf: Callable
         return value._replace(**{name: inner(getattr(value, name), f".{name}") for name in names})
     if isinstance(value, Mapping):
         items = {key: inner(part, f"[{key!r}]") for key, part in value.items()}
-        if type(value) is dict or not isinstance(value, dict | UserDict):
+        if type(value) is dict or own_kind:
             return items  # because a copy of another mapping may share its contents with the original
         same = copy.copy(value)
         for key, part in items.items():

@@ -38,9 +38,16 @@ def title_of(model: str) -> str:
 
 
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:
-    """Return an image file as a picture in PIL's `mode`; raise UserError if it cannot be read."""
+    """Return an image file as a picture in PIL's `mode`, its 16 bits scaled to 8.
+
+    Raise UserError if it cannot be read, or holds numbers whose range its type does not tell.
+    """
     try:
         with Image.open(path) as image:
+            if image.mode.startswith("I;16") or (image.mode, image.format) == ("I", "PNG"):  # which has 16 bits at most
+                image = Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+            if image.mode in ("I", "F"):
+                raise ValueError("it holds numbers of 32 bits, whose range nobody knows; save it with 8 or 16 bits")
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None

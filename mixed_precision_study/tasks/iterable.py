@@ -1,16 +1,18 @@
 """Batches of any iterable, as compare() takes them: each nest as it is, its samples counted, its randomness fixed."""
 
+import copy
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
+from operator import length_hint
 from typing import Any
 
 import numpy
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..parameters import UserError
+from ..parameters import Failed, UserError
 from .batches import Parts, TrainingData, fingerprint_of, leaves_of, mapped
 
 
@@ -56,77 +58,120 @@ class IterableData(TrainingData):
         one_shape: bool = False,
         accumulate: int = 1,
     ):
-        for name, given in (("batches", batches), ("eval_batches", eval_batches)):
-            if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(given).__mro__):
-                raise UserError(
-                    f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, batch_size=...), or"
-                    " with batch_size=None if it yields whole batches."
-                )
-        if isinstance(batches, Iterator) or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
-            raise UserError(
-                f"batches, of type {type(batches).__name__}, cannot be read again and again; give a list, a DataLoader"
-                " or a class with __iter__."
-            )
-        self.batches, self.held_out = batches, eval_batches
+        check_readable("batches", batches)
+        if eval_batches is not None:
+            check_readable("eval_batches", eval_batches)
+        self.batches = batches
+        self.held_out: Any = eval_batches
         self.max_steps, self.accumulate = max_steps, accumulate
+        self.generator = getattr(batches, "generator", None)  # which a DataLoader shuffles by
+        self.first_order = self.generator and self.generator.get_state()
+        self.counted: dict[Any, list] = {}  # the shapes of each epoch's steps, when it was read first
+        self.shapes_seen: dict[tuple, tuple] = {}
+        self.limit = max_steps
         self.sizes: list[int] = []
-        seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
-        shapes: list[int] = []
-        for step in self.read(batches, 0, accumulate):
-            parts = step if isinstance(step, Parts) else (step,)
-            if not all(map(tensors_of, parts)):
-                raise UserError("a batch holds no tensor; it must hold at least one, such as (inputs, labels).")
-            tensors = tensors_of(step)
-            if not shapes:
-                self.place, self.size = counted_place(parts[0], batch_size, getattr(batches, "batch_size", None))
-                first = [tensor for _, tensor in tensors]
-            self.sizes.append(sum(size_at(self.place, part) for part in parts))
-            shape = tuple((path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors)
-            shapes.append(seen.setdefault(shape, len(seen)))
-        if not shapes:
+        self.steps_hashed: list[str] = []
+        try:
+            first = self.count(batch_size)
+        except RecursionError:
+            raise UserError("a batch holds itself; take that reference out of it.") from None
+        if not first:
             raise UserError("batches is empty; it must yield at least one batch.")
-        self.limit = None
+        seen: dict[tuple, int] = {}  # the number of each shape, in the order in which they appear
+        shapes = [seen.setdefault(shape, len(seen)) for shape in self.counted[0]]
         if one_shape and any(shapes):
-            different = sum(shape != 0 for shape in shapes)
-            if different > 1 or not shapes[-1]:
-                raise UserError(
-                    f"{different} of {len(shapes)} steps have batches of another shape or type than the first, but a"
-                    ' CUDA graph takes one; pad all to one length, or run them with execution="eager" or "compile".'
-                )
-            print(f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA graph takes one shape.")
-            shapes.pop()
-            self.limit = len(shapes)
+            self.leave_last_out(shapes)
         self.shapes = shapes if any(shapes) else ()
         self.steps = len(shapes)
         self.train_samples = self.samples_in(self.steps, self.size)
-        self.fingerprint = fingerprint_of(*first, torch.tensor(self.steps))
+        self.fingerprint = fingerprint_of(*(tensor for _, tensor in first), torch.tensor(self.steps))
 
-    def read(self, batches: Iterable, epoch: int, accumulate: int = 1) -> Iterator:
+    def count(self, batch_size: Any) -> list[tuple[str, torch.Tensor]]:
+        """Read an epoch, note how many samples each step has and what is in it, and return the tensors of the first."""
+        first: list = []
+        for step in self.read(self.batches, 0, self.accumulate):
+            parts = step if isinstance(step, Parts) else (step,)
+            for part in parts:
+                check_batch(tensors_of(part))
+            tensors = tensors_of(step)
+            if not first:
+                self.place, self.size = counted_place(parts[0], batch_size, getattr(self.batches, "batch_size", None))
+                first = tensors
+            self.sizes.append(sum(size_at(self.place, part) for part in parts))
+            texts = [one for one in leaves_of(step) if isinstance(one[1], str | bytes | bool | None)]
+            self.steps_hashed.append(fingerprint_of(*(part for one in [*tensors, *texts] for part in one)))
+        return first
+
+    def leave_last_out(self, shapes: list[int]) -> None:
+        """Leave out the last step if it alone has another shape, for a CUDA graph; else raise UserError."""
+        different = sum(shape != 0 for shape in shapes)
+        if different > 1 or not shapes[-1]:
+            raise UserError(
+                f"{different} of {len(shapes)} steps have batches of another shape or type than the first, but a"
+                ' CUDA graph takes one; pad all to one length, or run them with execution="eager" or "compile".'
+            )
+        print(f"The last of {len(shapes)} steps is incomplete and left out, because a CUDA graph takes one shape.")
+        shapes.pop()
+        self.limit = len(shapes)
+        self.counted[0].pop()
+
+    def read(self, batches: Iterable, epoch: Any, accumulate: int = 1) -> Iterator:
         """Yield the steps of an epoch on the device, at most max_steps. Several batches are Parts of a step.
 
         Each batch and each step has the same random numbers in every precision, although 16-bit types draw fewer.
+        Raises Failed at the end of an epoch that is not as it was when it was first read. Evaluations are epoch None.
         """
         before = random_state()
-        seed_all(epoch)
+        seed_all(epoch or 0)
+        if epoch == 0 and self.generator:
+            self.generator.set_state(self.first_order)
         given = iter(batches)
-        steps = given if accumulate == 1 else iter(lambda: Parts(islice(given, accumulate)), ())
+        several = accumulate > 1
+        steps = iter(lambda: Parts(islice(given, accumulate)), ()) if several else given
+        found = []
         try:
-            for number, step in enumerate(islice(steps, self.max_steps or None)):
+            for number, step in enumerate(islice(steps, (self.max_steps if epoch is None else self.limit) or None)):
                 own = random_state()
-                step = mapped(step, self.moved, is_leaf=is_numbers)
+                self.shape: list[tuple] = []
+                parts = Parts(mapped(one, self.moved, is_leaf=is_numbers) for one in (step if several else (step,)))
+                shape = () if epoch is None else tuple(self.shape)
+                found.append(self.shapes_seen.setdefault(shape, shape))  # once, for there are many steps
                 on_gpu = self.device is not None and self.device.type == "cuda"
-                seed_all(self.seed, epoch, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0))
-                yield step
+                seed_all(self.seed, epoch or 0, number, on_gpu=on_gpu and (self.seeds_gpu or number == 0))
+                yield parts if several else parts[0]
                 set_random_state(own)
         finally:
             set_random_state(before)
+        self.check_same(epoch, found)
+
+    def check_same(self, epoch: int | None, found: list[tuple]) -> None:
+        """Raise Failed where an epoch is not what was counted or what another precision was given."""
+        known = self.counted.setdefault(epoch, found)
+        counts, wanted = map(self.samples_of, (found, self.counted[0] if epoch else known))
+        if found != known or counts != wanted or not (found or epoch == 0):
+            raise Failed(
+                f"{'eval_batches' if epoch is None else 'batches'} gave {counts[0]} steps where there"
+                f" were {wanted[0]}, or other samples or shapes; yield the same in every epoch"
+            )
+
+    def samples_of(self, steps: list[tuple]) -> tuple[int, int]:
+        """Return the numbers of steps and of samples, if a dimension of a tensor counts them, or 0."""
+        path, place = self.place or ("", 0)
+        return len(steps), sum(part[1][place] for step in steps for part in step if part[0] == path)
 
     def moved(self, leaf: Any, path: str) -> Any:
-        """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are."""
+        """Return a tensor, an array, a number or an object that can be moved on the device, and others as they are.
+
+        What is the reader's own is copied, because a loss may change its batch in place.
+        """
         leaf = as_tensor(leaf)
-        if self.device is None or not hasattr(leaf, "to"):
+        if isinstance(leaf, torch.Tensor):
+            self.shape.append((path, leaf.shape, leaf.dtype))
+            return leaf if self.device is None else leaf.to(self.device, non_blocking=True, copy=True)
+        if not hasattr(leaf, "to"):
             return leaf
-        return leaf.to(self.device, non_blocking=True) if isinstance(leaf, torch.Tensor) else leaf.to(self.device)
+        self.shape += [(place, tensor.shape, tensor.dtype) for place, tensor in tensors_of(leaf, path)]
+        return leaf if self.device is None else copy.deepcopy(leaf).to(self.device)
 
     def steps_per_epoch(self, size: int) -> int:
         return self.steps
@@ -135,10 +180,53 @@ class IterableData(TrainingData):
         return sum(self.sizes[:steps])
 
     def train_batches(self, epoch: int, dtype: torch.dtype, size: int) -> Iterator:
-        return islice(self.read(self.batches, epoch, self.accumulate), self.limit)
+        return self.read(self.batches, epoch, self.accumulate)
 
-    def eval_batches(self, dtype: torch.dtype, size: int) -> Iterator:
-        return self.read(self.held_out or (), 0)
+    def eval_batches(self, dtype: torch.dtype, size: int) -> Any:
+        return HeldOut(self)
+
+
+class HeldOut:
+    """Held-out batches that are moved to the device when they are read, as often as one likes, or by number."""
+
+    def __init__(self, data: IterableData):
+        self.data = data
+
+    def __iter__(self) -> Iterator:
+        return self.data.read(self.data.held_out, None)
+
+    def __len__(self) -> int:
+        given = len(self.data.held_out)
+        return min(given, self.data.max_steps or given)
+
+    def __getitem__(self, place: Any) -> Any:
+        return mapped(self.data.held_out[: len(self)][place], self.data.moved, is_leaf=is_numbers)
+
+
+def check_readable(name: str, batches: Any) -> None:
+    """Raise UserError where batches are single samples, cannot be read again and again, or are none."""
+    if any(kind.__name__ in ("Dataset", "IterableDataset") for kind in type(batches).__mro__):
+        raise UserError(
+            f"{name} is a Dataset, which yields single samples; give DataLoader(dataset, batch_size=...), or"
+            " with batch_size=None if it yields whole batches."
+        )
+    if isinstance(batches, Iterator) or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise UserError(
+            f"{name}, of type {type(batches).__name__}, cannot be read again and again; give a list, a DataLoader"
+            " or a class with __iter__."
+        )
+    if length_hint(batches, 1) == 0:
+        raise UserError(f"{name} is empty; it must yield at least one batch.")
+
+
+def check_batch(tensors: list[tuple[str, torch.Tensor]]) -> None:
+    """Raise UserError where a batch holds no tensor, nothing but empty ones, or one of several lengths."""
+    if not tensors:
+        raise UserError("a batch holds no tensor; it must hold at least one, such as (inputs, labels).")
+    if nested := [path for path, tensor in tensors if tensor.is_nested]:
+        raise UserError(f"{nested[0]} is a nested tensor, which cannot be counted; give its values() and offsets().")
+    if not any(tensor.numel() for _, tensor in tensors):
+        raise UserError("a batch has 0 samples; leave empty batches out.")
 
 
 def is_numbers(value: Any) -> bool:
@@ -169,7 +257,7 @@ def tensors_of(value: Any, path: str = "batch", is_leaf: Callable = lambda part:
         if is_leaf(leaf) or isinstance(leaf, torch.Tensor):
             found.append((place, leaf))
         elif hasattr(leaf, "to") and hasattr(leaf, "__dict__"):
-            found += [held for held in leaves_of(vars(leaf), place) if isinstance(held[1], torch.Tensor)]
+            found += tensors_of(vars(leaf), place)
     return found
 
 
@@ -188,6 +276,7 @@ def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
 
     likely: dict[Place, int] = {}
     lengths: dict[Place, int] = {}
+    weak: dict[Place, int] = {}
     others: dict[Place, int] = {("batch", None): len(batch)} if isinstance(batch, list) else {}
     for path, part in tensors_of(batch, is_leaf=counts_as_one):
         inner = [(path, part)] if isinstance(part, torch.Tensor) else tensors_of(part, path)
@@ -195,14 +284,16 @@ def sizes_of(batch: Any) -> tuple[dict[Place, int], dict[Place, int]]:
         if isinstance(part, PackedSequence):
             likely[path, None] = int(part.batch_sizes[0])
         elif isinstance(part, list) and inner:
-            lengths[path, None] = len(part)
+            (weak if isinstance(part[0], Mapping) else lengths)[path, None] = len(part)
         elif (path, 0) in others:
             likely[path, 0] = others.pop((path, 0))
-    return likely | lengths, others
+    columns = {place: size for place, size in others.items() if place[1] == 0}
+    return (likely | lengths | weak if likely or lengths else columns or weak), others | weak
 
 
 def most_frequent(sizes: dict[Place, int]) -> int:
-    return Counter(sizes.values()).most_common(1)[0][0] if sizes else 1
+    counted = Counter(filter(None, sizes.values()))
+    return counted.most_common(1)[0][0] if counted else 1
 
 
 def counted_place(batch: Any, wanted: Any, of_loader: Any) -> tuple[Place | None, int]:

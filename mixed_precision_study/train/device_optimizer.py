@@ -27,6 +27,7 @@ class DeviceOptimizer:
     """
 
     lacking: tuple[str, ...] = ()
+    writes_back = True  # master copies to the model, in its own step
 
     def __init__(self, group: dict, stochastic: bool, buffers: tuple[str, ...]):
         if any(group[name] for name in self.lacking):

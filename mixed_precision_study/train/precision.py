@@ -5,11 +5,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from itertools import product
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from ..parameters import COMPILE_MODES, Unsupported
+from ..parameters import COMPILE_MODES, Failed, Unsupported
 from ..tasks.batches import mapped
 from .float8 import without_float8
 
@@ -87,32 +90,83 @@ def older_flag(read: Callable[[], Any], otherwise: Any) -> Any:
         return otherwise
 
 
+# Of torch: switches on which numbers or times depend; then what sets others, each before what reads it.
+ATTRIBUTES = """
+    backends.cuda.matmul.fp32_precision backends.cudnn.conv.fp32_precision
+    backends.cudnn.rnn.fp32_precision backends.mkldnn.matmul.fp32_precision backends.cudnn.enabled
+    backends.cudnn.benchmark backends.cudnn.benchmark_limit backends.cudnn.deterministic
+    backends.cuda.matmul.allow_fp16_accumulation
+    backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+"""
+FUNCTIONS = """
+    set_default_dtype get_default_dtype set_grad_enabled is_grad_enabled
+    set_deterministic_debug_mode get_deterministic_debug_mode
+    set_autocast_cache_enabled is_autocast_cache_enabled
+    backends.cuda.enable_flash_sdp backends.cuda.flash_sdp_enabled
+    backends.cuda.enable_mem_efficient_sdp backends.cuda.mem_efficient_sdp_enabled
+    backends.cuda.enable_math_sdp backends.cuda.math_sdp_enabled
+    backends.cuda.enable_cudnn_sdp backends.cuda.cudnn_sdp_enabled
+"""
+OF_DEVICES = {"set_autocast_dtype": "get_autocast_dtype", "set_autocast_enabled": "is_autocast_enabled"}
+
+
+def switches_now() -> dict[tuple[str, ...], Any]:
+    """Return the switches as they are: {(name within torch, or that and a device): value}."""
+    pairs = zip(*[iter(FUNCTIONS.split())] * 2, strict=True)
+    found: dict[tuple[str, ...], Any] = {(name,): attrgetter(name)(torch) for name in ATTRIBUTES.split()}
+    found |= {(name,): attrgetter(read)(torch)() for name, read in pairs}
+    for (name, read), device in product(OF_DEVICES.items(), ("cpu", "cuda")):
+        found[name, device] = getattr(torch, read)(device)
+    return found
+
+
+def changed_since(before: dict[tuple, Any]) -> list[tuple]:
+    """Return the names of the switches that are no more as they were."""
+    return [name for name, value in switches_now().items() if value != before[name]]
+
+
+def set_switch(name: str, *value: Any) -> None:
+    """Set a switch of switches_now() by its name; for some of them the device comes before the value."""
+    if name in ATTRIBUTES.split():
+        owner, _, attribute = name.rpartition(".")
+        setattr(attrgetter(owner)(torch), attribute, *value)
+    else:
+        attrgetter(name)(torch)(*value)
+
+
 @contextmanager
 def backends_as_found() -> Iterator[None]:
     """Give PyTorch's switches back, after the block, the values that they had before it."""
     from torch._functorch import config
 
     backends: Any = torch.backends
-    cudnn, mkldnn, matmul = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    cudnn, mkldnn = backends.cudnn, backends.mkldnn
     switches = {name: switch.fp32_precision for name, switch in fp32_switches().items()}
     older = (
         older_flag(torch.get_float32_matmul_precision, "highest"),
         older_flag(lambda: cudnn.allow_tf32, switches["conv"] != "tf32"),
     )
-    search = cudnn.benchmark, cudnn.benchmark_limit
-    mkldnn_matmul = mkldnn.matmul.fp32_precision
+    before = switches_now()
     mkldnn_flags = mkldnn.set_flags(_fp32_precision=None)
-    accumulation = matmul.allow_fp16_accumulation
     autograd = config.enable_autograd_cache, config.backward_pass_autocast
     try:
         yield
     finally:
         set_fp32_switches(*older, switches)
         mkldnn.set_flags(*mkldnn_flags)
-        mkldnn.matmul.fp32_precision = mkldnn_matmul  # which the older flag of matmuls has set, too
-        cudnn.benchmark, cudnn.benchmark_limit = search
-        matmul.allow_fp16_accumulation = accumulation
+        for name in changed_since(before):  # also what the older flag of matmuls has set
+            set_switch(*name, before[name])
         config.enable_autograd_cache, config.backward_pass_autocast = autograd
+
+
+def check_switches(before: dict[tuple, Any]) -> None:
+    """Raise Failed where a switch is no more as compare() and the precision had set it."""
+    if changed := changed_since(before):
+        raise Failed(
+            f"torch.{changed[0][0]} changed during the training, so it is not what its name says; leave that out of the"
+            " model, the loss, the optimizer, the batches and evaluate, and set it before you compare"
+        )
 
 
 @contextmanager
@@ -145,20 +199,28 @@ class Precision:
 
 @contextmanager
 def autocasts_seen(device: torch.device) -> Iterator[set[torch.dtype]]:
-    """Collect the types of every autocast that is turned on for the device within the block, by whomever."""
+    """Collect the types of every autocast that is turned on for the device within the block, by whomever.
+
+    Those count, too, that a function sets while a region of autocast lasts.
+    """
     seen: set[torch.dtype] = set()
-    enter = torch.autocast.__enter__
+    enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
 
     def noted(context: Any) -> Any:
         if context._enabled and context.device == device.type:
             seen.add(context.fast_dtype)
         return enter(context)
 
-    torch.autocast.__enter__ = noted
+    def noted_again(context: Any, *error: Any) -> Any:
+        if context.device == device.type and torch.is_autocast_enabled(device.type):
+            seen.add(torch.get_autocast_dtype(device.type))
+        return leave(context, *error)
+
+    torch.autocast.__enter__, torch.autocast.__exit__ = noted, noted_again
     try:
         yield seen
     finally:
-        torch.autocast.__enter__ = enter
+        torch.autocast.__enter__, torch.autocast.__exit__ = enter, leave
 
 
 def compiled(part: Callable, mode: str = "default", several_shapes: bool = False) -> Any:
@@ -205,7 +267,13 @@ def cast_model(model: torch.nn.Module, precision: str, keep_batchnorm_fp32: bool
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    """Return a tensor in a floating-point type, or a copy of an object that can be moved with its tensors in it."""
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    if hasattr(value, "to") and hasattr(value, "__dict__"):
+        value = copy.copy(value)
+        vars(value).update(mapped(dict(vars(value)), lambda leaf, _: cast(leaf, dtype)))
+    return value
 
 
 class ArgumentCast:
@@ -233,8 +301,21 @@ def keep_masters(optimizer: Any, weights: list, masters: list) -> None:
 
     optimizer.master_pairs = pairs
     optimizer.zero_grad = zero_grad
-    if isinstance(optimizer, torch.optim.Optimizer):
-        optimizer.register_step_post_hook(lambda *_: write_back(optimizer))
+    if not getattr(optimizer, "writes_back", False):
+        after_step(optimizer, write_back)
+
+
+def after_step(optimizer: Any, call: Callable[[Any], Any]) -> None:
+    """Have call(optimizer) called after each step, also of an optimizer without PyTorch's hooks."""
+    step = optimizer.step
+
+    @wraps(step)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        returned = step(*args, **kwargs)
+        call(optimizer)
+        return returned
+
+    optimizer.step = stepped
 
 
 def gather_master_gradients(optimizer: Any) -> None:

@@ -19,11 +19,24 @@ from ..measure.timing import StepClock, count_syncs, in_blocks, read_compiler, s
 from ..parameters import Diverged, UserError
 from ..store.record import RunRecord
 from ..tasks.batches import Parts
+from .as_found import AsFound
 from .cuda_graph import CapturedStep
 from .device_optimizer import on_device
 from .float8 import use_float8
 from .loss_scale import LossScaleTrace, make_scaler
-from .precision import PRECISIONS, Precision, autocasts_seen, cast_model, compiled, cudnn_flags, keep_masters
+from .precision import (
+    PRECISIONS,
+    Precision,
+    after_step,
+    autocasts_seen,
+    cast_model,
+    check_switches,
+    compiled,
+    cudnn_flags,
+    fp32_switches,
+    keep_masters,
+    switches_now,
+)
 
 
 def training_step(
@@ -56,6 +69,12 @@ def training_step(
     scaler.step(optimizer)
     scaler.update()
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0], hidden
+
+
+def made_optimizer(make_optimizer: Callable, model: torch.nn.Module, weights: list) -> Any:
+    """Return the optimizer of a reader's function, which gets the model where it asks for a `model`."""
+    wants_model = next(iter(inspect.signature(make_optimizer).parameters), "") == "model"
+    return make_optimizer(model if wants_model else weights)
 
 
 class Trainer:
@@ -113,17 +132,21 @@ class Trainer:
         # A graph would go on using the copies of the weights that autocast kept at its capture.
         self.mode = Precision(precision, device, cache="cuda_graph" not in execution)
         self.optimizer: Any = self.optimizer_of(make_optimizer)
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()  # as schedule-free ones want it before their first step
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.rates = [rate / rates[0] if rates[0] else 1.0 for rate in rates]  # of each group to the first
         for group in self.optimizer.param_groups:
             if "foreach" in group and group["foreach"] is None and not group.get("fused"):
                 group["foreach"] = True  # PyTorch's default on a GPU; the CPU then computes the same
         self.found_inf: torch.Tensor | None = None
+        self.switches: dict[tuple, Any] = {}
+        self.kept_for_graph: list | None = None
         if self.on_device:
             self.optimizer = on_device(self.optimizer, stochastic)
             self.found_inf = self.scaler.found_inf
         else:
-            self.optimizer.register_step_post_hook(self._count_update)
+            after_step(self.optimizer, self._count_update)
             if self.scaler.is_enabled() and getattr(self.optimizer, "_step_supports_amp_scaling", False):
                 self.found_inf, self.skipped = torch.zeros(2, device=device)
         if "cuda_graph" in execution:
@@ -131,16 +154,14 @@ class Trainer:
         keep_masters(self.optimizer, self.weights, self.masters)
 
     def optimizer_of(self, make_optimizer: Callable) -> torch.optim.Optimizer:
-        """Return the optimizer of what is updated. The reader's function gets the model where it asks for a `model`."""
-        if next(iter(inspect.signature(make_optimizer).parameters), "") != "model":
-            return make_optimizer(self.masters)
-        optimizer = make_optimizer(self.network)
+        """Return the optimizer of what is updated."""
+        optimizer = made_optimizer(make_optimizer, self.network, self.masters)
         masters = dict(zip(self.weights, self.masters, strict=True))
         for group in optimizer.param_groups:
             group["params"] = [masters.get(weight, weight) for weight in group["params"]]
         return optimizer
 
-    def _count_update(self, optimizer: Any, *_: Any) -> None:
+    def _count_update(self, optimizer: Any) -> None:
         self.updates += 1
         if self.found_inf is not None:  # a fused optimizer is called in every step, and skips the update by itself
             self.found_inf.fill_(getattr(optimizer, "found_inf", 0.0))
@@ -177,14 +198,12 @@ class Trainer:
             group["lr"] = group["lr"].fill_(lr * ratio) if self.on_device else lr * ratio
 
     def start_again(self) -> None:
-        """Forget momenta and counts. What a graph reads keeps its address."""
+        """Forget counts, and on the device momenta. What a graph reads keeps its address."""
         if self.on_device:
             self.optimizer.reset()
             self.scaler.skipped.zero_()
-        else:
-            self.optimizer.state.clear()
-            if self.found_inf is not None:
-                self.skipped.zero_()
+        elif self.found_inf is not None:
+            self.skipped.zero_()
         self.steps = self.updates = 0
 
 
@@ -268,10 +287,17 @@ class TrainingLog:
         return [[step, loss.item(), right.item() / (step * self.batch_size)] for step, loss, right in self.notes]
 
 
-def describe_trainer(record: RunRecord, trainer: Trainer, switches: dict) -> None:
+def read_switches(record: RunRecord, trainer: Trainer) -> None:
+    """Note PyTorch's switches for fp32. Raise Failed where any switch is no more as it was before the warm-up."""
+    for name, switch in fp32_switches().items():
+        setattr(record, f"fp32_precision_{name}", switch.fp32_precision)
+    check_switches(trainer.switches)
+
+
+def describe_trainer(record: RunRecord, trainer: Trainer) -> None:
     """Note the precision as it really is: switches as read back, type of autocast, types of the weights."""
-    for name, switch in switches.items():
-        setattr(record, f"fp32_precision_{name}", switch)
+    trainer.switches = switches_now()
+    read_switches(record, trainer)
     dtype = PRECISIONS[trainer.precision]["autocast"]
     record.autocast_dtype = str(dtype).removeprefix("torch.") if dtype else None
     if dtype and trainer.is_compiled:
@@ -321,11 +347,6 @@ def cycle_batches(batches: Callable[[], Iterable]) -> Iterator:
             yield batch
         if batch is None:
             raise UserError("train_batches gave no batch; there must be at least one in an epoch.")
-
-
-def trained_tensors(trainer: Trainer) -> list[torch.Tensor]:
-    """Return all tensors that training changes, but for the state of optimizer and scaler."""
-    return [*trainer.network.state_dict().values(), *(master.detach() for master in trainer.masters)]
 
 
 @dataclass
@@ -393,7 +414,10 @@ def warm_up(
         at_least = at_most = 3 if trainer.is_compiled else 1  # compiled without hidden, and with
     startup.lap("model")
     compiled_before = read_compiler(trainer.is_compiled)["seconds"]
-    saved = [tensor.to("cpu", copy=True) for tensor in trained_tensors(trainer)]
+    kept_by_itself = trainer.on_device  # start_again() sets its buffers to zero where the graph reads them
+    found = AsFound(
+        trainer.network, trainer.masters, trainer.compute_loss, None if kept_by_itself else trainer.optimizer
+    )
     started = time.perf_counter()
     if trainer.captured:  # the capture resets the peaks
         trainer.captured.before_capture = lambda: read_peaks(record, trainer.device, "_with_warmup")
@@ -415,9 +439,8 @@ def warm_up(
         _, taken.hidden = trainer.step(batch, taken.hidden)
 
     record.host_syncs_per_step = count_syncs(take_step, batches, 3, trainer.device)
-    with torch.no_grad():
-        for tensor, value in zip(trained_tensors(trainer), saved, strict=True):
-            tensor.copy_(value)
+    left = found.put_back()
+    trainer.kept_for_graph = left if trainer.captured else None
     record.warmup_steps = trainer.steps
     record.warmup_skipped_steps = trainer.skipped_steps
     record.warmup_seconds = time.perf_counter() - started
@@ -498,8 +521,28 @@ def evaluating(trainer: Trainer) -> Iterator[torch.nn.Module]:
 
     cuDNN's search is off, because its workspaces would count as training's memory.
     """
-    trainer.network.eval()
     flags = cudnn_flags(benchmark=False, deterministic=torch.backends.cudnn.deterministic)
-    with flags, torch.no_grad(), Precision(trainer.precision, trainer.device).autocast():
+    autocast = Precision(trainer.precision, trainer.device).autocast()
+    with evaluation_mode(trainer.network, trainer.optimizer), flags, torch.no_grad(), autocast:
         yield trainer.network
-    trainer.network.train()
+
+
+@contextmanager
+def evaluation_mode(network: torch.nn.Module, optimizer: Any = None) -> Iterator[None]:
+    """Put a model into evaluation mode, and after the block each of its modules back into its own.
+
+    So modules that were frozen on purpose stay so. A schedule-free optimizer changes its mode, too.
+    """
+    modes = [(module, module.training) for module in network.modules()]
+    has_mode = callable(getattr(optimizer, "eval", None))
+    network.eval()
+    if has_mode:
+        optimizer.eval()
+    try:
+        yield
+    finally:
+        if has_mode:
+            optimizer.train()
+        for module, training in modes:  # an outer one before those in it
+            if module.training != training:
+                module.train(training)

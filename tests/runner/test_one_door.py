@@ -71,7 +71,7 @@ def test_plan_and_notebook_take_the_run_from_one_function(tmp_path, monkeypatch)
     study = {"runs": [{"notebook": "cifar_resnet", "cpu": {"precisions": ["fp32"], "epochs": 2}}]}
     found = set()
     for digits in ("11111111", "22222222"):
-        monkeypatch.setattr(records, "identity_of", lambda *_, digits=digits: digits)
+        monkeypatch.setattr(records, "digest_of", lambda *_, digits=digits: digits)
         (((run,),), _) = plan(study, NOTEBOOKS, tmp_path, {}, on_gpu=False)
         monkeypatch.setenv(PLANNED_ENV, json.dumps({"parameters": run.parameters, "given": list(run.given)}))
         made = records.new_record("cifar_resnet", run.parameters | {"num_workers": 9}, "fp32", {})

@@ -1,0 +1,82 @@
+"""A model and its optimizer as they were before the warm-up, whatever of them it has changed."""
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+OF_OTHERS = sys.stdlib_module_names | {"torch", "numpy"}  # whose objects are not taken apart
+
+
+class AsFound:
+    """Notes the state of some objects, such as a model, and puts it back in place.
+
+    It is in place because a graph keeps addresses. State is all that hangs on the objects: tensors,
+    numbers, lists, dicts, sets, generators and objects of classes that are neither of Python nor of
+    PyTorch. What a function has in its globals and closures is not.
+    """
+
+    def __init__(self, *roots: Any):
+        self.undo: list[partial] = []
+        self.seen: dict[int, Any] = {}
+        todo = list(roots)
+        while todo:
+            one = todo.pop()
+            if id(one) not in self.seen:
+                self.seen[id(one)] = one
+                todo += self.note(one)
+
+    def note(self, one: Any) -> Iterable:
+        """Note how an object is put back, and return what hangs on it."""
+        if isinstance(one, torch.Tensor):
+            with suppress(RuntimeError), torch.no_grad():  # of one whose elements share a place
+                value = one.to("cpu", copy=True)
+                self.undo.append(partial(one.copy_(value).copy_, value))
+        elif isinstance(one, torch.Generator):
+            self.undo.append(partial(one.set_state, one.get_state()))
+        elif isinstance(one, dict):
+            self.undo.append(partial(put_items, one, dict(one)))
+            return one.values()
+        elif isinstance(one, list | set | deque):
+            self.undo.append(partial(put_members, one, list(one)))
+            return one
+        elif isinstance(one, tuple):
+            return one
+        elif isinstance(one, MethodType):
+            return [one.__self__]
+        elif has_state(one):
+            return [vars(one)]
+        return ()
+
+    def put_back(self) -> list:
+        """Put everything back, and return what hung on it instead, as a graph may still read it."""
+        with torch.no_grad():
+            return [undo() for undo in self.undo]
+
+
+def has_state(one: Any) -> bool:
+    """Return whether an object is a model, an optimizer or of a class that is nobody else's."""
+    known = isinstance(one, torch.nn.Module | torch.optim.Optimizer | FunctionType)
+    return known or (hasattr(one, "__dict__") and type(one).__module__.partition(".")[0] not in OF_OTHERS)
+
+
+def put_items(place: dict, items: dict) -> dict:
+    """Give a dict its items back, touching none that is the same, and return those it had."""
+    now = dict(place)
+    for name in now.keys() - items.keys():
+        del place[name]
+    place.update({name: value for name, value in items.items() if now.get(name, place) is not value})
+    return now
+
+
+def put_members(place: Any, members: list) -> list:
+    """Give a list, a deque or a set its members back, and return those it had."""
+    now = list(place)
+    place.clear()
+    (place.update if isinstance(place, set) else place.extend)(members)
+    return now
