@@ -266,7 +266,7 @@ def test_a_training_is_written_before_it_is_explained(monkeypatch):
         make_experiment(after_training=lambda *_: order.append(1), parameters={"precisions": ["fp32"]}).run()
     assert order == [1]  # the model was tried out, because what explains trains on
     (path,) = Path("outputs").glob("*.json")
-    kept = json.loads(path.read_text())["run"]
+    kept = records.flat_record(records.record_of(json.loads(path.read_text())))
     assert kept["status"] == "ok" and kept["finished_at"] >= kept["started_at"]
     assert len(kept["epoch_seconds"]) == len(kept["metric"]) == 2 and kept["samples_per_second"] > 0
     assert kept["profile_reason"] == kept["inference_reason"] == NOT_YET_EXPLAINED

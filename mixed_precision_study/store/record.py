@@ -45,8 +45,17 @@ STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 SCHEMA_VERSION = 2
 RESULTS = ("ok", "diverged")  # statuses of what was measured
-KEPT_OF_REFUSED = ("study", "started_at", "finished_at", "device_type", "gpu_name", "gpu_uuid") + (
-    ("package_version", "dataset_used", "data_fingerprint", "identity")
+KEPT_OF_REFUSED = (
+    "study",
+    "started_at",
+    "finished_at",
+    "device_type",
+    "gpu_name",
+    "gpu_uuid",
+    "package_version",
+    "dataset_used",
+    "data_fingerprint",
+    "identity",
 )
 
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..store.record import OF_ONE_RUN
+
 OF_OTHERS = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
