@@ -107,7 +107,9 @@ def opening_note(bars: pd.DataFrame) -> str:
     if others.stands.fillna(False).astype(bool).any():
         texts.append("Bold marks the fastest of a block if its whole interval is above 1.")
     if bars.runs.max() > 1:
-        texts.append("Bars are medians, thin lines reach from the fastest to the slowest run, and ratios are of pairs.")
+        texts.append(
+            "Bars are means over runs, thin lines reach from the fastest to the slowest run, and ratios are of pairs."
+        )
     if bars.gib.notna().any():
         texts.append("Memory is PyTorch's peak without the data set.")
     return " ".join(texts)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from .growth import texts
 from .names import precision_name
-from .panels import add_panels, ok_trainings
+from .panels import add_panels, timed_trainings
 from .section import Section
 from .tables import Tables
 from .words import short
@@ -18,7 +18,7 @@ FIELDS |= {"apart": "inference_difference_fraction"}
 
 def inference_bars(tables: Tables) -> pd.DataFrame:
     """Return a row per comparison and precision with `FIELDS`: medians over runs, of p10 the least, of p90 the most."""
-    rows = ok_trainings(tables)
+    rows = timed_trainings(tables)
     values = pd.DataFrame([[record[name] for name in FIELDS.values()] for record in rows.record], rows.index, [*FIELDS])
     rows = rows.join(values.astype(float)).dropna(subset="value")
     how = dict.fromkeys(FIELDS, "median") | {"low": "min", "high": "max"}

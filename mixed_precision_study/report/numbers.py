@@ -19,7 +19,7 @@ def section(tables: Tables) -> Section:
     bars = bars_of(tables, tables.comparisons.index)
     if len(bars):
         keys, timed = ["comparison", "precision"], tables.trainings[tables.trainings.timed]
-        idle = timed.groupby(keys).idle.median()
+        idle = timed[timed.record.map(id).isin(tables.fair)].groupby(keys).idle.median()
         metrics = timed.drop_duplicates("comparison").set_index("comparison").record
         paths = tables.trainings.drop_duplicates(keys).set_index(keys).path
         rows, links = [], []

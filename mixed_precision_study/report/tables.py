@@ -67,6 +67,15 @@ class Tables:
         rows = self.by_key.get((comparison, precision), ())
         return [one["record"] for one in rows if one["status"] == "ok" or not ok]
 
+    def timed_runs(self, comparison: int, precision: str) -> list[dict]:
+        """Return the ok records of a precision whose times count: see fairly_timed()."""
+        return fairly_timed(self.runs(comparison, precision))
+
+    @cached_property
+    def fair(self) -> set[int]:
+        """The ids of all timed_runs(). A section that reads a time, a rate or an energy asks here first."""
+        return {id(run) for key in self.by_key for run in self.timed_runs(*key)}
+
     @cached_property
     def by_key(self) -> dict[tuple[int, str], list[dict]]:
         """{(comparison, precision): rows of `trainings`}, made once because every section asks for them."""
@@ -85,12 +94,13 @@ class Tables:
             number = comparison.Index
             if runs := self.by_key.get((number, precision)):
                 baseline = "tf32" if self.runs(number, "tf32") else "fp32"
-                gib, joules, rates = (
-                    [run[name] for run in runs if pd.notna(run[name])]
-                    for name in ("gib", "joules", "samples_per_second")
+                gib = [run["gib"] for run in runs if pd.notna(run["gib"])]
+                fair = [run for run in runs if id(run["record"]) in self.fair]
+                joules, rates = (
+                    [run[name] for run in fair if pd.notna(run[name])] for name in ("joules", "samples_per_second")
                 )
                 metrics = [run["metric"] for run in runs if run["timed"] and pd.notna(run["metric"])]
-                ok = fairly_timed([run for run in self.runs(number, precision) if run["epoch_seconds"]])
+                ok = [run for run in self.timed_runs(number, precision) if run["epoch_seconds"]]
                 means = [statistics.fmean(run["epoch_seconds"]) for run in ok]
                 row = {"comparison": number, "model": comparison.name, "task": comparison.task, "way": comparison.way}
                 row |= {"more": comparison.more, "precision": precision, "baseline": baseline, "runs": len(ok)}
@@ -120,6 +130,7 @@ class Tables:
         if self.trainings.empty:
             return {}
         flat = pd.DataFrame([flattened(record) for record in self.trainings.record], index=self.trainings.index)
+        flat = flat.drop(columns="epoch_seconds_median")  # `seconds` is the one figure of an epoch
         own = self.trainings.drop(columns=["record", *(name for name in self.trainings if name in flat)])
         tables = {"trainings.csv": own.join(flat)}
         if len(self.ratios):
@@ -244,8 +255,6 @@ def training_row(record: dict, number: int) -> dict:
         "seed": record["seed"],
         "host": "/".join(map(str, host_of(record) or ())) or record["gpu_uuid"] or "",  # older records name the GPU
         "seconds": statistics.fmean(epochs) if ok and epochs else None,
-        "seconds_low": min(epochs) if ok and epochs else None,
-        "seconds_high": max(epochs) if ok and epochs else None,
         "samples_per_second": len(epochs) * samples / sum(epochs) if ok and samples else None,
         "gib": peak_gib(record) if ok else None,
         "card_gib": record["device_used_mib"] / 1024 if ok and record["device_used_mib"] is not None else None,
@@ -313,15 +322,12 @@ def device_name(record: dict) -> str:
 
 
 def ratio_between(own: list[dict], base: list[dict]) -> dict | None:
-    """Return the ratio of two lists of ok runs, by the medians of epochs where no run has a counterpart."""
+    """Return the ratio of two lists of ok runs, by their mean epochs where no run has a counterpart."""
     if not own or not base:
         return None
     if found := paired_ratio(paired_runs(own, base)):
         return found
-    mine, theirs = (
-        statistics.median(seconds for run in fairly_timed(runs) for seconds in run["epoch_seconds"])
-        for runs in (own, base)
-    )
+    mine, theirs = (seconds_of_epoch(fairly_timed(runs)) for runs in (own, base))
     return unpaired_ratio(theirs / mine)
 
 
