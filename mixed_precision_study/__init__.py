@@ -11,13 +11,17 @@ __version__ = "0.3.0"
 STARTED = time.perf_counter()  # when this process first asked for the package: where start-up times begin
 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
+OF_A_RUN = [RUNNER_ENV]  # environment variables that run_all.py sets for what it starts
+OF_A_RUN += [f"MIXED_PRECISION_{name}" for name in ("FOLDER", "LOG", "PROGRESS", "CODE_HASH")]
+OF_A_RUN += [f"MIXED_PRECISION_{name}" for name in ("NOTEBOOK", "ORDER", "ABOUT")]
 
-if RUNNER_ENV in os.environ:
-    from .measure.commit import hash_at_import
-    from .runner.watch import end_without_runner
-
-    hash_at_import()
-    end_without_runner()
+if any(name in os.environ for name in OF_A_RUN):
+    try:
+        from .runner.watch import follow_runner
+    except ModuleNotFoundError:  # without psutil this process is none that run_all.py has started
+        pass
+    else:
+        follow_runner()
 
 
 def __getattr__(name: str) -> Any:

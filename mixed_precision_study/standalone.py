@@ -14,6 +14,8 @@ from pathlib import Path
 
 from . import __version__
 from .measure.commit import PACKAGE, ROOT, packed_package
+from .measure.files import written_whole
+from .parameters import UserError
 
 FINDER = """\
 # @title The code of this study, packed into this file
@@ -33,6 +35,7 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
+MARK = FINDER.partition("\n")[0].encode()
 WIDTH = 20_000  # characters per line of the packed code
 
 
@@ -48,12 +51,19 @@ def standalone_notebook(path: Path, packed: bytes) -> str:
 
 
 def build(folder: Path) -> Iterator[Path]:
-    """Write the standalone notebooks into `folder`; yield each path."""
+    """Write the standalone notebooks into `folder`; yield each path.
+
+    Raise UserError before the first where a file of that name is none that this module has written.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        target = folder / path.name
-        target.write_text(standalone_notebook(path, packed), encoding="utf-8")
+    targets = {folder / path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
+    for target in targets:
+        if target.exists() and not target.is_symlink() and MARK not in target.read_bytes():
+            raise UserError(f"{target} is no standalone notebook; choose another folder.")
+    for target, path in targets.items():
+        with written_whole(target) as temporary:
+            temporary.write_text(standalone_notebook(path, packed), encoding="utf-8")
         yield target
 
 
@@ -65,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for path in build(folder.resolve()):
             print(f"{path}  {path.stat().st_size / 1024:,.0f} KiB")
-    except OSError as error:
+    except (OSError, UserError) as error:
         print(f"standalone: {error}", file=sys.stderr)
         return 2
     return 0

@@ -26,7 +26,8 @@ RULES = {  # module or room: all that it may import of the package
     "experiment": BASE | {"explain", "measure", "tasks", "train"},
     "diagnosis": BASE | {"diagnosis", "explain", "measure", "train"},
     "runner": BASE
-    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.study", "runner"}
+    | {"judge.conditions", "judge.ratios", "measure.nvml", "measure.order", "report.place", "report.reading"}
+    | {"report.study", "runner"}
     | {"tasks.data_files"},
 }
 

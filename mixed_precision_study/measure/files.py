@@ -15,7 +15,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     A link at either path is replaced and never followed, because a stranger's folder may hold links to one's own files.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.half-written")
     temporary.unlink(missing_ok=True)
     try:
         yield temporary

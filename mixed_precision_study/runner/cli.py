@@ -21,17 +21,20 @@ import psutil
 from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
 from ..record import read_records, read_run
+from ..report.place import check_place
+from ..report.reading import OWN_RUNS, PUBLISHED, sort_out
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
 from .devices import Device, choose_devices
 from .execute import Circumstances, papermill, start_process
 from .finished import RETRIED, set_aside_records
-from .folder import check_fresh, end, held, make
+from .folder import REPORT_LOCK, check_fresh, end_all_of, held, locked, make
 from .plan import Comparison, check_overrides, plan
 from .status import log_in, say, shown, table
 from .studies import chosen_studies, expanded, load_studies, notebooks_for, parse_overrides, relative_to_root
 
 STUDIES_FILE = ROOT / "notebooks" / "studies.yaml"
+SUMMARY = ROOT / "notebooks" / "summary.ipynb"  # what draws --report, because a stranger's is never run
 REPORT_SECONDS = 3600  # a report on hundreds of runs takes minutes
 
 
@@ -81,10 +84,10 @@ def run_all(args: Namespace) -> int:
         name = args.parameters.removesuffix(".ipynb")
         if name not in EXPERIMENTS:
             raise UserError(f"--parameters {name}: {did_you_mean(name, EXPERIMENTS, 'the notebooks are')}")
-        print(parameters_cell(EXPERIMENTS[name]))
+        say(parameters_cell(EXPERIMENTS[name]))
         return 0
     if args.report:
-        return draw_report(args.report, args.output_dir, args.file.parent / "summary.ipynb")
+        return draw_report(args.report, args.output_dir, SUMMARY)
     known = load_studies(args.file)
     args.notebooks = notebooks_for(args.file, known)
     overrides = parse_overrides(args.given)
@@ -108,8 +111,10 @@ def run_all(args: Namespace) -> int:
                 say("\n  ".join([f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished", *names]))
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
+        for folder in folders if (args.notebooks / "summary.ipynb").exists() else ():
+            check_place(folder, args.notebooks / "summary.ipynb")
         for folder in folders if args.fresh else ():  # no folder is set aside where another one must not be
-            check_fresh(folder)
+            check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
         for folder in folders:
             stack.enter_context(held(folder, args.fresh))
         if not devices[0].visible:
@@ -122,15 +127,33 @@ def run_all(args: Namespace) -> int:
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
     places = [expanded(word, "--report") for word in given]
-    for place, word in zip(places, given, strict=True):
-        if not read_records(place)[0]:
-            raise UserError(f"--report {word} holds no records; give a folder that run_all.py has written.")
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
     output = expanded(wanted, "--output-dir") if wanted else places[0]
+    check_place(output, notebook)
+    for place, word in zip(places, given, strict=True):
+        check_records(place, word)
     make(output)
     apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
     return 0 if summarise(output, notebook, apart) else 1
+
+
+def check_records(place: Path, word: str) -> None:
+    """Raise UserError where a report could use no record of a place that was given as `word`."""
+    found = [path for kind in ("*.json", "*.zip") for path in place.rglob(kind)]
+    if place == (ROOT / OWN_RUNS).resolve() and all(map(is_published, found)):
+        advice = "give one of the published results, such as outputs/main/quick-h100"
+        raise UserError(f"--report {word} holds no runs of your own; {advice}.")
+    records, others = read_records(place)
+    used, left_out = sort_out(records)
+    if not used:
+        (path, reason), *_ = [*left_out, *others, ("", "give a folder that run_all.py has written")]
+        raise UserError(f"--report {word} holds no records that can be used; {path and f'{path}: '}{reason}.")
+
+
+def is_published(path: Path) -> bool:
+    """Return whether a file lies among the results that this study publishes."""
+    return bool(PUBLISHED.match(path.relative_to((ROOT / OWN_RUNS).resolve()).as_posix()))
 
 
 def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:
@@ -198,13 +221,24 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
     if not notebook.exists():
         say(f"there is no {notebook.name} beside the studies file, so no report was drawn")
         return True
-    page, log = folder / "summary.html", folder / "logs" / "summary.log"
     parameters: dict = {"records_dir": relative_to_root(folder)}
     if places and places != [folder]:
         parameters = {"records_dir": [*map(relative_to_root, places)], "output_dir": relative_to_root(folder)}
+    try:
+        with locked(folder, REPORT_LOCK, REPORT_SECONDS):
+            check_place(folder, notebook)  # what has come meanwhile stays, too
+            return draw(folder, report_command(notebook, folder, parameters))
+    except UserError as error:  # after the runs it must not end the next study
+        say(f"No report was drawn: {error}")
+        return False
+
+
+def draw(folder: Path, command: list[str]) -> bool:
+    """Replace the report of a folder by a new one. Return whether that went well."""
+    page, log = folder / "summary.html", folder / "logs" / "summary.log"
     for path in (folder / "summary.ipynb", page, log):
         path.unlink(missing_ok=True)
-    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)
+    drawn = ends_well(command, folder, log)
     if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False
@@ -215,14 +249,14 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 
 def ends_well(command: list[str], folder: Path, log: Path) -> bool:
     """Run Python on a report, end all of it whatever happens, and return whether it succeeded."""
-    process = start_process(command, folder, log, {})
+    process = start_process(command, folder, log, {"PYTHONWARNINGS": "ignore"})  # a page is shared
     family = [psutil.Process(process.pid)]
     try:
         return process.wait(REPORT_SECONDS) == 0
     except subprocess.TimeoutExpired:
         return False
     finally:
-        end(family)
+        end_all_of(log, family)
         process.wait()
 
 

@@ -71,7 +71,7 @@ def assert_whole(folder, count):
     """Assert that a study is complete, that every file can be read, and that no temporary one is left."""
     for path in filter(Path.is_file, folder.glob("*.ipynb")):
         nbformat.read(path, 4)
-    assert not list(folder.rglob("*.tmp"))
+    assert not list(folder.rglob("*.half-written"))
     assert [(one["status"], one["profile_reason"]) for one in read_records(folder)] == [("ok", None)] * count
 
 
@@ -162,7 +162,8 @@ def test_runner_is_killed_and_what_it_started_ends(suite, tmp_path, frozen):
         runner.wait()
         if not frozen:
             wait_for(lambda: not survivors(output), 10)
-        half = [output / ".a.json.4711.tmp", output / "logs" / ".batch.json.4711.tmp"]
+        names = (".a.json.4711.half-written", "logs/.batch.json.4711.half-written")
+        half = [output / name for name in names]
         for path in half:
             path.touch()
         complete(suite, tmp_path, missing=4)
