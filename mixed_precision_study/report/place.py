@@ -1,6 +1,7 @@
 """Where a report may be written: over what an earlier report left, and never over a file of a person's."""
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,12 +43,33 @@ def is_executed(notebook: Path) -> bool:
 
 
 def check_place(folder: Path, notebook: Path) -> None:
-    """Raise UserError where a report of `notebook` in `folder` would replace a file of a person's."""
-    log = folder / "logs" / "summary.log"
-    taken = [path for name in ("summary.ipynb", "summary.html") if not of_a_report(path := folder / name)]
-    if log.is_file() and not any((folder / "logs").glob(".*lock")):
-        taken.append(log)
-    taken += [path for path in [folder / "summary.ipynb"] if path.exists() and path.samefile(notebook)]
+    """Raise UserError where a report of `notebook` in `folder` would replace a file of a person's.
+
+    In a folder of records set_aside() renames such a file, unless a person's notebooks lie there.
+    """
+    page, executed, log = (folder / name for name in ("summary.html", "summary.ipynb", "logs/summary.log"))
+    taken = [log] if log.is_file() and not any((folder / "logs").glob(".*lock")) else []
+    if not holds_records_alone(folder):
+        taken += [path for path in (executed, page) if not of_a_report(path)]
+    if executed.exists() and notebook.exists() and executed.samefile(notebook):
+        taken.append(executed)
     if taken:
         reason = "which no report has written; choose another folder with --output-dir DIR"
         raise UserError(f"a report in {folder} would replace {taken[0].relative_to(folder)}, {reason}.")
+
+
+def holds_records_alone(folder: Path) -> bool:
+    """Return whether a folder holds JSON files, but no studies and no notebooks that a person wrote."""
+    others = [path for path in folder.glob("*.ipynb") if path.name != "summary.ipynb"]
+    studies = (folder / "studies.yaml").exists()
+    return any(folder.glob("*.json")) and not studies and all(map(is_executed, others))
+
+
+def set_aside(path: Path) -> Path | None:
+    """Make room for a file of a report. Return where a file of a person's is kept now, else None."""
+    kept = None
+    if not of_a_report(path):
+        kept = path.with_name(f"{path.stem}-kept-{time.strftime('%Y%m%dT%H%M%S')}{path.suffix}")
+        path.rename(kept)
+    path.unlink(missing_ok=True)
+    return kept

@@ -21,7 +21,7 @@ import psutil
 from ..measure.commit import MALFORMED, ROOT, keep_code, suite_commit
 from ..parameters import EXPERIMENTS, UserError, did_you_mean, parameters_cell, printable
 from ..record import read_records, read_run
-from ..report.place import check_place
+from ..report.place import check_place, set_aside
 from ..report.reading import OWN_RUNS, PUBLISHED, sort_out
 from . import ray_tasks
 from .batch import Batch, jobs_of, share_of_cores
@@ -236,8 +236,10 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
 def draw(folder: Path, command: list[str]) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
     page, log = folder / "summary.html", folder / "logs" / "summary.log"
-    for path in (folder / "summary.ipynb", page, log):
-        path.unlink(missing_ok=True)
+    for path in (folder / "summary.ipynb", page):
+        if kept := set_aside(path):
+            say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
+    log.unlink(missing_ok=True)
     drawn = ends_well(command, folder, log)
     if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
