@@ -10,7 +10,7 @@ from ..parameters import UserError
 
 HEADS = {  # of the files that a report writes: the byte at which it begins, and what stands there
     ".png": (37, (b"PLTE",)),  # a palette follows the head at once; other programs write more chunks
-    ".csv": (0, (b"run_id,path,comparison,", b"comparison,precision,baseline,")),
+    ".csv": (0, (b"comparison,explains,timed,", b"comparison,precision,baseline,", b"article,year,card,")),
 }
 PAGE = b"<b>Mixed precision study</b>"
 PAGE_BYTES = 2**20  # of a page, in which PAGE stands behind its style
