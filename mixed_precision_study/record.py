@@ -47,8 +47,8 @@ PARAMETERS_OF_OLD_RECORDS = {  # that older records do not name
 }
 ORDER_ENV = "MIXED_PRECISION_ORDER"  # environment variable from run_all.py: order_in_comparison
 STUDY_ENV = "MIXED_PRECISION_ABOUT"  # environment variable from run_all.py: the field `study`, as JSON
-MAX_FILE_BYTES = 2**23  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
-MAX_ARCHIVE_BYTES = 2**27  # of all JSON files in an archive together, unpacked
+MAX_FILE_BYTES = 2**22  # read of a record, whose JSON is broken there; the largest have 0.1 MiB
+MAX_ARCHIVE_BYTES = 2**25  # of all JSON files in an archive together, unpacked
 NOT_YET_EXPLAINED = "the run was ended before it was explained"
 NO_RECORD = "it is no record"
 HIDDEN = re.compile(r"(^|/)\.\w")  # in the name of a file, such as ._x.json of macOS
@@ -404,10 +404,16 @@ def json_files(folder: Path, left_out: list[tuple[str, str]]) -> Iterator[tuple[
                     entries = [one for one in archive.infolist() if re.search(r"(^|/)[^./][^/]*\.json$", one.filename)]
                     if sum(one.file_size for one in entries) > MAX_ARCHIVE_BYTES:
                         raise ValueError(f"its files have more than {MAX_ARCHIVE_BYTES // 2**20} MiB")
-                    for one in entries:  # reading one never gives more than its file_size
-                        yield f"{name}/{one.filename}", partial(archive.read, one)
+                    for one in entries:
+                        yield f"{name}/{one.filename}", partial(read_entry, archive, one)
             except Exception as error:  # a broken archive raises whatever it likes
                 left_out.append((name, f"not readable ({error})"))
+
+
+def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return the contents of a file in an archive up to MAX_FILE_BYTES, as read_file() does."""
+    with archive.open(entry) as opened:
+        return opened.read(MAX_FILE_BYTES)
 
 
 def read_file(path: Path) -> bytes:
