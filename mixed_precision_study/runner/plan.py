@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from ..parameters import EXPERIMENTS, Common, FromZero, Parameters, UserError, c
 from ..record import run_id_of
 from .studies import MOST_REPEATS, notebooks_of, relative_to_root
 
+MOST_RUNS = 10_000  # of a study
 NEEDED = ("dataset", "model", "precisions", "batch_size", "seed", "data_dir", "output_dir")
 
 
@@ -151,6 +153,8 @@ def plan(
         if repeats > 1 and "repeat" not in declared.model_fields:
             raise UserError(f"notebook {name} lacks the parameter `repeat`, so it cannot be repeated.")
         swept = {key: sweep[key] for key in sweep if key not in own}
+        if math.prod(map(len, swept.values())) * repeats + len(planned) > MOST_RUNS:
+            raise UserError(f"notebook {name} would run more than {MOST_RUNS:,} times; sweep or repeat less.")
         combinations = [dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
         try:
             values = [checked(name, given | one | own, declared).model_dump() for one in combinations]
