@@ -5,6 +5,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import accumulate
@@ -75,7 +76,8 @@ STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
 @contextmanager
 def chart_style() -> Iterator[None]:
     """Draw charts in the style of the report; use it as a context or as a decorator. No text is below 9 points."""
-    with plt.rc_context():
+    with plt.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # the page shows any script, where a PNG may not
         plt.rcParams.update(STYLE)
         yield
 

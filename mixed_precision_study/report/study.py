@@ -1,6 +1,7 @@
 """What a study says of itself: its name, what it is about, and what its report has to show."""
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -13,8 +14,52 @@ import yaml
 from ..parameters import UserError, printable
 from ..record import read_file
 
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+LONGEST_NUMBER = 40  # digits
+MOST_LETTERS, MOST_VALUES = 2**18, 100_000  # of a file in YAML; studies.yaml has 20,000 letters
 FLAGS = ("quality", "articles", "inference", "execution")  # what `show` may hold beside over, with and steps
 USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither markup nor mathematics can be made
+
+
+class Plain(yaml.SafeLoader):
+    """YAML in which numbers are those that people read: 0100 (octal) and 1:30 (base 60) stay texts."""
+
+    def number(self, node: yaml.ScalarNode) -> Any:
+        text = node.value
+        if len(text) > LONGEST_NUMBER:
+            raise ValueError(f"a number has {len(text)} digits")
+        if ":" in text or re.match(r"[-+]?0[0-7_]", text):
+            return text
+        if node.tag == NUMBERS[0]:
+            return self.construct_yaml_int(node)
+        return self.construct_yaml_float(node)
+
+
+for one in NUMBERS:
+    Plain.add_constructor(one, Plain.number)
+
+
+def plain_yaml(text: str) -> Any:
+    """Return what YAML holds. Raise ValueError or yaml.YAMLError where it is wrong or repeats itself beyond measure."""
+    if len(text) > MOST_LETTERS:
+        raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
+    loader = Plain(text)
+    node = loader.get_single_node()
+    if size_of(node, {}) > MOST_VALUES:
+        raise ValueError(f"with all that its aliases repeat it has more than {MOST_VALUES:,} values")
+    return loader.construct_document(node) if node else None
+
+
+def size_of(node: Any, known: dict[int, float]) -> float:
+    """Return how many values a node of YAML has with all that its aliases repeat; infinity in a circle."""
+    if not isinstance(node, yaml.CollectionNode):
+        return 1 + len(node.value) / 100 if node else 0
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        pairs = isinstance(node, yaml.MappingNode)
+        parts = [part for pair in node.value for part in pair] if pairs else node.value
+        known[id(node)] = 1 + sum(size_of(part, known) for part in parts)
+    return known[id(node)]
 
 
 class Study(NamedTuple):
@@ -28,7 +73,7 @@ def study_of(folder: str | Path, records: Iterable[dict]) -> Study:
     path = Path(folder) / "study.yaml"
     if path.is_file():
         try:
-            return checked_study(yaml.safe_load(read_file(path)), str(path))
+            return checked_study(plain_yaml(read_file(path).decode()), str(path))
         except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UserError(f"{path} cannot be read as YAML ({' '.join(str(error).split())}).") from None
     found = Counter(json.dumps(record["study"]) for record in records if record.get("study"))

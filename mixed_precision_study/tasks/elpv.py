@@ -6,6 +6,7 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 
 import csv
 import importlib.resources
+import reprlib
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,7 +24,7 @@ from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .data_files import hash_of_files
 from .download import announced, found_or_made_up
-from .images import ImageData, decode_all, decoded
+from .images import ImageData, decode_all, decoded, say_copies
 
 ATTRIBUTION = """\
 Pictures, made smaller: ELPV by Buerhop-Lutz et al., 2018, CC BY-NC-SA 4.0
@@ -73,6 +74,7 @@ class NumberedImages(ImageData):
             self.fingerprint = fingerprint_of("made up", self.labels, split, *self.image_size)
         else:  # of the files, so that it is the same for both loaders
             self.fingerprint = fingerprint_of(hash_of_files(self.paths), self.labels, split)
+            say_copies(*([self.paths[index] for index in part] for part in (self.training, self.held_out)))
         if settings.loader == "gpu":
             parts = (decode_all(self.take, len(self.labels)), self.labels, self.training, self.held_out)
             self.on_device = [part.to(device) for part in parts]
@@ -122,7 +124,7 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:
-            raise UserError(f"line {line} of {path} holds {row}; {NEEDED}.")
+            raise UserError(f"line {line} of {path} holds {reprlib.repr(row)}; {NEEDED}.")
     return image_files(paths, labels, size, "RGB", "csv", "csv")
 
 

@@ -1,5 +1,6 @@
 """What the image data sets share: decoding by all cores, batches on the device, the picture of a batch."""
 
+import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -18,16 +19,58 @@ from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
 
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
+MOST_PIXELS = 2**26  # of an image; each takes up to 16 bytes while it is decoded, so 1 GiB a process
 IMAGES_PER_PROCESS = 250  # at least, or starting the process takes longer than it saves
 
 
 def decoded(path: Path, mode: str = "RGB") -> Image.Image:
     """Return an image file as a picture in PIL's `mode`; raise UserError if it cannot be read."""
     try:
-        with Image.open(path) as image:
+        if not path.is_file():  # a pipe would wait for ever
+            raise OSError("it is no file")
+        with Image.open(path, formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise OSError(f"{image.width} x {image.height} pixels are more than {MOST_PIXELS:,}")
             return image.convert(mode)
     except Exception as error:  # a broken image raises whatever its format's decoder stumbles over
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
+
+
+def image_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the images below a folder in order, without hidden ones such as those in .ipynb_checkpoints.
+
+    Links are followed, but a folder to which several lead, or which holds this one, is read once.
+    """
+    seen = {str(above) for above in folder.resolve().parents}
+    found = []
+    for where, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [] if os.path.realpath(where) in seen else filter(is_usual, folders)
+        if os.path.realpath(where) not in seen:
+            images = [name for name in names if is_usual(name) and name.lower().endswith(suffixes)]
+            found.append((where, sorted(images)))
+        seen.add(os.path.realpath(where))
+    return [Path(where, name) for where, names in sorted(found) for name in names]
+
+
+def is_usual(name: str) -> bool:
+    """Return whether a person made a file or folder, and no program such as Jupyter or macOS."""
+    return not name.startswith((".", "__"))
+
+
+def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
+    """Print how many held-out files equal a training file, because a metric of them flatters.
+
+    Only files of equal size are read.
+    """
+    sides = [{path: os.path.getsize(path) for path in set(paths) if path.is_file()} for paths in (train, held_out)]
+    both = set(sides[0].values()) & set(sides[1].values())
+    known, others = (
+        [hashlib.sha256(path.read_bytes()).digest() for path, size in side.items() if size in both] for side in sides
+    )
+    if copies := sum(map(set(known).__contains__, others)):
+        who = f"{copies:,} of {len(sides[1]):,} held-out images are training images, too"
+        print(f"NOTICE: {who}, so the metric flatters; hold out others.")
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ WIKITEXT_BLOBS = {  # git's own checksum of each file: SHA-1 over "blob <size>\0
     "valid.txt": "eec944eb2d9e46061cd34a6913528797db6842fc",
     "test.txt": "6f3fc88e4cd88456ea892971f9f12243e8428624",
 }
-
+NEEDED = ("train.txt", "valid.txt")  # training does not need test.txt
 EVAL_COLUMNS = 10  # of the validation and the test text, as in the public example
 
 
@@ -129,7 +129,10 @@ def wikitext_in(folder: Path) -> tuple:
     Every line ends with <eos>. Words that the training text does not have become <unk>.
     """
     source = "folder"
-    if not all((folder / name).exists() for name in ("train.txt", "valid.txt")):  # training does not need test.txt
+    if lacking := [name for name in NEEDED if not (folder / name).exists()]:
+        for name in set(WIKITEXT_BLOBS) - set(lacking):  # a text of one's own is never replaced
+            if (folder / name).exists() and git_blob((folder / name).read_bytes()) != WIKITEXT_BLOBS[name]:
+                raise UserError(f"{folder} holds {name} and lacks {' and '.join(lacking)}; put it there, too.")
         folder.mkdir(parents=True, exist_ok=True)
         for name, blob in WIKITEXT_BLOBS.items():
             content = downloaded(WIKITEXT_URL + name, git_blob, blob)
@@ -147,6 +150,8 @@ def wikitext_in(folder: Path) -> tuple:
             except UnicodeDecodeError as error:
                 raise UserError(f"{folder / name} cannot be read ({error}); it must be a text file in UTF-8.") from None
             texts[name.removesuffix(".txt")] = [word for line in lines for word in (*line.split(), "<eos>")]
+    if texts["train"] == texts["valid"]:
+        print(f"NOTICE: train.txt and valid.txt in {folder} are one text, so the metric flatters; hold out others.")
     vocabulary = {word: number for number, word in enumerate(dict.fromkeys([*texts["train"], "<unk>"]))}
     unknown = vocabulary["<unk>"]
     numbers = (
