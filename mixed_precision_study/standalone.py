@@ -1,8 +1,6 @@
 """Write each notebook as one file, with the package zipped into its first code cell, for upload to Colab or Kaggle.
 
-    python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
-
-The ordinary notebook works too if a wheel of the package lies beside it or among Kaggle's inputs.
+python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
 """
 
 import argparse

@@ -7,7 +7,6 @@ CC BY-NC-SA 4.0): https://github.com/zae-bayern/elpv-dataset
 import csv
 import importlib.resources
 import reprlib
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from ..measure.environment import require_packages
+from ..measure.packages import require_packages
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .data_files import hash_of_files
@@ -130,7 +129,7 @@ def images_of_csv(path: Path, size: tuple[int, int]) -> tuple:
 
 def elpv_images(size: tuple[int, int]) -> tuple:
     """Return the ELPV images (grey, 300 x 300) and their defect probabilities, without decoding all at once."""
-    with suppress(UserError, subprocess.CalledProcessError):
+    with suppress(UserError):
         require_packages({"elpv_dataset": "elpv-dataset"})
     folder = Path(str(importlib.resources.files("elpv_dataset") / "data"))
     rows = [line.split() for line in (folder / "labels.csv").read_text().splitlines()]
