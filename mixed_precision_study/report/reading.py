@@ -30,15 +30,17 @@ def settings_of(record: dict) -> tuple:
 
 def learn_place(records: list[dict]) -> None:
     """Complete runs that ended before they knew their device or data, if all runs with equal settings agree on them."""
-    for record in records:
-        known = {name: record[name] for name in (*KNOWN_LATE, "gpu_uuid") if record[name] is not None}
-        if {"device_type", "dataset_used"} <= set(known):
-            continue
-        siblings = [other for other in records if other["device_type"] and other["dataset_used"]]
-        siblings = [other for other in siblings if all(other[name] == known[name] for name in known)]
-        siblings = [other for other in siblings if settings_of(other) == settings_of(record)]
-        if len({tuple(other[name] for name in KNOWN_LATE) for other in siblings}) == 1:
-            record.update({name: siblings[0][name] for name in KNOWN_LATE})
+    names = (*KNOWN_LATE, "gpu_uuid")
+    late = [one for one in records if not (one["device_type"] and one["dataset_used"])]
+    places: dict[tuple, set[tuple]] = {settings_of(record): set() for record in late}
+    for record in records if late else ():
+        if record["device_type"] and record["dataset_used"]:
+            places.get(settings_of(record), set()).add(tuple(record[name] for name in names))
+    for record in late:
+        known = [(number, record[name]) for number, name in enumerate(names) if record[name] is not None]
+        there = [one for one in places[settings_of(record)] if all(one[number] == value for number, value in known)]
+        if len({one[:-1] for one in there}) == 1:
+            record.update(zip(KNOWN_LATE, there[0], strict=False))
 
 
 def copy_key(record: dict, gpu_uuid: str | None) -> tuple:
