@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import compress, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -291,10 +291,13 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
         row |= {"task": task_name(first), "way": way_name(execution), "device": device_name(first)}
         row |= {"data": str(settings["dataset_used"]), "batch": first["batch_size"], "execution": execution}
         rows.append(row | {"settings": settings, "precisions": len(precisions[number])})
-    keys = [dict(comparison_key(first)) for _, first in sorted(firsts.items())]
-    for row, key in zip(rows, keys, strict=True):
-        same = [all(one[name] == row[name] for name in ("notebook", "name", "task")) for one in rows]
-        row["more"] = ", ".join(told_apart(row["settings"], key, list(compress(keys, same))))
+    alike: dict[tuple, list[dict]] = {}  # {what names the same training: its settings}
+    for row in rows:
+        alike.setdefault((row["notebook"], row["name"], row["task"]), []).append(row["settings"])
+    varied = {same: varied_in(found) for same, found in alike.items()}
+    for row in rows:
+        apart = varied[row["notebook"], row["name"], row["task"]]
+        row["more"] = ", ".join(told_apart(row["settings"], apart))
     devices = len({row["device"] for row in rows}) > 1
     for row in rows:
         parts = [row["name"], row["task"], row["way"], row["more"], row["device"] if devices else ""]
@@ -302,13 +305,19 @@ def comparisons_of(numbers: list[tuple[dict, int]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS["comparisons"])
 
 
-def told_apart(settings: dict, key: dict, peers: list[dict]) -> list[str]:
-    """Return the settings in which a comparison differs from its peers, as labels; a memory limit is always named."""
+def varied_in(several: list[dict]) -> set[str]:
+    """Return the names of the settings in which some comparisons differ; a setting that one lacks is null."""
+    names = {name for settings in several for name in settings}
+    return {name for name in names if len({json.dumps(one.get(name)) for one in several}) > 1}
+
+
+def told_apart(settings: dict, varied: set[str]) -> list[str]:
+    """Return the `varied` settings of a comparison as labels; a memory limit is always named."""
     labels = []
     for name, value in settings.items():
         limit = name == "memory_limit_gib" and value
         apart = name not in NAMED_APART and (name, value) not in USUAL
-        if limit or (apart and any(peer.get(name, "null") != key[name] for peer in peers)):
+        if limit or (apart and name in varied):
             labels.append(setting_name(name, value))
     return labels
 
