@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -72,7 +73,10 @@ def parameters_of(path: Path) -> tuple[type[Parameters], dict[str, Any]]:
         for line in ast.parse(source).body:
             target: Any = line.targets[0] if isinstance(line, ast.Assign) else line.target
             cell[target.id] = ast.literal_eval(line.value)
-    except (OSError, SyntaxError, StopIteration, *MALFORMED) as error:
+            if hasattr(Parameters, target.id):
+                raise ValueError(f"{target.id} is no name for a parameter")
+        json.dumps(cell)  # a record holds them
+    except (OSError, SyntaxError, StopIteration, MemoryError, *MALFORMED) as error:
         wanted = "must be a notebook with a cell tagged `parameters` that assigns plain literals"
         raise UserError(f"notebook {path.stem} {wanted} ({' '.join(str(error).split())}).") from None
     if path.stem in EXPERIMENTS:
