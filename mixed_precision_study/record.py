@@ -11,7 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePath
 from statistics import median
@@ -240,7 +240,7 @@ def new_record(notebook: str, parameters: dict, precision: str, facts: dict) -> 
 
 
 def utc_now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def flat_record(record: RunRecord) -> dict:
