@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import sys
+import tomllib
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -22,11 +23,6 @@ import figures  # noqa: E402
 
 from mixed_precision_study import __version__  # noqa: E402
 from mixed_precision_study.parameters import EXPERIMENTS, parameters_cell  # noqa: E402
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
 
 INLINE = re.compile(r"<!--(\w+)-->.*?<!--/-->")
 BADGES = re.compile(r"<!-- badges -->\n.*?<!-- /badges -->", re.DOTALL)
