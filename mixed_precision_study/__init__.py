@@ -5,6 +5,7 @@ The package holds the code, the notebooks the story. Importing it loads nothing,
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 __version__ = "0.3.0"
@@ -12,15 +13,14 @@ STARTED = time.perf_counter()  # when this process first asked for the package: 
 
 RUNNER_ENV = "MIXED_PRECISION_RUNNER"  # environment variable from run_all.py: its process id
 OF_A_RUN = [RUNNER_ENV]  # environment variables that run_all.py sets for what it starts
-OF_A_RUN += [f"MIXED_PRECISION_{name}" for name in ("FOLDER", "LOG", "PROGRESS", "CODE_HASH")]
-OF_A_RUN += [f"MIXED_PRECISION_{name}" for name in ("NOTEBOOK", "ORDER", "ABOUT")]
+OF_A_RUN += ["MIXED_PRECISION_FOLDER", "MIXED_PRECISION_LOG", "MIXED_PRECISION_PROGRESS"]
+OF_A_RUN += ["MIXED_PRECISION_CODE_HASH", "MIXED_PRECISION_NOTEBOOK"]
+OF_A_RUN += ["MIXED_PRECISION_ORDER", "MIXED_PRECISION_ABOUT"]
 
-if any(name in os.environ for name in OF_A_RUN):
-    try:
+if os.environ.keys() & OF_A_RUN:
+    with suppress(ModuleNotFoundError):  # without psutil this process is none that run_all.py has started
         from .runner.watch import follow_runner
-    except ModuleNotFoundError:  # without psutil this process is none that run_all.py has started
-        pass
-    else:
+
         follow_runner()
 
 

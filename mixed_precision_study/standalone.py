@@ -1,6 +1,8 @@
 """Write each notebook as one file, with the package zipped into its first code cell, for upload to Colab or Kaggle.
 
-python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
+    python -m mixed_precision_study.standalone [FOLDER]     writes FOLDER/*.ipynb; default: dist
+
+A file that is no standalone notebook is never replaced.
 """
 
 import argparse
@@ -33,7 +35,7 @@ atexit.register(shutil.rmtree, folder, ignore_errors=True)
 zipfile.ZipFile(io.BytesIO(base64.b85decode(PACKED))).extractall(folder)
 sys.path.insert(0, folder)
 print("{package} {version} from this notebook")"""
-MARK = FINDER.partition("\n")[0].encode()
+MARK = "# @title The code of this study, packed into this file"
 WIDTH = 20_000  # characters per line of the packed code
 
 
@@ -55,14 +57,14 @@ def build(folder: Path) -> Iterator[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     packed = packed_package()
-    targets = {folder / path.name: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
-    for target in targets:
-        if target.exists() and not target.is_symlink() and MARK not in target.read_bytes():
+    sources = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    for target in (folder / path.name for path in sources):
+        if target.exists() and not target.is_symlink() and MARK not in target.read_text(encoding="utf-8"):
             raise UserError(f"{target} is no standalone notebook; choose another folder.")
-    for target, path in targets.items():
-        with written_whole(target) as temporary:
+    for path in sources:
+        with written_whole(folder / path.name) as temporary:
             temporary.write_text(standalone_notebook(path, packed), encoding="utf-8")
-        yield target
+        yield folder / path.name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,11 +20,6 @@ def write_page(notebook: str | Path) -> None:
     environment.filters["markdown"] = mistune.create_markdown(plugins=["strikethrough", "table"])
     environment.filters["uncoloured"] = lambda text: COLOURS.sub("", text)
     content = json.loads(notebook.read_text(encoding="utf-8"))
-    for cell in content["cells"]:  # warnings name places of this machine, and a report is shared
-        outputs = [one for one in cell.get("outputs", ()) if one.get("name") != "stderr"]
-        cell.update({"outputs": outputs} if outputs else {})
-    with written_whole(notebook) as temporary:
-        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
     page = environment.get_template("page.html").render(nb=content)
     with written_whole(notebook.with_suffix(".html")) as temporary:
         temporary.write_text(page, encoding="utf-8")

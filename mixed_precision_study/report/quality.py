@@ -168,9 +168,10 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
             continue
         timed = {name: ways_to(tables.timed_runs(number, name), target) for name in runs}
         for name, own in ways.items():
-            bases = [one for one in ("fp32", "tf32") if one in timed and name not in ("fp32", one)]
-            for base in bases:
-                say_steps_only(section, f"{target:g} ({plain(label)})", name, base, timed)
+            for base in ("fp32", "tf32"):
+                if name not in ("fp32", base) and faster_steps_only(timed[name], timed.get(base, [])):
+                    slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
+                    section.say(f"{slow}, but is not faster to a metric of {target:g} ({plain(label)}).")
             head = {"training": label, "target": f"{target:g}", "precision": precision_name(name)}
             rows.append(head | target_row(own, timed[name]))
     if rows:
@@ -180,13 +181,6 @@ def add_targets(section: Section, tables: Tables, labels: pd.Series) -> None:
 def ways_to(runs: list[dict], target: float) -> list[ToTarget]:
     """Return what each training of some ok runs needed to reach a target."""
     return [one for run in runs for one in to_target(run, target)]
-
-
-def say_steps_only(section: Section, goal: str, name: str, base: str, timed: dict[str, list[ToTarget]]) -> None:
-    """Say where the epochs of a precision are faster than those of a base, but not its way."""
-    if faster_steps_only(timed[name], timed[base]):
-        slow = f"**{precision_name(name)}** has faster epochs than {precision_name(base)}"
-        section.say(f"{slow}, but is not faster to a metric of {goal}.")
 
 
 def target_row(own: list[ToTarget], timed: list[ToTarget]) -> dict[str, str]:

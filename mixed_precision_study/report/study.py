@@ -22,42 +22,37 @@ USUAL = re.compile(r"[^<>&\[\]`$\\|*~\n\t]{0,1000}")  # letters of which neither
 
 
 class Plain(yaml.SafeLoader):
-    """YAML in which numbers are those that people read: 0100 (octal) and 1:30 (base 60) stay texts."""
+    """YAML whose numbers are those that people read: 0100 (octal) and 1:30 (base 60) stay texts."""
 
-    def number(self, node: yaml.ScalarNode) -> Any:
-        text = node.value
-        if len(text) > LONGEST_NUMBER:
-            raise ValueError(f"a number has {len(text)} digits")
-        if ":" in text or re.match(r"[-+]?0[0-7_]", text):
-            return text
-        if node.tag == NUMBERS[0]:
-            return self.construct_yaml_int(node)
-        return self.construct_yaml_float(node)
+
+def number_of(loader: Plain, node: yaml.ScalarNode) -> Any:
+    if len(node.value) > LONGEST_NUMBER:
+        raise ValueError(f"a number has {len(node.value)} digits")
+    if re.match(r"[-+]?0[0-7_]|.*:", node.value):
+        return node.value
+    return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
 
 
 for one in NUMBERS:
-    Plain.add_constructor(one, Plain.number)
+    Plain.add_constructor(one, number_of)
 
 
 def plain_yaml(text: str) -> Any:
     """Return what YAML holds. Raise ValueError or yaml.YAMLError where it is wrong or repeats itself beyond measure."""
-    if len(text) > MOST_LETTERS:
-        raise ValueError(f"it has more than {MOST_LETTERS:,} letters")
-    loader = Plain(text)
-    node = loader.get_single_node()
-    if size_of(node, {}) > MOST_VALUES:
-        raise ValueError(f"with all that its aliases repeat it has more than {MOST_VALUES:,} values")
+    loader = Plain(text[: MOST_LETTERS + 1])
+    node = loader.get_single_node() if len(text) <= MOST_LETTERS else None
+    if len(text) > MOST_LETTERS or size_of(node, {}) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_LETTERS:,} letters or {MOST_VALUES:,} values, aliases written out")
     return loader.construct_document(node) if node else None
 
 
 def size_of(node: Any, known: dict[int, float]) -> float:
-    """Return how many values a node of YAML has with all that its aliases repeat; infinity in a circle."""
-    if not isinstance(node, yaml.CollectionNode):
+    """Return how many values a part of YAML has with all that its aliases repeat; infinity in a circle."""
+    if not isinstance(node, yaml.CollectionNode | tuple):
         return 1 + len(node.value) / 100 if node else 0
     if id(node) not in known:
         known[id(node)] = math.inf
-        pairs = isinstance(node, yaml.MappingNode)
-        parts = [part for pair in node.value for part in pair] if pairs else node.value
+        parts = node if isinstance(node, tuple) else node.value  # a tuple is a key with its value
         known[id(node)] = 1 + sum(size_of(part, known) for part in parts)
     return known[id(node)]
 

@@ -140,20 +140,16 @@ def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
 
 def check_records(place: Path, word: str) -> None:
     """Raise UserError where a report could use no record of a place that was given as `word`."""
-    found = [path for kind in ("*.json", "*.zip") for path in place.rglob(kind)]
-    if place == (ROOT / OWN_RUNS).resolve() and all(map(is_published, found)):
+    own = (ROOT / OWN_RUNS).resolve()
+    files = [path for path in place.rglob("*") if path.suffix in (".json", ".zip")] if place == own else []
+    if place == own and all(PUBLISHED.match(path.relative_to(own).as_posix()) for path in files):
         advice = "give one of the published results, such as outputs/main/quick-h100"
         raise UserError(f"--report {word} holds no runs of your own; {advice}.")
     records, others = read_records(place)
     used, left_out = sort_out(records)
     if not used:
-        (path, reason), *_ = [*left_out, *others, ("", "give a folder that run_all.py has written")]
-        raise UserError(f"--report {word} holds no records that can be used; {path and f'{path}: '}{reason}.")
-
-
-def is_published(path: Path) -> bool:
-    """Return whether a file lies among the results that this study publishes."""
-    return bool(PUBLISHED.match(path.relative_to((ROOT / OWN_RUNS).resolve()).as_posix()))
+        reason = " ".join([*left_out, *others, ("", "give a folder that run_all.py has written")][0])
+        raise UserError(f"--report {word} holds no records that can be used; {reason}.")
 
 
 def plan_studies(studies: dict, overrides: dict, on_gpu: bool, args: Namespace) -> dict[str, list[Comparison]]:

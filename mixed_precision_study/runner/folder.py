@@ -96,10 +96,7 @@ def end_all_of(log: Path, family: Iterable[psutil.Process] = ()) -> None:
     """End a run, also what it started in the background, whose environment names the run's log."""
     end(family)
     for _ in range(3):  # what is ended may have started more meanwhile
-        left = [process for process, _ in ours(LOG_ENV, str(log)) if is_alive(process)]
-        if not left:
-            return
-        end(left)
+        end(process for process, _ in ours(LOG_ENV, str(log)) if is_alive(process))
 
 
 def end(processes: Iterable[psutil.Process], seconds: float = 10) -> None:

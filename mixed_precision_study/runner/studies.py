@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..measure.commit import ROOT
 from ..parameters import UserError, did_you_mean
-from ..report.study import MOST_LETTERS, checked_study, plain_yaml
+from ..report.study import checked_study, plain_yaml
 
 PATHS = ("data_dir", "csv_path")  # with -p they are relative to the current folder
 MOST_REPEATS = 1000
@@ -50,8 +50,7 @@ def load_studies(path: Path) -> dict[str, dict]:
     if not path.is_file():
         raise UserError(f"there is no file {path}; give --studies a file such as notebooks/articles.yaml.")
     try:
-        with path.open(encoding="utf-8") as opened:
-            studies = plain_yaml(opened.read(MOST_LETTERS + 1))
+        studies = plain_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from None
     if isinstance(studies, dict) and isinstance(studies.get("runs"), list):

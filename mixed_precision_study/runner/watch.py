@@ -27,10 +27,8 @@ def runner_above() -> psutil.Process | None:
 
     A shell that a notebook opened keeps the variables of its run, also when that is over.
     """
-    with suppress(psutil.Error, ValueError):
-        number = int(os.environ.get(RUNNER_ENV, ""))
-        return next((one for one in psutil.Process().parents() if one.pid == number), None)
-    return None
+    given = os.environ.get(RUNNER_ENV)
+    return next((one for one in psutil.Process().parents() if str(one.pid) == given), None)
 
 
 def follow_runner() -> None:
@@ -43,8 +41,8 @@ def follow_runner() -> None:
         warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
         end_without(runner)
         return
-    for name in [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
-        os.environ.pop(name, None)
+    for name in os.environ.keys() & [*OF_A_RUN, "MIXED_PRECISION_COMMIT"]:
+        del os.environ[name]
     said = "no run_all.py is above this process, so the environment variables of its runs are ignored."
     print(f"mixed_precision_study: {said}", file=sys.stderr)
 

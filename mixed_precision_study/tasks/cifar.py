@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 from ..parameters import UserError
 from .batches import Batch, fingerprint_of
 from .download import announced, downloaded, found_or_made_up
-from .images import ImageData, decode_all, decoded, image_files, is_usual, say_copies
+from .images import ImageData, decode_all, decoded, images_in, is_usual, say_copies
 
 CIFAR_COUNTS = (50_000, 10_000)  # training and test images, of both data sets
 CLASS_COUNTS = {"cifar10": 10, "cifar100": 100}
@@ -123,18 +123,13 @@ def images_in_tree(folder: Path, side: int, own: bool) -> tuple:
 
     Those that are not one's own get another name unless there are as many as CIFAR's, in as many classes.
     """
-    classes, others = (
-        sorted(path.name for path in folder.glob(f"{part}/*") if path.is_dir() and is_usual(path.name))
-        for part in ("train", "test")
-    )
-    if unknown := set(others) - set(classes):
-        print(f"NOTICE: {folder / 'test'} has classes that are not in train, and leaves them out: {sorted(unknown)}")
+    classes = sorted(path.name for path in folder.glob("train/*") if path.is_dir() and is_usual(path.name))
     paths: list[Path] = []
     labels: list[int] = []
     counts: list[int] = []
     for part in ("train", "test"):
         for label, name in enumerate(classes):
-            found = image_files(folder / part / name, SUFFIXES)
+            found = images_in(folder / part / name, SUFFIXES)
             paths += found
             labels += [label] * len(found)
         counts.append(len(paths) - sum(counts))

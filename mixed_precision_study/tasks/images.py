@@ -1,6 +1,5 @@
 """What the image data sets share: decoding by all cores, batches on the device, the picture of a batch."""
 
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from torchvision.utils import make_grid
 from ..measure.progress import progress
 from ..parameters import UserError
 from .batches import Batch, TrainingData
+from .data_files import hash_of_files
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # an EPS would start Ghostscript
 MOST_PIXELS = 2**26  # of an image; each takes up to 16 bytes while it is decoded, so 1 GiB a process
@@ -37,20 +37,14 @@ def decoded(path: Path, mode: str = "RGB") -> Image.Image:
         raise UserError(f"the image {path} cannot be read ({error}); repair it or leave it out.") from None
 
 
-def image_files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return the images below a folder in order, without hidden ones such as those in .ipynb_checkpoints.
+def images_in(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return the images below a folder in order, without hidden ones, such as those in .ipynb_checkpoints.
 
-    Links are followed, but a folder to which several lead, or which holds this one, is read once.
+    Links to files are followed, and links to folders are not, because they may lead round in a circle.
     """
-    seen = {str(above) for above in folder.resolve().parents}
-    found = []
-    for where, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [] if os.path.realpath(where) in seen else filter(is_usual, folders)
-        if os.path.realpath(where) not in seen:
-            images = [name for name in names if is_usual(name) and name.lower().endswith(suffixes)]
-            found.append((where, sorted(images)))
-        seen.add(os.path.realpath(where))
-    return [Path(where, name) for where, names in sorted(found) for name in names]
+    found = [path for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    found.sort(key=lambda path: (str(path.parent), path.name))
+    return [path for path in found if all(map(is_usual, path.relative_to(folder).parts))]
 
 
 def is_usual(name: str) -> bool:
@@ -59,18 +53,10 @@ def is_usual(name: str) -> bool:
 
 
 def say_copies(train: Iterable[Path], held_out: Iterable[Path]) -> None:
-    """Print how many held-out files equal a training file, because a metric of them flatters.
-
-    Only files of equal size are read.
-    """
-    sides = [{path: os.path.getsize(path) for path in set(paths) if path.is_file()} for paths in (train, held_out)]
-    both = set(sides[0].values()) & set(sides[1].values())
-    known, others = (
-        [hashlib.sha256(path.read_bytes()).digest() for path, size in side.items() if size in both] for side in sides
-    )
-    if copies := sum(map(set(known).__contains__, others)):
-        who = f"{copies:,} of {len(sides[1]):,} held-out images are training images, too"
-        print(f"NOTICE: {who}, so the metric flatters; hold out others.")
+    """Print how many held-out files have the contents of a training file, because their metric flatters."""
+    known, others = ({hash_of_files([path]) for path in set(paths)} for paths in (train, held_out))
+    if copies := len(known & others):
+        print(f"NOTICE: {copies:,} held-out images are training images, too, so the metric flatters.")
 
 
 def decode_all(read: Callable[[int], Any], count: int) -> torch.Tensor:
