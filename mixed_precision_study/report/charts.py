@@ -77,7 +77,7 @@ STYLE = {  # begins with what seaborn calls "whitegrid" and "deep"
 def chart_style() -> Iterator[None]:
     """Draw charts in the style of the report; use it as a context or as a decorator. No text is below 9 points."""
     with plt.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph")  # the page shows any script, where a PNG may not
+        warnings.filterwarnings("ignore", "Glyph|Matplotlib currently does not support")  # scripts of names
         plt.rcParams.update(STYLE)
         yield
 

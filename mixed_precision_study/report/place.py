@@ -36,7 +36,7 @@ def check_place(folder: Path, notebook: Path) -> None:
     taken = [name for name in names if not of_a_report(folder / name)]
     if not sources and any(folder.glob("*.json")):
         taken = []
-    if (folder / names[0]).exists() and notebook.samefile(folder / names[0]):
+    if (folder / names[0]).exists() and notebook.exists() and notebook.samefile(folder / names[0]):
         taken = [names[0]]
     log = "logs/summary.log"
     if (folder / log).is_file() and not any(folder.glob("logs/.*lock")):

@@ -1,6 +1,7 @@
 """The report as a whole: what it leaves alone, that drawing it again gives the same, and what fails in it."""
 
 import itertools
+import warnings
 from typing import get_args
 
 import matplotlib.pyplot as plt
@@ -94,3 +95,16 @@ def test_no_section_reads_a_time_of_a_run_that_heat_slowed(tmp_path):
     first, second = (report_with(tmp_path, seconds) for seconds in (7.0, 70.0))
     assert len(first) == len(second) > 20
     assert [one for one, other in zip(first, second, strict=True) if one != other] == []
+
+
+@pytest.mark.parametrize("name", ["花卉🌸", "مرحبا", "שלום", "नमस्ते", "Ωß→\u0301"])
+def test_names_in_any_script_draw_without_a_warning(tmp_path, name):
+    """A warning would name a folder of this machine on a page that is shared."""
+    given = {"parameters": {"dataset": "folder", "data_dir": f"/home/x/{name}"}, "dataset_used": name}
+    runs = [make("cifar_resnet", one, **given) for one in ("fp32", "amp_fp16")]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = read_all(tmp_path, *runs)
+        parts = [part for one in sections.sections_of(found) for part in one]
+        shown = [part._repr_mimebundle_() for part in parts if isinstance(part, Chart)]
+    assert len(shown) > 2 and [str(one.message) for one in caught] == []

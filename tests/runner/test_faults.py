@@ -154,11 +154,14 @@ def sleeping(seconds):
 def test_what_a_notebook_leaves_in_the_background_ends_with_it(tmp_path, late):
     numbers = {name: 100_003 + 10 * place + late for place, name in enumerate(DAEMONS)}
     lines = [source.format(numbers[name]) for name, source in DAEMONS.items()]
-    act = "\n".join([ACT, *lines, *(["time.sleep(600)"] if late else [])])
+    lines += ["import warnings", "warnings.warn('odd')", *(["time.sleep(600)"] if late else [])]
+    act = "\n".join([ACT, *lines])
     write_suite(tmp_path, {"one": [entry()]}, act)
     words = ("one", "--output-dir", tmp_path / "out", *(("--timeout", 0.2) if late else ()))
     done = call(tmp_path, *words)
     assert [name for name, number in numbers.items() if sleeping(number)] == []
+    said = [path.read_text() for path in (tmp_path / "out").glob("tiny-*.ipynb")]
+    assert late or ["UserWarning: odd" in text and "py:" not in text for text in said] == [True]
     (record,) = read_records(tmp_path / "out")
     assert (record["status"], done.returncode) == (("timeout", 1) if late else ("ok", 0)), done.stdout
 
