@@ -127,12 +127,12 @@ def run_all(args: Namespace) -> int:
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
     """Draw one report from folders and zips of records, which are read where they lie, and return the exit status."""
     places = [expanded(word, "--report") for word in given]
+    for place, word in zip(places, given, strict=True):
+        check_records(place, word)
     if not wanted and (len(places) > 1 or not places[0].is_dir()):
         raise UserError("--report of several folders, or of a zip, needs --output-dir DIR, where the report goes.")
     output = expanded(wanted, "--output-dir") if wanted else places[0]
     check_place(output, notebook)
-    for place, word in zip(places, given, strict=True):
-        check_records(place, word)
     make(output)
     apart = [place for place in dict.fromkeys(places) if not any(above in places for above in place.parents)]
     return 0 if summarise(output, notebook, apart) else 1
@@ -223,20 +223,20 @@ def summarise(folder: Path, notebook: Path, places: Sequence[Path] = ()) -> bool
     try:
         with locked(folder, REPORT_LOCK, REPORT_SECONDS):
             check_place(folder, notebook)  # what has come meanwhile stays, too
-            return draw(folder, report_command(notebook, folder, parameters))
+            return draw(folder, notebook, parameters)
     except UserError as error:  # after the runs it must not end the next study
         say(f"No report was drawn: {error}")
         return False
 
 
-def draw(folder: Path, command: list[str]) -> bool:
+def draw(folder: Path, notebook: Path, parameters: dict) -> bool:
     """Replace the report of a folder by a new one. Return whether that went well."""
     page, log = folder / "summary.html", folder / "logs" / "summary.log"
     for path in (folder / "summary.ipynb", page):
         if kept := set_aside(path):
             say(f"{path.name} there was written by no report, so it is kept as {shown(kept)}")
     log.unlink(missing_ok=True)
-    drawn = ends_well(command, folder, log)
+    drawn = ends_well(report_command(notebook, folder, parameters), folder, log)  # no link is left by now
     if not drawn or not page.is_file():
         say(f"Could not draw the report; your records are safe, and {shown(log)} says what happened")
         return False
