@@ -98,7 +98,7 @@ def finder(url):
     if not url:
         return text
     install = f'os.system(f"{{sys.executable}} -m pip install -q git+{url}@v{__version__}")'
-    return re.sub(r"sys\.exit\(\"In a clone.*?\"\)", lambda _: install, text)
+    return re.sub(r"sys\.exit\(f?\"In a clone.*?\"\)", lambda _: install, text)
 
 
 def stale_files(root):
