@@ -95,10 +95,7 @@ def run_all(args: Namespace) -> int:
     check_overrides(studies.values(), args.notebooks, overrides)
     if args.list:
         for name, study in studies.items():
-            runs = [run for comparison in plan(study, args.notebooks, ROOT, overrides, True)[0] for run in comparison]
-            about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
-            trainings = sum(len(run.run_ids) for run in runs)
-            say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
+            say_study(name, study, plan(study, args.notebooks, ROOT, overrides, True)[0])
         return 0
     with ExitStack() as stack:
         cluster = stack.enter_context(ray_tasks.connected(args.ray, args.gpus != "none")) if args.ray else None
@@ -111,10 +108,8 @@ def run_all(args: Namespace) -> int:
                 say("\n  ".join([f"{name}: {sum(map(len, comparisons)) - len(names)} runs are finished", *names]))
             return 0
         folders = [comparisons[0][0].folder for comparisons in planned.values()]
-        for folder in folders if (args.notebooks / "summary.ipynb").exists() else ():
-            check_place(folder, args.notebooks / "summary.ipynb")
-        for folder in folders if args.fresh else ():  # no folder is set aside where another one must not be
-            check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
+        for folder in folders:  # no folder is set aside where another one must not be
+            check_folder(folder, args)
         for folder in folders:
             stack.enter_context(held(folder, args.fresh))
         if not devices[0].visible:
@@ -122,6 +117,23 @@ def run_all(args: Namespace) -> int:
         # Each study runs, whatever happens to another one.
         succeeded = [run_study(name, comparisons, devices, args, cluster) for name, comparisons in planned.items()]
         return 0 if all(succeeded) else 1
+
+
+def say_study(name: str, study: dict, comparisons: list[Comparison]) -> None:
+    """Say how many trainings a study has, how long they take and what they are about."""
+    runs = [run for comparison in comparisons for run in comparison]
+    about = f"about {round(sum(run.minutes for run in runs), 1):g} minutes on one GPU"
+    trainings = sum(len(run.run_ids) for run in runs)
+    say(f"{name:<24} {trainings:>5} trainings  {about}\n    {study.get('description', '')}")
+
+
+def check_folder(folder: Path, args: Namespace) -> None:
+    """Raise UserError where a study or its report would replace or rename what a person needs."""
+    summary = args.notebooks / "summary.ipynb"
+    if summary.exists():
+        check_place(folder, summary)
+    if args.fresh:
+        check_fresh(folder, args.notebooks.resolve(), args.file.resolve())
 
 
 def draw_report(given: list[str], wanted: str | None, notebook: Path) -> int:
